@@ -10,14 +10,12 @@ from pathlib import Path
 from benchmarks.table import Row
 from benchmarks.tree import pod_tree
 from koord.util.clock import SystemClock
-from koord.util.owneddir import OwnedDirectory
-from koordlet.executor.claims.claim import Key
-from koordlet.executor.claims.desired import DesiredValue
+from koord.util.ownedfiles import OwnedDirectory
+from koordlet.executor.claims.claim import DesiredValue, Key
 from koordlet.executor.claims.target import Level, Target
-from koordlet.executor.journal.journal import Journal
-from koordlet.executor.journal.records import Record
+from koordlet.executor.journal import Journal, JournalRecord
 from koordlet.executor.kernel.writer import Writer
-from koordlet.host.descriptors import raise_nofile
+from koordlet.host.files import raise_nofile
 from koordlet.host.host import Host
 from koordlet.host.paths import HostPaths
 from koordlet.host.resources import CPU_QUOTA, CPU_SHARES, MEMORY_LIMIT
@@ -95,7 +93,9 @@ def _append(directory: Path, count: int) -> tuple[float, float]:
     first, later = [], []
     for number in range(count):
         place = f"kubepods/besteffort/pod{number}"
-        record = Record("cpu_quota", "pod", place, 0, number, ("Benchmark",), "-1", "-1", "5000")
+        record = JournalRecord(
+            "cpu_quota", "pod", place, 0, number, ("Benchmark",), "-1", "-1", "5000"
+        )
         start = time.perf_counter()
         [given] = journal.begin([record])
         first.append(time.perf_counter() - start)

@@ -17,7 +17,7 @@ from benchmarks.process import own_group, running_daemon
 from benchmarks.standin import NODE
 from benchmarks.table import Row
 from benchmarks.tree import pod_tree
-from koord.kube.resource import NODE_METRICS
+from koord.kube.client import NODE_METRICS
 from tests.support.kube.daemon_flags import kubeconfig
 from tests.support.kube.kubelet import TOKEN
 

@@ -23,16 +23,13 @@ from prometheus_client import CollectorRegistry
 from benchmarks.framework import Ready
 from benchmarks.table import Row
 from koord.component.http.sockets import Address
-from koord.controlplane.testing.cluster import FakeCluster
+from koord.controlplane.testing import FakeCluster
 from koord.util.clock import SystemClock
-from koord_scheduler.cache.assumed import SchedulerState
-from koord_scheduler.config.points import Point
-from koord_scheduler.config.profiles import EnabledPlugin, Profile
-from koord_scheduler.extenderserver.access import Access, AccessFiles
-from koord_scheduler.extenderserver.server import extender_server
-from koord_scheduler.framework.profiles.profile import build_profile
-from koord_scheduler.framework.profiles.registry import PluginRegistry
-from koord_scheduler.plugin.testing.services import fake_services
+from koord_scheduler.cache import SchedulerCache
+from koord_scheduler.config.profiles import EnabledPlugin, Point, Profile
+from koord_scheduler.extenderserver.server import Access, AccessFiles, extender_server
+from koord_scheduler.framework.profile import PluginRegistry, build_profile
+from koord_scheduler.plugin.testing.harness import fake_services
 
 CROWD = 16
 BODY = 120 << 20  # bytes
@@ -141,7 +138,7 @@ async def _serve() -> None:
     enabled = (EnabledPlugin("Ready"),)
     points = (Point.QUEUE_SORT, Point.FILTER, Point.SCORE, Point.BIND)
     settings = Profile(scheduler_name="bench", plugins=dict.fromkeys(points, enabled))
-    state = SchedulerState(clock)
+    state = SchedulerCache(clock)
     services = replace(fake_services(cluster), cluster=state, clock=clock)
     profile = await build_profile(settings, registry, services)
     server = extender_server(

@@ -19,25 +19,24 @@ from prometheus_client import CollectorRegistry
 from benchmarks import history
 from benchmarks.table import Row
 from benchmarks.tree import NotHereError
-from koord.api.nodes.node import Node
-from koord.kube.access.config import ApiConfig
-from koord.kube.client import ApiClient
+from koord.api.node import Node
+from koord.kube.client import NODE_METRICS, ApiClient, Resource
+from koord.kube.credentials import ApiConfig
 from koord.kube.errors import NotFound
-from koord.kube.resource import NODE_METRICS, Resource
 from koord.kube.transport import Limits, Traffic, Transport
 from koord.util import documents
 from koord.util.clock import SystemClock, stamp
 from koord.util.stop import Stop
 from koordlet.metriccache import kinds
 from koordlet.metriccache.cache import MetricCache
-from koordlet.metriccache.sample import Sample
+from koordlet.metriccache.kinds import Sample
 from koordlet.plugin.testing import make_pod
-from koordlet.reporter.cluster import ClusterSink
+from koordlet.reporter.cluster_sink import ClusterSink
 from koordlet.reporter.loop import NodeMetricReporter, ReportOptions
-from koordlet.reporter.pace import FleetPace
+from koordlet.reporter.schedule import FleetPace
 from koordlet.statesinformer.informer import StatesInformer
-from koordlet.statesinformer.model import PodMeta
-from koordlet.statesinformer.objects.kubesources import KubeNodeMetric
+from koordlet.statesinformer.kube_sources import KubeNodeMetric
+from koordlet.statesinformer.podmeta import PodMeta
 
 PODS = 150
 INTERVAL = 60  # seconds between reports

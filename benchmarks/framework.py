@@ -18,10 +18,9 @@ from koord.cluster.columns import Mask
 from koord.cluster.facts import ClusterNode, ClusterPod, LabelSet, PodSpec
 from koord.cluster.state import ClusterState
 from koord.cluster.view import View
-from koord.controlplane.testing.cluster import FakeCluster
+from koord.controlplane.testing import FakeCluster
 from koord.util.clock import SystemClock
-from koord_scheduler.config.points import Point
-from koord_scheduler.config.profiles import EnabledPlugin, Profile
+from koord_scheduler.config.profiles import EnabledPlugin, Point, Profile
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.interfaces import (
     BindPlugin,
@@ -31,12 +30,10 @@ from koord_scheduler.framework.interfaces import (
 )
 from koord_scheduler.framework.nodes.scoring import NodeScoring
 from koord_scheduler.framework.nodes.search import NodeSearch
-from koord_scheduler.framework.profiles.profile import ProfilePlugins, build_profile
-from koord_scheduler.framework.profiles.registry import PluginRegistry
-from koord_scheduler.framework.queuedpod import QueuedPod
-from koord_scheduler.framework.results import Scores
-from koord_scheduler.framework.status import Status
-from koord_scheduler.plugin.testing.services import fake_services
+from koord_scheduler.framework.profile import PluginRegistry, ProfilePlugins, build_profile
+from koord_scheduler.framework.status import Scores, Status
+from koord_scheduler.framework.types import QueuedPod
+from koord_scheduler.plugin.testing.harness import fake_services
 
 NODES, PLUGINS, CYCLES = 5_000, 4, 400
 BUDGET = 50.0  # microseconds

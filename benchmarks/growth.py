@@ -18,31 +18,27 @@ from pathlib import Path
 
 from benchmarks.table import Row
 from koord.api.nodemetric import NodeMetricSpec
-from koord.component.http.exposition import Exposition, View
-from koord.component.http.textformat import OPENMETRICS
-from koord.util.owneddir import OwnedDirectory
-from koordlet.collectors.engine.lease import Lease
-from koordlet.collectors.engine.metrics import CollectorMetrics
-from koordlet.collectors.engine.reader import Reader
-from koordlet.collectors.engine.sampling import SamplingContext, SamplingPass
-from koordlet.collectors.engine.skips import Skips
+from koord.component.http.exposition import OPENMETRICS, Exposition, FamilySelection
+from koord.util.ownedfiles import OwnedDirectory
+from koordlet.collectors.engine.reader import Reader, ReadLease, SkippedReads
+from koordlet.collectors.engine.rounds import CollectorMetrics
+from koordlet.collectors.engine.sampler import SamplingContext, SamplingPass
 from koordlet.collectors.registry import CollectorOptions, build_collectors
-from koordlet.host.cgroups.cgrouptree import CgroupTree, reference_hierarchy
+from koordlet.host.cgroups.tree import CgroupTree, reference_hierarchy
 from koordlet.host.host import Host
 from koordlet.metriccache.cache import MetricCache
-from koordlet.metriccache.kinds import DEFAULT_INTERVALS, Keep
+from koordlet.metriccache.kinds import DEFAULT_INTERVALS, RetentionClass
 from koordlet.plugin.testing import FakeHost, FakePod, SimulatedClock
 from koordlet.reporter.report import make_report
-from koordlet.reporter.status import Snapshot, build_status
-from koordlet.server.upstreamfamilies import FAMILIES
-from koordlet.statesinformer.model import PodMeta
-from koordlet.statesinformer.pods.podmeta import discovered
+from koordlet.reporter.status import ReportInputs, build_status
+from koordlet.server.app import FAMILIES
+from koordlet.statesinformer.podmeta import PodMeta, discovered_pod
 
 PODS = 2
 POD_LIFE = 20  # ticks between two births; a pod lives for PODS of them
 LOOKS = 60  # ticks between two scrapes with a report
 SPEC = NodeMetricSpec(aggregate_duration=60.0, durations=(60.0, 120.0, 300.0))
-RETENTIONS = {Keep.NODE: 300.0, Keep.POD: 60.0}
+RETENTIONS = {RetentionClass.NODE: 300.0, RetentionClass.POD: 60.0}
 UNITS = {"descriptors": "", "series": "", "ring files": "KiB", "traced memory": "KiB"}
 SIZE_LOOKS = 15
 TOLERANCE = 1.05
@@ -119,7 +115,7 @@ class _Daemon:
         )
         self._exposition.add_sources(self._pass.sources)
         host = Host(self._host.paths, monotonic=clock.monotonic)
-        self._reader = Reader(host, Lease(clock), Skips(clock), clock)
+        self._reader = Reader(host, ReadLease(clock), SkippedReads(clock), clock)
         self._ticks = 0
 
     def run(self, ticks: int) -> None:
@@ -129,7 +125,7 @@ class _Daemon:
                 self._change_pods()
             self._host.use_cpu(0.5, idle=1.5)
             self._clock.tick(1.0)
-            self._pods = tuple(discovered(pod) for pod in self._tree.scan().pods)
+            self._pods = tuple(discovered_pod(pod) for pod in self._tree.scan().pods)
             due = [cadence for cadence, s in DEFAULT_INTERVALS.items() if self._ticks % s == 0]
             self._pass.run(due, self._reader)
             if self._ticks % LOOKS == LOOKS - 1:
@@ -165,8 +161,8 @@ class _Daemon:
         self.born += 1
 
     def _look(self) -> None:
-        self._exposition.render(View.ALL, OPENMETRICS)
-        snapshot = Snapshot(
+        self._exposition.render(FamilySelection.ALL, OPENMETRICS)
+        snapshot = ReportInputs(
             spec=SPEC,
             pods=self._pods,
             host_applications=(),

@@ -14,23 +14,20 @@ from pathlib import Path
 
 from benchmarks.table import Row
 from koord.util.clock import SystemClock
-from koord.util.owneddir import OwnedDirectory
-from koordlet.executor.claims.claim import ClaimState, Key
-from koordlet.executor.claims.desired import DesiredValue
+from koord.util.ownedfiles import OwnedDirectory
+from koordlet.executor.claims.claim import ClaimState, DesiredValue, Key
 from koordlet.executor.claims.target import Level, Target
-from koordlet.executor.journal.journal import Journal
-from koordlet.executor.kernel.media import Medium
-from koordlet.executor.kernel.resctrltasks import ResctrlTasks
+from koordlet.executor.journal import Journal
 from koordlet.executor.kernel.writer import Writer
-from koordlet.host.devices.rdma import read_rdma_interfaces
-from koordlet.host.devices.xpu import XpuFiles
+from koordlet.host.devices import XpuFiles, read_rdma_interfaces
 from koordlet.host.host import Host
-from koordlet.host.resctrl.names import DEFAULT
+from koordlet.host.objects import ObjectWriter
+from koordlet.host.resctrl.schemata import DEFAULT_GROUP
+from koordlet.host.resctrl.tasks import ResctrlTaskWriter
 from koordlet.host.resource import Root
 from koordlet.host.resources import RESCTRL_GROUP, RESCTRL_L3, RESCTRL_MB, RESCTRL_TASKS
 from koordlet.plugin.testing import FakeHost
-from koordlet.plugin.testing.kernel import FakeKernelValues
-from koordlet.plugin.testing.resctrl import FakeGroups, FakeResctrl
+from koordlet.plugin.testing.kernel import FakeKernelValues, FakeResctrl, FakeResctrlGroups
 
 CLASSES = ("LSR", "LS", "BE")
 PROCESSES = 300  # of 150 pods
@@ -73,11 +70,11 @@ def _resctrl(directory: Path) -> Iterator[tuple[str, float]]:
     yield "plain", time.perf_counter() - start
 
     host = Host(fake.paths)
-    media: dict[Root, Medium] = {
-        Root.RESCTRL_GROUP: _Groups(host),
-        Root.RESCTRL_TASKS: _Tasks(host),
+    object_writers: dict[Root, ObjectWriter] = {
+        Root.RESCTRL_GROUP: _Groups(host.paths),
+        Root.RESCTRL_TASKS: _Tasks(host.paths),
     }
-    values = FakeKernelValues(host, media=media)
+    values = FakeKernelValues(host, object_writers=object_writers)
     journal = Journal(OwnedDirectory.open(directory / "run"), "this-boot")
     writer = Writer(host, journal, SystemClock(), values=values)
     groups = [_value(RESCTRL_GROUP, Target.resctrl(name), "present") for name in CLASSES]
@@ -110,20 +107,20 @@ def _resctrl(directory: Path) -> Iterator[tuple[str, float]]:
     host.descriptors.close()
 
 
-class _Groups(FakeGroups):
+class _Groups(FakeResctrlGroups):
     """Removes a group without a look at the processes that were in it: there are none any more."""
 
     def remove(self, directory: int, name: str) -> None:
         shutil.rmtree(Path(self._root) / name)
 
 
-class _Tasks(ResctrlTasks):
+class _Tasks(ResctrlTaskWriter):
     """Moves threads without what a fake does to be as strict as the kernel."""
 
     def append(self, tasks: int, thread: int) -> None:
         super().append(tasks, thread)
         group = Path(os.readlink(f"/proc/self/fd/{tasks}")).parent.name
-        shown = DEFAULT if group == self._paths.resctrl.name else group
+        shown = DEFAULT_GROUP if group == self._paths.resctrl.name else group
         (self._paths.proc / f"{thread}/cpu_resctrl_groups").write_text(f"res:{shown}\nmon:\n")
 
 

@@ -6,18 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from koord.util.clock import Clock, Stamp, SystemClock
-from koord.util.owneddir import OwnedDirectory
-from koordlet.host.cgroups.cgrouptree import CgroupTree, reference_hierarchy
+from koord.util.ownedfiles import OwnedDirectory
+from koordlet.host.cgroups.tree import CgroupTree, reference_hierarchy
 from koordlet.host.files import parse_file
-from koordlet.host.proc.procfiles import parse_boot_id
+from koordlet.host.procfiles import parse_boot_id
 from koordlet.metriccache import kinds
 from koordlet.metriccache.cache import MetricCache
-from koordlet.metriccache.kinds import DEFAULT_INTERVALS, Keep, Kind
-from koordlet.metriccache.sample import Sample
-from koordlet.statesinformer.model import PodMeta
-from koordlet.statesinformer.pods.podmeta import discovered
+from koordlet.metriccache.kinds import DEFAULT_INTERVALS, Kind, RetentionClass, Sample
+from koordlet.statesinformer.podmeta import PodMeta, discovered_pod
 
-RETENTIONS = {Keep.NODE: 1800.0, Keep.POD: 300.0}
+RETENTIONS = {RetentionClass.NODE: 1800.0, RetentionClass.POD: 300.0}
 _NODE_KINDS = (
     kinds.NODE_CPU_USAGE,
     kinds.NODE_MEMORY_USAGE,
@@ -46,8 +44,8 @@ def fill(cache: MetricCache, clock: Clock, pods: Sequence[PodMeta]) -> None:
     series = [(kind, ()) for kind in _NODE_KINDS]
     pod_series = [(kind, key) for kind in _POD_KINDS for key in pod_keys]
     pod_series += [(kind, key) for kind in _CONTAINER_KINDS for key in container_keys]
-    for ago in range(round(RETENTIONS[Keep.NODE]), 0, -1):
-        wanted = series if ago > RETENTIONS[Keep.POD] else series + pod_series
+    for ago in range(round(RETENTIONS[RetentionClass.NODE]), 0, -1):
+        wanted = series if ago > RETENTIONS[RetentionClass.POD] else series + pod_series
         at = Stamp(now.wall - ago, now.boot - ago)
         cache.append(at, [_sample(kind, key, ago, i) for i, (kind, key) in enumerate(wanted)])
 
@@ -64,7 +62,7 @@ def main(run_dir: str) -> None:
     tree = CgroupTree(reference_hierarchy(Path("/sys/fs/cgroup")), clock)
     boot_id = parse_file(Path("/proc/sys/kernel/random/boot_id"), parse_boot_id)
     cache = open_cache(Path(run_dir) / "metrics", boot_id, clock)
-    fill(cache, clock, [discovered(pod) for pod in tree.scan().pods])
+    fill(cache, clock, [discovered_pod(pod) for pod in tree.scan().pods])
     cache.close()
 
 

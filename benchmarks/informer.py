@@ -13,13 +13,11 @@ from contextlib import asynccontextmanager
 from typing import Any, cast
 
 from benchmarks.table import Row
-from koord.kube.answers import ListPage
-from koord.kube.client import ApiClient
+from koord.kube.client import ApiClient, WatchEvent, WatchEventType
 from koord.kube.errors import api_error
 from koord.kube.informer import SharedInformer
-from koord.kube.reflector import Watched
-from koord.kube.store import Change, ChangeKind
-from koord.kube.watch import WatchEvent, WatchEventType
+from koord.kube.reflector import Change, ChangeKind, Watched
+from koord.kube.responses import ListPage
 from koord.util.clock import SystemClock
 from koord.util.stop import Stop
 

@@ -19,7 +19,7 @@ from benchmarks.process import running_daemon
 from benchmarks.table import Row
 from benchmarks.tree import pod_tree
 from benchmarks.watched import LoopWatch
-from koord.component.heap import WARM_UP
+from koord.component.process import WARM_UP
 
 PODS = 300
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.table import Row
-from koord.cluster import decoding
+from koord.cluster import kinds
 from koord.cluster.decoder import Decoder
 from koord.util.logs import configure, parse_levels
 from koord_descheduler.plugin.testing import FakeCluster, PluginHarness
@@ -93,9 +93,7 @@ async def _measure(
             await cluster.clock.advance(10)
             for node in range(number % 6, nodes, 6):
                 metric = _metric(node, nodes, cluster.clock.wall())
-                cluster.state.put(
-                    decoding.NODE_METRIC, decoder.object(decoding.NODE_METRIC, metric)
-                )
+                cluster.state.put(kinds.NODE_METRIC, decoder.object(kinds.NODE_METRIC, metric))
         moved = sum(one.action == "evict" for one in found.decisions.pods())
     begun = time.process_time()
     total = {"cpu": 0.0, "memory": 0.0}
@@ -109,16 +107,16 @@ async def _measure(
 def _cluster(nodes: int) -> FakeCluster:
     cluster, decoder = FakeCluster(), Decoder()
     for number in range(nodes):
-        cluster.state.put(decoding.NODE, decoder.object(decoding.NODE, _node(number)))
+        cluster.state.put(kinds.NODE, decoder.object(kinds.NODE, _node(number)))
         metric = _metric(number, nodes, cluster.clock.wall())
-        cluster.state.put(decoding.NODE_METRIC, decoder.object(decoding.NODE_METRIC, metric))
+        cluster.state.put(kinds.NODE_METRIC, decoder.object(kinds.NODE_METRIC, metric))
     pods = nodes * PODS_PER_NODE
     for first in range(0, pods, PAGE):
         texts = [_pod(number, nodes) for number in range(first, min(first + PAGE, pods))]
-        page = decoder.page(decoding.POD, b'{"items":[' + b",".join(texts) + b"]}")
+        page = decoder.page(kinds.POD, b'{"items":[' + b",".join(texts) + b"]}")
         assert not page.rejected
         for pod in page.objects:
-            cluster.state.put(decoding.POD, pod)
+            cluster.state.put(kinds.POD, pod)
     return cluster
 
 

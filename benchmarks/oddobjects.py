@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from benchmarks.table import Row
-from koord.cluster.decoder import Decoder, Event
-from koord.cluster.decoding import NODE, POD
+from koord.cluster.decoder import DecodedEvent, Decoder
 from koord.cluster.facts import ClusterPod
+from koord.cluster.kinds import NODE, POD
 from koord.cluster.state import ClusterState
 
 NODES, PODS_PER_NODE, ODD = 1_000, 13, 20
@@ -76,7 +76,7 @@ class _Cluster:
         assert found.object is not None
         return kept
 
-    def _take(self, event: Event[ClusterPod]) -> None:
+    def _take(self, event: DecodedEvent[ClusterPod]) -> None:
         assert isinstance(event.object, ClusterPod)
         self._state.put(POD, event.object)
         self._state.view()

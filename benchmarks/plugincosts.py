@@ -18,12 +18,12 @@ from msgspec.structs import replace as changed
 
 from benchmarks.scheduling import NODES, PROTOTYPE, World, prototype
 from benchmarks.table import Row
-from koord.cluster.decoding import POD
 from koord.cluster.facts import ClusterPod
+from koord.cluster.kinds import POD
 from koord.cluster.view import View
-from koord_scheduler.config.points import Point
+from koord_scheduler.config.profiles import Point
 from koord_scheduler.framework.cyclestate import CycleState
-from koord_scheduler.framework.nodeinfo import NodeInfo
+from koord_scheduler.framework.types import NodeInfo
 
 KINDS = ("1,000 specs", "spread", "zone", "affinity", "anti-affinity")
 POINTS = Point.PRE_FILTER, Point.FILTER, Point.PRE_SCORE, Point.SCORE

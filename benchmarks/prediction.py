@@ -13,19 +13,19 @@ from pathlib import Path
 
 from benchmarks import history
 from benchmarks.table import Row
-from koord.api.amounts import Amounts
-from koord.api.nodemetric import Usage
-from koord.api.nodes.node import Node
-from koord.api.priority import PriorityClass
+from koord.api.node import Node
+from koord.api.nodemetric import Amounts, Usage
+from koord.api.qos import KoordPriorityClass
 from koord.util.clock import Stamp
-from koord.util.owneddir import OwnedDirectory
+from koord.util.ownedfiles import OwnedDirectory
 from koordlet.plugin.testing import SimulatedClock, make_pod
 from koordlet.prediction.checkpoints import CheckpointFiles
 from koordlet.prediction.models import SYSTEM, HalfLives, Models, class_model
-from koordlet.prediction.prediction import PeakPrediction, PredictionOptions
-from koordlet.prediction.predictors import (
+from koordlet.prediction.prediction import (
     Demand,
-    most_careful,
+    PeakPrediction,
+    PredictionOptions,
+    most_conservative,
     predict_by_classes,
     predict_by_pods,
 )
@@ -36,7 +36,7 @@ HALF_LIVES = HalfLives(12 * 3600.0, 24 * 3600.0)
 DAY = 24 * 60  # minutes
 GIB = 1 << 30
 FACTOR = 1.1  # with Koordinator's margin
-PROD = class_model(PriorityClass.PROD)
+PROD = class_model(KoordPriorityClass.PROD)
 _Shape = Callable[[random.Random, int], float]
 
 
@@ -138,7 +138,7 @@ def _over(shape: _Shape, days: int) -> tuple[float, float]:
             if minute % 5 == 0:
                 demands = [Demand(request, models.peak(pod)) for pod in pods]
                 peaks = [peak for peak in map(models.peak, (SYSTEM, PROD)) if peak is not None]
-                found = most_careful(
+                found = most_conservative(
                     [
                         predict_by_pods(demands, node, FACTOR),
                         predict_by_classes(demands, peaks, node, FACTOR),

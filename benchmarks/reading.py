@@ -11,10 +11,8 @@ from typing import Any
 from benchmarks.table import Row
 from benchmarks.tree import NotHereError, pod_tree
 from koord.util.clock import SystemClock, stamp
-from koordlet.collectors.engine.lease import Lease
-from koordlet.collectors.engine.reader import Reader
-from koordlet.collectors.engine.skips import Skips
-from koordlet.host.descriptors import Descriptors, raise_nofile
+from koordlet.collectors.engine.reader import Reader, ReadLease, SkippedReads
+from koordlet.host.files import Descriptors, raise_nofile
 from koordlet.host.host import Host
 from koordlet.host.paths import HostPaths
 from koordlet.host.resource import Resource
@@ -69,7 +67,7 @@ def _asked(groups: Sequence[str]) -> list[tuple[Resource[Any], str]]:
 
 def _reader(paths: HostPaths) -> Reader:
     clock = SystemClock()
-    return Reader(Host(paths), Lease(clock), Skips(clock), clock)
+    return Reader(Host(paths), ReadLease(clock), SkippedReads(clock), clock)
 
 
 def _cpu_time(work: Callable[[], None]) -> float:

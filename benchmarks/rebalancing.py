@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.table import Row
-from koord.cluster import decoding
+from koord.cluster import kinds
 from koord_descheduler.plugin.testing import FakeCluster, PluginHarness, make_report
 from koord_descheduler_plugins.low_node_load.plugin import LowNodeLoad
 
@@ -206,7 +206,7 @@ class Loop:
                     for pod, use in uses.items()
                 },
             )
-            self.cluster.state.put(decoding.NODE_METRIC, report)
+            self.cluster.state.put(kinds.NODE_METRIC, report)
 
     async def _deschedule(self, harness: PluginHarness) -> None:
         """A round; what is evicted comes again with the next step."""

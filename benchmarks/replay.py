@@ -7,8 +7,8 @@ import time
 from collections.abc import Iterator, Sequence
 
 from benchmarks.table import Row
-from koord.api.nodes.node import Node
-from koord.api.pods.pod import Container
+from koord.api.node import Node
+from koord.api.pod import Container
 from koord.api.qos import KubeQoS
 from koord.util.clock import Stamp
 from koord.util.simulatedclock import SimulatedClock
@@ -22,13 +22,12 @@ from koordlet.metriccache.kinds import (
     POD_CPU_USAGE,
     POD_MEMORY_USAGE,
     SYS_CPU_USAGE,
+    Sample,
 )
-from koordlet.metriccache.sample import Sample
 from koordlet.plugin.testing import make_pod
-from koordlet.replay.codec import encode
-from koordlet.replay.lines import Line, SampleWriter, read_line, write_line
 from koordlet.replay.player import Player
-from koordlet.statesinformer.model import PodMeta
+from koordlet.replay.record_format import LineKind, SampleWriter, encode, read_line, write_line
+from koordlet.statesinformer.podmeta import PodMeta
 
 PODS, CONTAINERS = 150, 2
 GATES = ["BECPUSuppress", "CPUBurst", "CgroupReconcile", "MemoryEvict", "PressureWatch"]
@@ -62,10 +61,10 @@ def _record(seconds: int) -> Iterator[bytes]:
     containers = tuple(Container(f"c{number}") for number in range(CONTAINERS))
     pods = [make_pod(f"p{n}", qos=qos[n % 2], containers=containers) for n in range(PODS)]
     node = Node("n1", capacity={"cpu": "64", "memory": "256Gi"})
-    yield write_line(Line.STATE, "node", encode(node))
-    yield write_line(Line.STATE, "pods", encode(pods))
+    yield write_line(LineKind.STATE, "node", encode(node))
+    yield write_line(LineKind.STATE, "pods", encode(pods))
     threshold = {"enable": True, "cpuSuppressPolicy": "cfsQuota"}
-    yield write_line(Line.STATE, "node_slo", {"resourceUsedThresholdWithBE": threshold})
+    yield write_line(LineKind.STATE, "node_slo", {"resourceUsedThresholdWithBE": threshold})
     writer, dice = SampleWriter(), random.Random(1)
     for second in range(seconds):
         at = Stamp(1_700_000_000.0 + second, 1000.0 + second)
@@ -82,7 +81,7 @@ def _looks(at: float, dice: random.Random) -> Iterator[bytes]:
             ("root_cpu_usage", ""),
         ):
             nanoseconds = int((at + look / 10) * 1e9 * (20 + dice.random()))
-            yield write_line(Line.READ, at + look / 10, resource, group, nanoseconds)
+            yield write_line(LineKind.READ, at + look / 10, resource, group, nanoseconds)
 
 
 def _samples(pods: Sequence[PodMeta], dice: random.Random) -> Iterator[Sample]:

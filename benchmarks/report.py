@@ -11,8 +11,8 @@ from benchmarks.table import Row
 from koord.api.nodemetric import DEFAULT_SPEC
 from koordlet.plugin.testing import SimulatedClock, make_pod
 from koordlet.reporter.report import make_report
-from koordlet.reporter.status import Snapshot, build_status
-from koordlet.statesinformer.model import PodMeta
+from koordlet.reporter.status import ReportInputs, build_status
+from koordlet.statesinformer.podmeta import PodMeta
 
 PODS = 300
 
@@ -23,7 +23,7 @@ def run(*, smoke: bool) -> Iterator[Row]:
     cache = history.open_cache(None, "benchmark", clock)
     pods = tuple(_pod(number) for number in range(PODS))
     history.fill(cache, clock, pods)
-    snapshot = Snapshot(
+    snapshot = ReportInputs(
         spec=DEFAULT_SPEC,
         pods=pods,
         host_applications=(),

@@ -19,20 +19,17 @@ from prometheus_client import CollectorRegistry
 
 from benchmarks.table import Row
 from koord.cluster.facts import ClusterPod
-from koord.component.plugins.code import PluginCode
-from koord.component.plugins.timelimit import ManyLimits
-from koord.controlplane.leaderclient import LeaderClient
-from koord.controlplane.leantransport import LeanTransport
-from koord.kube.access.config import ApiConfig
-from koord.kube.client import ApiClient
-from koord.kube.eventobjects import Event, EventType, ObjectRef
-from koord.kube.events import EventLimits, EventRecorder
+from koord.component.plugins.execution import PluginCode, RepeatedTimeLimit
+from koord.controlplane.cluster_access import LeaderClient
+from koord.controlplane.transport import PooledTransport
+from koord.kube.client import PODS, ApiClient
+from koord.kube.credentials import ApiConfig
+from koord.kube.events import Event, EventLimits, EventRecorder, EventType, ObjectRef
 from koord.kube.metrics import KubeMetrics
-from koord.kube.resource import PODS
 from koord.kube.transport import METADATA, Limits
 from koord.util.clock import SystemClock
 from koord.util.stop import Stop
-from koord_scheduler_plugins.default_binder import DefaultBinder, binding
+from koord_scheduler_plugins.default_binding import DefaultBinder, binding
 
 BUDGET = 150.0  # microseconds of a request, all in
 AT_ONCE = 64
@@ -67,7 +64,7 @@ def run(*, smoke: bool) -> Iterator[Row]:
 async def _measure(port: int, count: int) -> list[Row]:
     clock = SystemClock()
     url = f"http://127.0.0.1:{port}"
-    transport = LeanTransport(
+    transport = PooledTransport(
         ApiConfig(server=url, source="a benchmark", token="x" * 900),
         clock,
         limits=Limits(qps=0, connections=AT_ONCE),
@@ -75,7 +72,7 @@ async def _measure(port: int, count: int) -> list[Row]:
     )
     client = LeaderClient(transport, clock, lambda: True)
     bare = await _Bare.open(port)
-    limits = ManyLimits()
+    limits = RepeatedTimeLimit()
     code = PluginCode("DefaultBinder", clock, step_seconds=2.0, limits=limits)
     try:
         reference = await _cost(bare.exchange, count)

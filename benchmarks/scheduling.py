@@ -26,7 +26,6 @@ from msgspec.structs import replace as changed
 from benchmarks.table import Row
 from koord.api.labelselector import Requirement
 from koord.cluster.columns import Mask
-from koord.cluster.decoding import NODE, POD
 from koord.cluster.facts import (
     AffinityTerm,
     ClusterNode,
@@ -37,15 +36,14 @@ from koord.cluster.facts import (
     SpreadConstraint,
     Taint,
 )
+from koord.cluster.kinds import NODE, POD
 from koord.cluster.view import View
 from koord.component.plugins.discovery import discover
-from koord.controlplane.testing.cluster import FakeCluster
+from koord.controlplane.testing import FakeCluster
 from koord.util.clock import SystemClock
 from koord.util.stop import Stop
-from koord_scheduler.cache.assumed import SchedulerState
-from koord_scheduler.config.defaults import DEFAULT_WEIGHTS
-from koord_scheduler.config.points import Point
-from koord_scheduler.config.profiles import EnabledPlugin, Profile
+from koord_scheduler.cache import SchedulerCache
+from koord_scheduler.config.profiles import DEFAULT_WEIGHTS, EnabledPlugin, Point, Profile
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.interfaces import (
     BindPlugin,
@@ -55,14 +53,10 @@ from koord_scheduler.framework.interfaces import (
     VectorFilterPlugin,
     VectorScorePlugin,
 )
-from koord_scheduler.framework.nodeinfo import NodeInfo
-from koord_scheduler.framework.profiles.configured import known_plugins
-from koord_scheduler.framework.profiles.profile import build_profile
-from koord_scheduler.framework.profiles.registry import PluginRegistry
-from koord_scheduler.framework.queuedpod import QueuedPod
-from koord_scheduler.framework.results import Scores
-from koord_scheduler.framework.status import Status
-from koord_scheduler.plugin.testing.services import fake_services
+from koord_scheduler.framework.profile import PluginRegistry, build_profile, known_plugins
+from koord_scheduler.framework.status import Scores, Status
+from koord_scheduler.framework.types import NodeInfo, QueuedPod
+from koord_scheduler.plugin.testing.harness import fake_services
 from koord_scheduler.scheduling.attempt import Attempt
 from koord_scheduler.scheduling.metrics import SchedulingMetrics
 from koord_scheduler.scheduling.scheduler import Scheduler
@@ -127,7 +121,7 @@ class Room(FilterPlugin, VectorFilterPlugin, ScorePlugin, VectorScorePlugin):
 class Sort(QueueSortPlugin, BindPlugin):
     """The oldest first; binds at once, and has the watch say so."""
 
-    def __init__(self, args: Any, handle: Any, state: SchedulerState) -> None:
+    def __init__(self, args: Any, handle: Any, state: SchedulerCache) -> None:
         self._state = state
 
     def less(self, first: QueuedPod, second: QueuedPod) -> bool:
@@ -148,7 +142,7 @@ class World:
         """shipped: with Kubernetes' default plugins and LoadAwareScheduling."""
         self._pods_per_node = pods_per_node
         self.clock = SystemClock()
-        self.state = SchedulerState(self.clock)
+        self.state = SchedulerCache(self.clock)
         self._nodes = nodes
         self._shipped = shipped
         self._names = 0

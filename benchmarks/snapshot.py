@@ -14,10 +14,10 @@ import numpy as np
 
 from benchmarks.table import Row
 from koord.cluster.decoder import Decoder
-from koord.cluster.decoding import NODE, POD
 from koord.cluster.facts import ClusterPod
+from koord.cluster.kinds import NODE, POD
 from koord.cluster.predicates.fits import fits
-from koord.cluster.snapshot import Snapshot
+from koord.cluster.state import Snapshot
 from koord.cluster.view import View
 
 NODES, PODS_PER_NODE = 5_000, 30

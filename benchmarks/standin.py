@@ -16,7 +16,7 @@ from typing import Any
 from aiohttp import web
 
 from benchmarks.tree import CONTAINERS_PER_POD
-from koord.kube.resource import NODE_METRICS, NODE_SLOS, NODES, PODS
+from koord.kube.client import NODE_METRICS, NODE_SLOS, NODES, PODS
 from tests.support.kube.apiserver import ApiServer, Recorded
 from tests.support.kube.certificates import Authority
 from tests.support.kube.kubelet import make_kubelet

@@ -13,12 +13,12 @@ from koord.util.clock import stamp
 from koord.util.health import Health
 from koordlet.metriccache import kinds
 from koordlet.metriccache.cache import MetricCache
-from koordlet.metriccache.sample import Sample
+from koordlet.metriccache.kinds import Sample
 from koordlet.plugin.testing import SimulatedClock, make_pod
-from koordlet.server.page.marks import Marks
+from koordlet.server.page.charts import ChangeAnnotations
 from koordlet.server.page.source import AgentPage, AgentPageSources
 from koordlet.statesinformer.informer import StatesInformer
-from koordlet.statesinformer.model import PodMeta
+from koordlet.statesinformer.podmeta import PodMeta
 
 PODS = 150
 PLUGINS = 40
@@ -105,7 +105,7 @@ def _page(cache: MetricCache, clock: SimulatedClock, pods: tuple[PodMeta, ...]) 
             explain=explain,
             flush=flush,
             audit=lambda _: {},
-            marks=Marks(clock.wall),
+            annotations=ChangeAnnotations(clock.wall),
         ),
         clock,
     )

@@ -25,23 +25,21 @@ from prometheus_client import CollectorRegistry
 from benchmarks.process import running_daemon
 from benchmarks.table import Row
 from benchmarks.tree import CONTROLLERS, QOS, ROOT, NotHereError, check_controllers, remove
-from koord.api.nodes.node import Node
-from koord.api.slo.nodeslo import merge_nodeslo
+from koord.api.node import Node
+from koord.api.nodeslo import merge_nodeslo
 from koord.component.flags import FlagSet
 from koord.util.clock import SystemClock
 from koord.util.logs import get_logger
 from koord.util.stop import Stop
 from koordlet.executor.claimmanager import ClaimManager
-from koordlet.executor.journal.journal import Journal
-from koordlet.executor.kernel.view import KernelView
-from koordlet.executor.kernel.watching import Watcher
-from koordlet.executor.kernel.worker import ThreadWorker
+from koordlet.executor.journal import Journal
+from koordlet.executor.kernel.view import KernelView, ThreadWorker, ValueWatcher
 from koordlet.executor.kernel.writer import Writer
 from koordlet.host.host import Host
 from koordlet.host.paths import HostPaths
 from koordlet.metriccache import kinds
-from koordlet.plugin.client import UnavailableClient
-from koordlet.plugin.context import PluginContext
+from koordlet.plugin.base import PluginContext
+from koordlet.plugin.interfaces import UnavailableClient
 from koordlet.plugin.metrics import PluginMetrics
 from koordlet.plugin.testing import ScriptedMetrics, make_pod
 from koordlet.statesinformer.informer import StatesInformer
@@ -203,7 +201,7 @@ async def _run_plugin(bed: Path, fast: float, seconds: float) -> float:
     states, metrics = StatesInformer(clock), ScriptedMetrics(clock)  # type: ignore[arg-type]
     paths = dataclasses.replace(HostPaths.for_mode("hostMode"), cgroup=bed / "cgroup")
     host, worker = Host(paths), ThreadWorker("benchmark")
-    watcher = Watcher(Host(paths), ThreadWorker("benchmark-watch"), clock)
+    watcher = ValueWatcher(Host(paths), ThreadWorker("benchmark-watch"), clock)
 
     async def real(_: str) -> bool:
         return False

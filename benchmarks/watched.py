@@ -14,16 +14,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from koord.component.heap import settle_heap
 from koord.component.http.exposition import Exposition
 from koord.component.plugins.discovery import discover
+from koord.component.process import freeze_heap
 from koord.util.clock import SystemClock
 from koord.util.logs import configure, parse_levels
 from koord.util.stop import Stop
 from koordlet.cli.daemon import SWITCH_INTERVAL
 from koordlet.daemon.run import run_daemon
-from koordlet.daemon.settings.settings import load_settings
-from koordlet.server.upstreamfamilies import FAMILIES
+from koordlet.daemon.settings import load_settings
+from koordlet.server.app import FAMILIES
 
 PROBE_SECONDS = 0.01
 
@@ -96,7 +96,7 @@ async def _main(result: Path, seconds: float, flags: Sequence[str]) -> None:
         draft.write_text(json.dumps(seen))
         draft.rename(result)
 
-    settle_heap()
+    freeze_heap()
     watching = asyncio.create_task(watch())
     await run_daemon(settings, exposition, clock, stop=stop)
     watching.cancel()

@@ -19,11 +19,10 @@ from typing import Any, cast
 from benchmarks.informer import longest_hold
 from benchmarks.scheduling import World
 from benchmarks.table import Row
-from koord.cluster import decoding
-from koord.cluster.decoding import POD
-from koord.component.heap import GROWING
-from koord.controlplane.clusterfeed import ClusterFeed
-from koord.controlplane.kinds import SERVED
+from koord.cluster import kinds
+from koord.cluster.kinds import POD
+from koord.component.process import GROWING
+from koord.controlplane.clusterfeed import SERVED_KINDS, ClusterFeed
 from koord.kube.client import ApiClient
 from koord.kube.transport import Call, Transport
 from koord.util.clock import SystemClock
@@ -35,7 +34,7 @@ EVENT, REPORT = 60.0, 120.0  # microseconds
 EQUAL, DIFFERENT = 30.0, 100.0  # microseconds of LoadAware in a cycle
 PLAIN = "as plain JSON"
 _TOGETHER = 50  # events
-_KINDS = {kind: SERVED[kind] for kind in (decoding.NODE, POD, decoding.NODE_METRIC)}
+_KINDS = {kind: SERVED_KINDS[kind] for kind in (kinds.NODE, POD, kinds.NODE_METRIC)}
 _TEMPLATES = Path(__file__).parent / "bed"
 _START = time.time()
 
@@ -108,8 +107,8 @@ class _Cluster:
         self.nodes = nodes
         self.version = 1
         self.pod_path = _KINDS[POD].resource.collection()
-        self.node_path = _KINDS[decoding.NODE].resource.collection()
-        self.report_path = _KINDS[decoding.NODE_METRIC].resource.collection()
+        self.node_path = _KINDS[kinds.NODE].resource.collection()
+        self.report_path = _KINDS[kinds.NODE_METRIC].resource.collection()
         self.server = _Server(
             {
                 self.node_path: [self.node(at) for at in range(nodes)],

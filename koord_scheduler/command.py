@@ -8,7 +8,7 @@ sys.exit(main())
 
 from collections.abc import Callable, Sequence
 
-from koord_scheduler.framework.profiles.registry import PluginFactory, PluginRegistry
+from koord_scheduler.framework.profile import PluginFactory, PluginRegistry
 
 Option = Callable[[PluginRegistry], None]
 """What is done to the registry, when the installed plugins are in it."""

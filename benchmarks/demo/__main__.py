@@ -19,8 +19,8 @@ from benchmarks.demo.configs import HIGH, LOW, descheduler_config, scheduler_con
 from benchmarks.demo.screen import Screen
 from benchmarks.demo.world import App, World
 from benchmarks.tree import NotHereError
-from koord.kube.access.config import ApiConfig
 from koord.kube.client import ApiClient
+from koord.kube.credentials import ApiConfig
 from koord.kube.transport import Limits, Transport
 from koord.util.clock import SystemClock
 from koord.util.logs import LevelSpec, configure

@@ -15,9 +15,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from benchmarks.demo.agents import address_of
-from koord.kube.client import ApiClient
+from koord.kube.client import NODE_METRICS, NODES, PODS, ApiClient, Resource
 from koord.kube.errors import ApiError
-from koord.kube.resource import NODE_METRICS, NODES, PODS, Resource
 
 Json = dict[str, Any]
 

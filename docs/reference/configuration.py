@@ -4,18 +4,17 @@ from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
-from koord.component.config.flagdocument import parse_flag_document
+from koord.component.config.follower import parse_flag_document
 from koord.component.flags import FlagRow
 from koord.component.http.exposition import Exposition
 from koordlet.collectors.registry import CollectorOptions, build_collectors
-from koordlet.daemon.settings.liveconfig import LIVE_KEYS
-from koordlet.daemon.settings.mode import Mode
-from koordlet.daemon.settings.settings import Settings
+from koordlet.daemon.environment import Mode
+from koordlet.daemon.settings import LIVE_KEYS, Settings
 from koordlet.features import BUILT_GATES
 from koordlet.host.paths import HostPaths
 from koordlet.metriccache.kinds import Cadence
 from koordlet.plugin.testing import SimulatedClock
-from koordlet.server.upstreamfamilies import FAMILIES
+from koordlet.server.app import FAMILIES
 from reference.fakedaemon import settings_of
 from reference.markdown import code, codes, page, sentence, table
 

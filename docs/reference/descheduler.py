@@ -3,9 +3,7 @@
 from collections.abc import Iterator
 
 from koord.controlplane.sections import ClientConnection
-from koord_descheduler.config.convert import DEFAULT_PLUGINS
-from koord_descheduler.config.intree import IN_TREE
-from koord_descheduler.config.pluginargs.migration import EvictionGate
+from koord_descheduler.config.configuration import DEFAULT_PLUGINS
 from koord_descheduler.config.v1alpha2 import (
     DeschedulerConfiguration,
     DeschedulerProfile,
@@ -15,9 +13,13 @@ from koord_descheduler.config.v1alpha2 import (
     Plugins,
     PluginSet,
 )
+from koord_descheduler.framework.profile import known_plugins
+from koord_descheduler.planning.plan import installed_plugins
+from koord_descheduler_plugins.migration.args import EvictionGate
 from reference.fields import sections, tables
 from reference.markdown import code, codes, page, table
 
+_SHIPPED = known_plugins(installed_plugins("koord-descheduler"))
 _INTRO = """
 The file of `--config`: `apiVersion: descheduler/v1alpha2`, `kind: DeschedulerConfiguration`, YAML
 or JSON, at most 64 KiB, without aliases. Koordinator's is taken as it is.
@@ -89,11 +91,11 @@ def _default_plugins() -> str:
 
 
 def _at(point: str) -> list[str]:
-    return [name for name, plugin in IN_TREE.items() if point in plugin.points]
+    return [name for name, plugin in _SHIPPED.items() if point in plugin.points]
 
 
 def _plugins(*, strict: bool) -> Iterator[str]:
-    for name, plugin in IN_TREE.items():
+    for name, plugin in _SHIPPED.items():
         if plugin.args is not None and plugin.args.strict is strict:
             yield f"### {name}"
             yield from tables(plugin.args.cls)

@@ -8,9 +8,9 @@ from koord.util.simulatedclock import SimulatedClock
 from koord_descheduler.cli.daemon import FAMILIES
 from koord_descheduler.daemon.run import Daemon, connect_daemon
 from koord_descheduler.daemon.settings import load_settings, new_flags
+from koord_descheduler.framework.evictor import UNSUFFIXED_COUNTERS
 from koord_descheduler.framework.interfaces import EvictPlugin
-from koord_descheduler.framework.metrics import UNSUFFIXED_COUNTERS
-from koord_descheduler.framework.registry import PluginRegistry
+from koord_descheduler.framework.profile import PluginRegistry
 from reference.commands import ACCESS, control_plane_page, families_table
 
 _INTRO = """

@@ -12,20 +12,20 @@ from prometheus_client import Metric
 
 from koord.api.qos import KubeQoS
 from koord.component.http.exposition import Exposition
-from koord.component.http.families import FamilySource
-from koord.component.plugins.discovery import discover, installed
+from koord.component.metrics import FamilySource
+from koord.component.plugins.discovery import discover, installed_plugins
 from koord.util.errors import Unavailable
 from koord.util.logs import LevelSpec, configure
-from koord.util.owneddir import OwnedDirectory
+from koord.util.ownedfiles import OwnedDirectory
 from koord.util.stop import Stop
-from koordlet.daemon.agents.otheragent import OtherAgent
-from koordlet.daemon.cluster.cluster import connect
+from koordlet.daemon.cluster import connect
 from koordlet.daemon.components import DaemonComponents, build
+from koordlet.daemon.other_agents import OtherAgent
 from koordlet.daemon.run import Daemon
-from koordlet.daemon.settings.settings import Settings, load_settings
+from koordlet.daemon.settings import Settings, load_settings
 from koordlet.plugin.registry import PluginRegistry
 from koordlet.plugin.testing import FakeHost, SimulatedClock
-from koordlet.server.upstreamfamilies import FAMILIES
+from koordlet.server.app import FAMILIES
 
 _ENOUGH = 3  # passes that show nothing new
 _MOST_TICKS = 60  # until everything has been measured; five do
@@ -97,7 +97,7 @@ def settings_of(argv: Iterable[str], *, exposition: Exposition, clock: Simulated
 
 def _discover_shipped(registry: PluginRegistry) -> list[str]:
     """Leave out what else happens to be installed here."""
-    found = installed(entry_points(group=registry.group))
+    found = installed_plugins(entry_points(group=registry.group))
     shipped = [each.entry for each in found if each.distribution == registry.shipped]
     return discover(registry, shipped)
 
@@ -155,7 +155,7 @@ async def _run(
     """Let the parts work until all of them have."""
     stop = Stop(clock)
     tasks = [asyncio.create_task(run(stop)) for run in components.runs.values()]
-    tasks.append(asyncio.create_task(components.acting.plugins.run(stop)))
+    tasks.append(asyncio.create_task(components.qos.plugins.run(stop)))
     await clock.until(components.states.has_synced)
     seen, same = 0, 0
     for _ in range(_MOST_TICKS):

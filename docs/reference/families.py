@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from prometheus_client import Metric
 
 from koordlet.reporter.loop import NodeMetricReporter
-from koordlet.server.upstreamfamilies import INTERNAL_FAMILIES, UPSTREAM_COUNTERS
+from koordlet.server.app import INTERNAL_FAMILIES, UPSTREAM_COUNTERS
 from reference.fakedaemon import FamilyExposition
 
 # Koordinator's families that are for users; the others are INTERNAL_FAMILIES.

@@ -14,8 +14,8 @@ from enum import StrEnum
 from typing import Annotated, Any, cast
 
 from koord.api.labelselector import LabelSelector
-from koord.component.config.typed import Int32, Seconds, UInt, UInt32, json_key, to_json
-from koord_descheduler.config.pluginargs.migration import Rate
+from koord.component.config.componentconfig import Int32, Seconds, UInt, UInt32, json_key, to_json
+from koord_descheduler_plugins.migration.args import Rate
 from reference.markdown import code, sentence, table
 
 _NAMES: Mapping[Any, str] = {

@@ -7,25 +7,14 @@ from types import ModuleType
 from typing import Any
 
 import koordlet.plugin as api
-from koordlet.executor.claimable import is_writable, levels_of
+from koordlet.executor.claims.table import claimable_levels, is_writable
 from koordlet.host import resources
-from koordlet.host.cgroups.devicevalues import Names
-from koordlet.host.resource import File, Resource, Root
-from koordlet.host.validators import InRange
+from koordlet.host.cgroups.keyed_files import DeviceLimits
+from koordlet.host.resource import File, InRange, Resource, Root
 from koordlet.metriccache import kinds
 from koordlet.metriccache.keys import Property
-from koordlet.metriccache.kinds import KINDS, Cadence, Keep
-from koordlet.plugin import (
-    claims,
-    kernel,
-    metrics,
-    network,
-    pods,
-    publishing,
-    rules,
-    storage,
-    testing,
-)
+from koordlet.metriccache.kinds import KINDS, Cadence, RetentionClass
+from koordlet.plugin import kernel, metrics, network, pods, publishing, rules, testing
 from reference.markdown import code, codes, page, sentence, table
 
 _INTRO = """
@@ -52,13 +41,11 @@ pid or the number of a NUMA node. What koordlet measures is cheaper to have from
 """
 _NAMES = "All that `koordlet.plugin` exports. Of koordlet, this and what follows is for plugins."
 _MODULES = {
-    "## Names for claims": claims,
-    "## Names for kernel values": kernel,
+    "## Names for claims, kernel values and storage": kernel,
     "## Names for metrics": metrics,
     "## Names for metric kinds of your own": publishing,
     "## Names for pods": pods,
     "## Rules": rules,
-    "## Names for local storage": storage,
     "## Names for network interfaces": network,
     "## The test kit": testing,
 }
@@ -70,7 +57,7 @@ _CADENCES = {
     Cadence.COLD_PAGE: "--coldpage-collector-interval",
     Cadence.RESCTRL: "--resctrl-collector-interval",
 }
-_KEEPS = {Keep.NODE: "30 minutes", Keep.POD: "5 minutes"}
+_KEEPS = {RetentionClass.NODE: "30 minutes", RetentionClass.POD: "5 minutes"}
 _ROOTS = {
     Root.CGROUP: "",
     Root.PROC: "/proc/",
@@ -88,7 +75,7 @@ _WITHOUT_DOCSTRING = {
     "ANNOTATION": "The annotation of a pod with its limits",
     "Address": "An IPv4Address or IPv6Address",
     "BE": "The class of best-effort pods, as a minor id",
-    "LEAST_RATE": "The least rate of a class, in bytes/s",
+    "MIN_RATE": "The least rate of a class, in bytes/s",
     "LINK": "The class above all others, as a minor id",
     "NODE_FILE": "The file of terway-qos with the rates of the node and its classes",
     "PODS_FILE": "The file of terway-qos with the pods",
@@ -174,7 +161,7 @@ def _kinds() -> str:
                 codes(kind.properties),
                 _plain(kind.help),
                 code(_CADENCES[kind.cadence]),
-                _KEEPS[kind.keep],
+                _KEEPS[kind.retention_class],
             )
             for kind in KINDS.values()
         ),
@@ -227,7 +214,7 @@ def _row(name: str, resource: Resource[Any]) -> tuple[str, ...]:
 def _claimable_row(name: str, resource: Resource[Any]) -> tuple[str, ...]:
     name, unit, v1, v2, needs = _row(name, resource)
     takes = dict.fromkeys(map(_takes, resource.files.values()))
-    return name, unit, ", ".join(levels_of(resource)), "; v2: ".join(takes), v1, v2, needs
+    return name, unit, ", ".join(claimable_levels(resource)), "; v2: ".join(takes), v1, v2, needs
 
 
 def _takes(file: File[Any]) -> str:
@@ -236,7 +223,7 @@ def _takes(file: File[Any]) -> str:
     if isinstance(file.validate, InRange):
         return str(file.validate)
     owner = getattr(file.validate, "__self__", None)
-    if isinstance(owner, Names):
+    if isinstance(owner, DeviceLimits):
         return ", ".join(f"{name} up to {most}" for name, most in owner.highest.items())
     text = inspect.getdoc(file.validate) or ""
     return text.partition(".\n")[0].removesuffix(".").removeprefix("Accept ")

@@ -15,9 +15,9 @@ from koord_scheduler.cli import place, simulate
 from koord_scheduler.daemon.settings import new_flags as scheduler_flags
 from koordlet.cli.ctl.arguments import parser as koordletctl
 from koordlet.cli.kubectl import parser as kubectl_koordlet
-from koordlet.daemon.settings.mode import Mode
+from koordlet.daemon.environment import Mode
 from koordlet.plugin.testing import SimulatedClock
-from koordlet.server.upstreamfamilies import FAMILIES
+from koordlet.server.app import FAMILIES
 from reference.fakedaemon import settings_of
 
 _KOORDLET = "Measure a node, report it, and run QoS plugins."

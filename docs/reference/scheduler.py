@@ -1,9 +1,12 @@
 """docs/scheduler-configuration.md."""
 
 from koord.controlplane.sections import ClientConnection
-from koord_scheduler.config.defaults import DEFAULT_POINTS, DEFAULT_WEIGHTS
-from koord_scheduler.config.known import KOORDINATOR_PLUGINS
-from koord_scheduler.config.points import Point
+from koord_scheduler.config.profiles import (
+    DEFAULT_POINTS,
+    DEFAULT_WEIGHTS,
+    KOORDINATOR_PLUGINS,
+    Point,
+)
 from koord_scheduler.config.v1 import (
     Extender,
     ExtenderManagedResource,

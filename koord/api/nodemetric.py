@@ -1,20 +1,62 @@
-"""NodeMetric: what the cluster asks to be measured, and the status this daemon reports."""
+"""NodeMetric: what the cluster asks to be measured, and the status that koordlet reports."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
+from typing import Self
 
-from koord.api.amounts import Amounts
-from koord.api.decoding.fields import Fields
-from koord.api.decoding.jsonrules import Json
-from koord.api.quantity import cpu_text, memory_text
-from koord.util import goduration
+from koord.api.fields import Fields
+from koord.api.gojson import Json
+from koord.api.quantity import Quantity, cpu_text, memory_text
+from koord.util import goformat
 from koord.util.errors import InvalidObject
 
+
+@dataclass(frozen=True, slots=True)
+class Amounts:
+    """An amount of CPU and one of memory; each operation is done on both."""
+
+    milli_cores: int = 0
+    memory_bytes: int = 0
+
+    def __add__(self, other: Self) -> Self:
+        return type(self)(
+            self.milli_cores + other.milli_cores, self.memory_bytes + other.memory_bytes
+        )
+
+    def less(self, other: Self) -> Self:
+        """Return what is left without the other; 0 where that is more."""
+        return type(self)(
+            max(self.milli_cores - other.milli_cores, 0),
+            max(self.memory_bytes - other.memory_bytes, 0),
+        )
+
+    def scaled(self, factor: float) -> Self:
+        """Return the product, cut to whole units."""
+        return type(self)(int(self.milli_cores * factor), int(self.memory_bytes * factor))
+
+    def lower(self, other: Self) -> Self:
+        """Return the lower CPU and the lower memory of the two."""
+        return type(self)(
+            min(self.milli_cores, other.milli_cores), min(self.memory_bytes, other.memory_bytes)
+        )
+
+    def higher(self, other: Self) -> Self:
+        """Return the higher CPU and the higher memory of the two."""
+        return type(self)(
+            max(self.milli_cores, other.milli_cores), max(self.memory_bytes, other.memory_bytes)
+        )
+
+    def to_json(self) -> Json:
+        """Return them as a ResourceMap of the NodeMetric."""
+        cpu, memory = Quantity.of_milli(self.milli_cores), Quantity.of_bytes(self.memory_bytes)
+        return {"resources": {"cpu": str(cpu), "memory": str(memory)}}
+
+
 API_VERSION = "slo.koordinator.sh/v1alpha1"
-LONGEST_WINDOW = 3600.0  # seconds; bounds what the metric cache has to keep
-SHORTEST_AGGREGATE = 60.0  # seconds
-SHORTEST_REPORT_INTERVAL = 30.0  # seconds
+MAX_WINDOW = 3600.0  # seconds; bounds what the metric cache has to keep
+MIN_AGGREGATE_DURATION = 60.0  # seconds
+MIN_REPORT_INTERVAL = 30.0  # seconds
 
 
 class MemoryPolicy(StrEnum):
@@ -52,11 +94,12 @@ def parse_spec(obj: object) -> NodeMetricSpec:
     interval = policy.integer("reportIntervalSeconds")
     return NodeMetricSpec(
         aggregate_duration=_clamp(
-            DEFAULT_SPEC.aggregate_duration if aggregate is None else aggregate, SHORTEST_AGGREGATE
+            DEFAULT_SPEC.aggregate_duration if aggregate is None else aggregate,
+            MIN_AGGREGATE_DURATION,
         ),
         report_interval=max(
             DEFAULT_SPEC.report_interval if interval is None else float(interval),
-            SHORTEST_REPORT_INTERVAL,
+            MIN_REPORT_INTERVAL,
         ),
         durations=_windows(policy.nested("nodeAggregatePolicy")) or DEFAULT_SPEC.durations,
         memory_policy=_memory_policy(policy.text("nodeMemoryCollectPolicy")),
@@ -116,7 +159,7 @@ class AggregatedUsage:
 
     def to_json(self) -> Json:
         return {
-            "duration": goduration.format(self.duration),
+            "duration": goformat.format_duration(self.duration),
             "usage": {
                 "avg": _usage(self.avg),
                 "p50": _usage(self.p50),
@@ -233,7 +276,9 @@ def spec_to_json(spec: NodeMetricSpec) -> Json:
         "metricCollectPolicy": {
             "aggregateDurationSeconds": int(spec.aggregate_duration),
             "reportIntervalSeconds": int(spec.report_interval),
-            "nodeAggregatePolicy": {"durations": [goduration.format(d) for d in spec.durations]},
+            "nodeAggregatePolicy": {
+                "durations": [goformat.format_duration(d) for d in spec.durations]
+            },
             "nodeMemoryCollectPolicy": spec.memory_policy.value,
         }
     }
@@ -273,17 +318,17 @@ def _windows(policy: Fields) -> tuple[float, ...]:
         if window <= 0:
             wanted = "durations above 0"
             raise InvalidObject(policy.path("durations"), wanted=wanted, found=window)
-    return tuple(dict.fromkeys(min(window, LONGEST_WINDOW) for window in windows))
+    return tuple(dict.fromkeys(min(window, MAX_WINDOW) for window in windows))
 
 
 def _duration(value: object) -> float:
     if not isinstance(value, str):
         raise ValueError(value)  # noqa: TRY004 - Fields.list_of adds path and wording
-    return goduration.parse(value)
+    return goformat.parse_duration(value)
 
 
 def _clamp(seconds: float, shortest: float) -> float:
-    return float(min(max(seconds, shortest), LONGEST_WINDOW))
+    return float(min(max(seconds, shortest), MAX_WINDOW))
 
 
 def _memory_policy(text: str) -> MemoryPolicy:

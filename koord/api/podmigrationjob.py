@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 
-from koord.api.decoding.fields import Fields
-from koord.api.decoding.jsonrules import Json
-from koord.util import goduration
+from koord.api.fields import Fields
+from koord.api.gojson import Json
+from koord.util import goformat
 from koord.util.errors import InvalidObject
 
 API_VERSION = "scheduling.koordinator.sh/v1alpha1"
@@ -254,7 +254,7 @@ def new_job(
     spec: Json = {
         "podRef": {"namespace": pod.namespace, "name": pod.name, "uid": pod.uid},
         "mode": mode,
-        "ttl": goduration.format(ttl),
+        "ttl": goformat.format_duration(ttl),
     }
     if delete_options:
         spec["deleteOptions"] = dict(delete_options)
@@ -267,7 +267,7 @@ def new_job(
     }
 
 
-def beginning(job: PodMigrationJob, pod_uid: str, reservation: str) -> list[Json]:
+def begin_patch(job: PodMigrationJob, pod_uid: str, reservation: str) -> list[Json]:
     """Return the JSON patch by which a job passes arbitration.
 
     It also gets the uid of its pod, and the name of the Reservation that is about to be created
@@ -370,7 +370,7 @@ def _condition(fields: Fields) -> JobCondition:
 def _duration(fields: Fields, key: str) -> float:
     text = fields.text(key)
     try:
-        return goduration.parse(text) if text else 0.0
+        return goformat.parse_duration(text) if text else 0.0
     except ValueError as err:
         raise InvalidObject(fields.path(key), wanted="a duration like 5m0s", found=text) from err
 

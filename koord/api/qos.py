@@ -1,4 +1,4 @@
-"""QoS classes: Koordinator's, Kubernetes' own, and how one follows from the other."""
+"""QoS and priority classes of Koordinator and Kubernetes, and how one follows from the other."""
 
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
@@ -79,3 +79,67 @@ def _add_positive(sums: dict[str, int], quantities: Mapping[str, str]) -> int:
             sums[name] = sums.get(name, 0) + nano
             found += 1
     return found
+
+
+PRIORITY_CLASS_LABEL = "koordinator.sh/priority-class"
+
+
+class KoordPriorityClass(StrEnum):
+    """Koordinator's priority class of a pod, as it is written on the wire."""
+
+    PROD = "koord-prod"
+    MID = "koord-mid"
+    BATCH = "koord-batch"
+    FREE = "koord-free"
+    NONE = ""
+
+
+# class, lowest priority, highest priority, the priority it stands for when none is given
+_BANDS = (
+    (KoordPriorityClass.PROD, 9000, 9999, 9500),
+    (KoordPriorityClass.MID, 7000, 7999, 7500),
+    (KoordPriorityClass.BATCH, 5000, 5999, 5500),
+    (KoordPriorityClass.FREE, 3000, 3999, 3500),
+)
+_DEFAULT_VALUES = {name: value for name, _, _, value in _BANDS} | {KoordPriorityClass.NONE: 0}
+
+
+def raw_priority_class(labels: Mapping[str, str], priority: int | None) -> KoordPriorityClass:
+    """Return the class of the label or, only when there is no such label, of the priority."""
+    label = labels.get(PRIORITY_CLASS_LABEL)
+    if label is not None:
+        return _named(label)
+    return _banded(priority)
+
+
+def priority_class_with_default(
+    labels: Mapping[str, str], priority: int | None, qos: QoSClass
+) -> KoordPriorityClass:
+    """Return the raw class, or what the QoS class (with default) stands for."""
+    return raw_priority_class(labels, priority) or _of_qos(qos)
+
+
+def priority_with_default(labels: Mapping[str, str], priority: int | None, qos: QoSClass) -> int:
+    """Return the pod's own priority unless it is absent or 0, else that of its class."""
+    return priority or _DEFAULT_VALUES[priority_class_with_default(labels, priority, qos)]
+
+
+def _named(label: str) -> KoordPriorityClass:
+    try:
+        return KoordPriorityClass(label)
+    except ValueError:
+        return KoordPriorityClass.NONE
+
+
+def _banded(priority: int | None) -> KoordPriorityClass:
+    if priority is not None:
+        for name, low, high, _ in _BANDS:
+            if low <= priority <= high:
+                return name
+    return KoordPriorityClass.NONE
+
+
+def _of_qos(qos: QoSClass) -> KoordPriorityClass:
+    if qos is QoSClass.NONE:
+        return KoordPriorityClass.NONE
+    return KoordPriorityClass.BATCH if qos is QoSClass.BE else KoordPriorityClass.PROD

@@ -12,19 +12,19 @@ import msgspec
 from msgspec import Raw
 
 from koord.cluster import wire
-from koord.cluster.parts import UNREADABLE, Faults, read_parts
-from koord.cluster.podspecs import Sharing
+from koord.cluster.lenient_decoding import UNREADABLE, DecodingFaults, decode_leniently
+from koord.cluster.pod_specs import SharedSpecs
 from koord.util.errors import InvalidObject
 
-LARGEST_OBJECT = 16 << 20
+MAX_OBJECT_BYTES = 16 << 20
 """Bytes. etcd stores 1.5 MiB, in which JSON writes one byte as six (\\u003c for <)."""
-LARGEST_PAGE = 256 << 20  # bytes
+MAX_PAGE_BYTES = 256 << 20  # bytes
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Rejected:
+class RejectedObject:
     """A malformed object of a page: its key as far as that can be read, and what is wrong."""
 
     key: str
@@ -41,18 +41,18 @@ class CutObject:
 
 
 @dataclass(frozen=True, slots=True)
-class Page(Generic[T]):
+class DecodedPage(Generic[T]):
     """A part of a list. continue_ asks for the next one; "" in the last."""
 
     objects: tuple[T, ...]
-    rejected: tuple[Rejected, ...]
+    rejected: tuple[RejectedObject, ...]
     cut: tuple[CutObject, ...]  # of the objects
     resource_version: str
     continue_: str
 
 
 @dataclass(frozen=True, slots=True)
-class Event(Generic[T]):
+class DecodedEvent(Generic[T]):
     """A watch event: ADDED, MODIFIED or DELETED with its object, BOOKMARK or ERROR without.
 
     object is an InvalidObject where it is none; key and uid say which one it is even so. faults:
@@ -78,20 +78,22 @@ R = TypeVar("R", bound=_Read)
 Identity = wire.Metadata | wire.Identity
 
 
-class Kind(Generic[T]):
+class ObjectKind(Generic[T]):
     """A kind of objects: its name in messages, and how one is read."""
 
-    def __init__(self, name: str, shape: type[R], keep: Callable[[R, Sharing, Faults], T]) -> None:
+    def __init__(
+        self, name: str, shape: type[R], keep: Callable[[R, SharedSpecs, DecodingFaults], T]
+    ) -> None:
         """keep takes the object as msgspec has it, what pods share, and where faults are noted."""
         self.name = name
         decoder = msgspec.json.Decoder(shape)
 
-        def read(data: Raw, sharing: Sharing, faults: Faults) -> tuple[Identity, T]:
+        def read(data: Raw, sharing: SharedSpecs, faults: DecodingFaults) -> tuple[Identity, T]:
             try:
                 found = decoder.decode(data)
             except UNREADABLE as err:
                 try:
-                    found = read_parts(shape, data, name, faults)
+                    found = decode_leniently(shape, data, name, faults)
                 except UNREADABLE:
                     raise err from None  # it names the place
             return found.metadata, keep(found, sharing, faults)
@@ -99,12 +101,12 @@ class Kind(Generic[T]):
         self._read = read
 
     def read(
-        self, data: Raw, sharing: Sharing, faults: Faults
+        self, data: Raw, sharing: SharedSpecs, faults: DecodingFaults
     ) -> tuple[Identity, T | InvalidObject]:
         """Return which object it is, and what is kept of it, or why nothing is."""
         size = len(memoryview(data))
-        if size > LARGEST_OBJECT:
-            return self._refuse(data, f"at most {LARGEST_OBJECT} bytes", f"{size} bytes")
+        if size > MAX_OBJECT_BYTES:
+            return self._refuse(data, f"at most {MAX_OBJECT_BYTES} bytes", f"{size} bytes")
         try:
             return self._read(data, sharing, faults)
         except UNREADABLE as err:
@@ -123,36 +125,36 @@ class Decoder:
     """
 
     def __init__(self) -> None:
-        self._sharing = Sharing()
+        self._sharing = SharedSpecs()
 
-    def page(self, kind: Kind[T], data: bytes) -> Page[T]:
+    def page(self, kind: ObjectKind[T], data: bytes) -> DecodedPage[T]:
         """Return the objects of a page, and what was wrong with those that are left out.
 
         Raises:
             InvalidObject: it is no list, or too large.
         """
         where = f"list of {kind.name}s"
-        if len(data) > LARGEST_PAGE:
-            wanted = f"at most {LARGEST_PAGE} bytes"
+        if len(data) > MAX_PAGE_BYTES:
+            wanted = f"at most {MAX_PAGE_BYTES} bytes"
             raise InvalidObject(where, wanted=wanted, found=f"{len(data)} bytes")
         try:
             found = _LIST.decode(data)
         except UNREADABLE as err:
             raise InvalidObject(where, wanted="a list of objects", found=str(err)) from err
         objects: list[T] = []
-        rejected: list[Rejected] = []
+        rejected: list[RejectedObject] = []
         cut: list[CutObject] = []
         for item in found.items or ():
-            faults = Faults()
+            faults = DecodingFaults()
             identity, value = kind.read(item, self._sharing, faults)
             if isinstance(value, InvalidObject):
-                rejected.append(Rejected(_key(identity), value))
+                rejected.append(RejectedObject(_key(identity), value))
                 continue
             objects.append(value)
             if faults:
                 cut.append(CutObject(_key(identity), identity.uid or "", tuple(faults)))
         meta = found.metadata or wire.PageMeta()
-        return Page(
+        return DecodedPage(
             tuple(objects),
             tuple(rejected),
             tuple(cut),
@@ -160,13 +162,13 @@ class Decoder:
             meta.continue_ or "",
         )
 
-    def object(self, kind: Kind[T], data: bytes, faults: Faults | None = None) -> T:
+    def object(self, kind: ObjectKind[T], data: bytes, faults: DecodingFaults | None = None) -> T:
         """Return what is kept of one object. faults: where is noted what was left out.
 
         Raises:
             InvalidObject: it is none, or too large; without faults also where a part is left out.
         """
-        noted = Faults() if faults is None else faults
+        noted = DecodingFaults() if faults is None else faults
         identity, value = kind.read(Raw(data), self._sharing, noted)
         if isinstance(value, InvalidObject):
             raise value
@@ -175,7 +177,7 @@ class Decoder:
             raise InvalidObject(where, wanted="what Kubernetes has there", found=found)
         return value
 
-    def event(self, kind: Kind[T], line: bytes) -> Event[T]:
+    def event(self, kind: ObjectKind[T], line: bytes) -> DecodedEvent[T]:
         """Return a watch event.
 
         Raises:
@@ -185,17 +187,17 @@ class Decoder:
         try:
             found = _EVENT.decode(line)
             if found.type == "ERROR":
-                return Event("ERROR", code=_STATUS.decode(found.object).code or 0)
+                return DecodedEvent("ERROR", code=_STATUS.decode(found.object).code or 0)
         except UNREADABLE as err:
             raise InvalidObject(where, wanted="a watch event", found=str(err)) from err
         if found.type == "BOOKMARK":
             version = _identify(found.object).resource_version or ""
-            return Event("BOOKMARK", resource_version=version)
+            return DecodedEvent("BOOKMARK", resource_version=version)
         if found.type not in ("ADDED", "MODIFIED", "DELETED"):
             raise InvalidObject(where, wanted="ADDED, MODIFIED or DELETED", found=found.type)
-        faults = Faults()
+        faults = DecodingFaults()
         meta, value = kind.read(found.object, self._sharing, faults)
-        return Event(
+        return DecodedEvent(
             found.type,
             _key(meta),
             meta.uid or "",
@@ -205,8 +207,8 @@ class Decoder:
         )
 
 
-_LIST = msgspec.json.Decoder(wire.ObjectList)
-_EVENT = msgspec.json.Decoder(wire.Event)
+_LIST = msgspec.json.Decoder(wire.RawObjectList)
+_EVENT = msgspec.json.Decoder(wire.RawWatchEvent)
 _STATUS = msgspec.json.Decoder(wire.ErrorStatus)
 _IDENTIFIED = msgspec.json.Decoder(wire.Identified)
 

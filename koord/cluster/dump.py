@@ -1,49 +1,49 @@
-"""A cluster from what `kubectl get … -A -o json` has printed: the same state as of a live one.
-
-Everything in a dump is from outside: sizes are bounded, and a malformed object costs only itself.
-"""
+"""A cluster from the files that `kubectl get … -A -o json` has written."""
 
 import json
+import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import msgspec
 from msgspec import Raw
 
-from koord.cluster import decoding, wire
-from koord.cluster.decoder import Decoder, Kind
-from koord.cluster.parts import Faults
+from koord.cluster import kinds, wire
+from koord.cluster import storage_kinds as storage
+from koord.cluster.decoder import Decoder, ObjectKind
+from koord.cluster.lenient_decoding import DecodingFaults
 from koord.cluster.state import ClusterState
-from koord.cluster.storage import kinds as storage
 from koord.util.documents import decode
-from koord.util.errors import InvalidObject
+from koord.util.errors import InvalidObject, OptionError
+from koord.util.filewatch import FileReadError, read_bounded
 
-MOST_NAMED = 100  # malformed objects and kinds that are not read; more are only counted
+MAX_NAMED = 100  # malformed objects and kinds that are not read; more are only counted
 BEYOND = "others"
 
-KINDS: Mapping[tuple[str, str], Kind[Any]] = {
-    ("", "Node"): decoding.NODE,
-    ("", "Pod"): decoding.POD,
-    ("", "Namespace"): decoding.NAMESPACE,
-    ("", "Service"): decoding.SERVICE,
+KINDS: Mapping[tuple[str, str], ObjectKind[Any]] = {
+    ("", "Node"): kinds.NODE,
+    ("", "Pod"): kinds.POD,
+    ("", "Namespace"): kinds.NAMESPACE,
+    ("", "Service"): kinds.SERVICE,
     ("", "PersistentVolumeClaim"): storage.CLAIM,
     ("", "PersistentVolume"): storage.VOLUME,
-    ("", "ReplicationController"): decoding.REPLICATION_CONTROLLER,
-    ("apps", "ReplicaSet"): decoding.REPLICA_SET,
-    ("apps", "Deployment"): decoding.DEPLOYMENT,
-    ("apps", "StatefulSet"): decoding.STATEFUL_SET,
-    ("apps.kruise.io", "CloneSet"): decoding.CLONE_SET,
-    ("policy", "PodDisruptionBudget"): decoding.BUDGET,
-    ("scheduling.k8s.io", "PriorityClass"): decoding.PRIORITY_CLASS,
+    ("", "ReplicationController"): kinds.REPLICATION_CONTROLLER,
+    ("apps", "ReplicaSet"): kinds.REPLICA_SET,
+    ("apps", "Deployment"): kinds.DEPLOYMENT,
+    ("apps", "StatefulSet"): kinds.STATEFUL_SET,
+    ("apps.kruise.io", "CloneSet"): kinds.CLONE_SET,
+    ("policy", "PodDisruptionBudget"): kinds.BUDGET,
+    ("scheduling.k8s.io", "PriorityClass"): kinds.PRIORITY_CLASS,
     ("storage.k8s.io", "StorageClass"): storage.STORAGE_CLASS,
     ("storage.k8s.io", "CSINode"): storage.CSI_NODE,
     ("storage.k8s.io", "CSIDriver"): storage.CSI_DRIVER,
     ("storage.k8s.io", "CSIStorageCapacity"): storage.STORAGE_CAPACITY,
     ("storage.k8s.io", "VolumeAttachment"): storage.VOLUME_ATTACHMENT,
-    ("slo.koordinator.sh", "NodeMetric"): decoding.NODE_METRIC,
+    ("slo.koordinator.sh", "NodeMetric"): kinds.NODE_METRIC,
 }
 """The kinds that are read, by API group and kind."""
 
@@ -117,7 +117,7 @@ class DumpReader:
     def reject(self, error: InvalidObject) -> None:
         """Count something that cannot be read."""
         self.dump.rejections += 1
-        if len(self.dump.rejected) < MOST_NAMED:
+        if len(self.dump.rejected) < MAX_NAMED:
             self.dump.rejected.append(error)
 
     def _read_document(self, data: bytes, where: str) -> None:
@@ -150,7 +150,7 @@ class DumpReader:
         if kind is None:
             self._skip(head, group, where)
             return
-        faults = Faults()
+        faults = DecodingFaults()
         try:
             item = self._decoder.object(kind, data, faults)
         except InvalidObject as err:
@@ -164,7 +164,7 @@ class DumpReader:
 
     def _note_cut(self, text: str) -> None:
         self.dump.cuts += 1
-        if len(self.dump.cut) < MOST_NAMED:
+        if len(self.dump.cut) < MAX_NAMED:
             self.dump.cut.append(text)
 
     def _skip(self, head: _Head, group: str, where: str) -> None:
@@ -173,7 +173,7 @@ class DumpReader:
             return
         skipped = self.dump.skipped
         name = f"{head.kind}.{group}" if group else head.kind
-        skipped[name if name in skipped or len(skipped) < MOST_NAMED else BEYOND] += 1
+        skipped[name if name in skipped or len(skipped) < MAX_NAMED else BEYOND] += 1
 
 
 def _documents(data: bytes, where: str) -> Iterator[bytes]:
@@ -186,3 +186,63 @@ def _documents(data: bytes, where: str) -> Iterator[bytes]:
         yield data[begin : end.start() + 1]
         begin = end.end() - 1
     yield data[begin:]
+
+
+MAX_FILE_BYTES = 1 << 30  # bytes; 150,000 pods as kubectl prints them
+MAX_DUMP_BYTES = 2 << 30  # bytes of all files
+MAX_FILES = 1000
+SUFFIXES = (".json", ".yaml", ".yml")
+
+
+def read_dump(path: Path) -> Dump:
+    """Return the cluster of a file, or of a directory's files that end in one of SUFFIXES.
+
+    In a directory, in the order of their names; hidden files are passed over. Links, devices and
+    files that are too large or cannot be read are among the dump's rejections. The path itself may
+    be a link.
+
+    Raises:
+        OptionError: the path cannot be read, or has no file of a dump.
+    """
+    if not path.is_dir():
+        return _read_file(path)
+    reader = DumpReader()
+    files, left = 0, MAX_DUMP_BYTES
+    for name in _names(path):
+        files += 1
+        try:
+            data = read_bounded(path / name, min(left, MAX_FILE_BYTES), follow_links=False)
+        except FileReadError as err:
+            reader.reject(_unreadable(name, err))
+            continue
+        left -= len(data)
+        reader.read(data, name)
+    if not files:
+        raise OptionError(str(path), "no file of a dump", f"wanted one of {', '.join(SUFFIXES)}")
+    return reader.dump
+
+
+def _read_file(path: Path) -> Dump:
+    reader = DumpReader()
+    try:
+        data = read_bounded(path, MAX_FILE_BYTES)
+    except FileReadError as err:
+        hint = "name a file with what `kubectl get nodes,pods,… -A -o json` printed, or a directory"
+        raise OptionError(str(path), err.found, hint) from err
+    reader.read(data, path.name)
+    return reader.dump
+
+
+def _names(path: Path) -> Iterator[str]:
+    try:
+        found = sorted(os.listdir(path))
+    except OSError as err:
+        raise OptionError(str(path), err.strerror or str(err), "make it readable") from err
+    names = [name for name in found if name.endswith(SUFFIXES) and not name.startswith(".")]
+    if len(names) > MAX_FILES:
+        raise OptionError(str(path), f"{len(names)} files", f"wanted at most {MAX_FILES}")
+    yield from names
+
+
+def _unreadable(name: str, err: FileReadError) -> InvalidObject:
+    return InvalidObject(name, wanted="a regular file of bounded size, no link", found=err.found)

@@ -1,7 +1,4 @@
-"""Objects of the cluster, as far as decisions need them: slim, slotted, immutable.
-
-Amounts of resources are milli-cores for cpu, bytes for memory and storage, whole units of others.
-"""
+"""Objects of the cluster as decisions need them: slim, slotted, immutable."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -156,7 +153,7 @@ class PodSpec(Struct, frozen=True, eq=False, weakref=True):
     faults: tuple[str, ...] = ()  # all that was left out of it or cut, the unread parts too
 
     @property
-    def about_pods(self) -> bool:
+    def has_affinity_terms(self) -> bool:
         """Whether it has affinity or anti-affinity to other pods, required or preferred."""
         return bool(
             self.affinity
@@ -359,3 +356,32 @@ class DisruptionBudget(Struct, frozen=True):
     def covers(self, pod: ClusterPod) -> bool:
         """Whether an eviction of the pod counts against this budget."""
         return pod.namespace == self.namespace and selects(self.selector, pod.labels)
+
+
+class ReportedUsage(Struct, frozen=True, gc=False):
+    """CPU and memory in use, and whatever else is counted."""
+
+    cores: float
+    memory_bytes: float
+    others: tuple[tuple[str, int], ...] = ()  # further resources by name; whole units
+
+
+class ReportedAggregate(Struct, frozen=True, gc=False):
+    """Usage over one window by aggregation. All are None while the window is cold."""
+
+    duration: float  # seconds
+    avg: ReportedUsage | None = None
+    p50: ReportedUsage | None = None
+    p90: ReportedUsage | None = None
+    p95: ReportedUsage | None = None
+    p99: ReportedUsage | None = None
+
+
+class ReportedPodUsage(Struct, frozen=True, gc=False):
+    """Usage of one pod, its priority class and its QoS class; "": no class."""
+
+    name: str
+    namespace: str
+    usage: ReportedUsage
+    priority: str = ""
+    qos: str = ""

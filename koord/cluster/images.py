@@ -12,13 +12,15 @@ from numpy.typing import NDArray
 from koord.cluster import wire
 from koord.cluster.columns import Column, FrozenColumn, Ids, read_only
 from koord.cluster.facts import NO_IMAGES, Image, ImageSet
-from koord.cluster.parts import Faults, Part
+from koord.cluster.lenient_decoding import DecodingFaults, LenientDecoder
 
-MOST_COLUMNS = 64  # that a view keeps; 40 KB each at 5,000 nodes
+MAX_COLUMNS = 64  # that a view keeps; 40 KB each at 5,000 nodes
 _NUMBER_BYTES = 4
 _NAMES_OF_AN_IMAGE = 4  # rarely more
 
-_IMAGES: Part[list[wire.NodeImage]] = Part("images", list[wire.NodeImage], 2 << 20)
+_IMAGES: LenientDecoder[list[wire.NodeImage]] = LenientDecoder(
+    "images", list[wire.NodeImage], 2 << 20
+)
 
 
 class ImageSets:
@@ -27,7 +29,7 @@ class ImageSets:
     def __init__(self) -> None:
         self._sets: WeakValueDictionary[bytes, ImageSet] = WeakValueDictionary()
 
-    def read(self, found: Raw, faults: Faults) -> ImageSet:
+    def read(self, found: Raw, faults: DecodingFaults) -> ImageSet:
         """Return the one set of nodes with this list of images, without what is malformed in it."""
         if found is wire.NOTHING:
             return NO_IMAGES
@@ -83,7 +85,7 @@ class FrozenImages:
     def sizes(self, name: str) -> NDArray[np.int64] | None:
         """Bytes of an image on each node, 0 where it is not; shape (nodes,). None: on none."""
         if name not in self._columns:
-            if len(self._columns) >= MOST_COLUMNS:
+            if len(self._columns) >= MAX_COLUMNS:
                 del self._columns[next(iter(self._columns))]
             self._columns[name] = self._column(name)
         return self._columns[name]

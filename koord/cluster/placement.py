@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from koord.cluster.columns import Column, FrozenColumn, Ids, read_only
 from koord.cluster.facts import PODS, ClusterPod, HostPort, LabelSet, PodSpec
-from koord.cluster.podamounts import LARGEST_AMOUNT
+from koord.cluster.pod_amounts import MAX_AMOUNT
 
 BASE_RESOURCES = (PODS, "cpu", "memory", "ephemeral-storage")  # columns that are always there
 
@@ -38,7 +38,7 @@ class FrozenPlacement:
         specs: FrozenColumn,
         ports: FrozenColumn,
         port_sets: FrozenColumn,
-        wishes: int,
+        term_counts: int,
     ) -> None:
         self.resources = resources  # columns by name
         self.amounts = amounts  # int64, (nodes, 2 + resources): see the two properties
@@ -49,7 +49,9 @@ class FrozenPlacement:
         self.specs = specs  # by number
         self.ports = ports  # int32, of each node, the number of its set of host ports
         self.port_sets = port_sets  # by number
-        self.wishes = wishes  # another number when pods with affinity to others came or went
+        self.term_counts = (
+            term_counts  # another number when pods with affinity to others came or went
+        )
 
     @property
     def requested(self) -> NDArray[np.int64]:
@@ -100,7 +102,7 @@ class Placement:
         self._specs: Ids[PodSpec] = Ids(base.specs if base else None)
         self._ports = Column(np.int32, base=base.ports if base else None)
         self._port_sets: Ids[frozenset[HostPort]] = Ids(base.port_sets if base else None)
-        self._wishes = base.wishes if base else 0
+        self._term_counts = base.term_counts if base else 0
 
     def pods(self, row: int) -> tuple[ClusterPod, ...]:
         """The pods of a row, in the order in which they came."""
@@ -143,7 +145,7 @@ class Placement:
         numbers = self._label_sets.take(pod.label_set), self._specs.take(pod.spec)
         priority = min(max(pod.priority or 0, _LEAST_PRIORITY), _MOST_PRIORITY)
         self._entries[row] += _ENTRY.pack(*numbers, pod.deleting, priority)
-        self._wishes += pod.spec.about_pods
+        self._term_counts += pod.spec.has_affinity_terms
         if pod.spec.host_ports:
             self._note_ports(row)
         self._add_volumes(row, pod)
@@ -171,7 +173,7 @@ class Placement:
         self._label_sets.release(label_set)
         self._specs.release(spec)
         self._entries[row] = entries[:begin] + entries[begin + ENTRY_BYTES :]
-        self._wishes += pod.spec.about_pods
+        self._term_counts += pod.spec.has_affinity_terms
         if pod.spec.host_ports:
             self._note_ports(row)
         self._drop_volumes(row, pod)
@@ -205,7 +207,7 @@ class Placement:
             self._label_sets.release(label_set)
             self._specs.release(spec)
         self._pods[row], self._entries[row], self._amounts[row] = (), b"", 0
-        self._wishes += any(pod.spec.about_pods for pod in pods)
+        self._term_counts += any(pod.spec.has_affinity_terms for pod in pods)
         self._note_ports(row)
         self._volume_pods[row] = ()
         return pods
@@ -222,7 +224,7 @@ class Placement:
             specs=self._specs.freeze(),
             ports=self._ports.freeze(),
             port_sets=self._port_sets.freeze(),
-            wishes=self._wishes,
+            term_counts=self._term_counts,
         )
 
     def _add_volumes(self, row: int, pod: ClusterPod) -> None:
@@ -271,7 +273,7 @@ def amounts_of(pods: Iterable[ClusterPod], resources: Mapping[str, int]) -> tupl
     for pod in pods:
         if not pod.finished:
             _add(huge if pod.spec.has_huge else amounts, pod.spec, resources, 1)
-    return tuple(one + min(other, LARGEST_AMOUNT) for one, other in zip(amounts, huge, strict=True))
+    return tuple(one + min(other, MAX_AMOUNT) for one, other in zip(amounts, huge, strict=True))
 
 
 def _add(

@@ -1,11 +1,15 @@
-"""Selectors and affinity terms, from the wire to what is evaluated."""
+"""Label selectors and affinity terms: decoded from the wire, and indexed by labels."""
 
-from collections.abc import Iterable, Mapping
+from collections import Counter, OrderedDict
+from collections.abc import Hashable, Iterable, Mapping
+from itertools import product
+from typing import Generic, TypeVar
 
 from koord.api.labelselector import Requirement
 from koord.cluster import wire
 from koord.cluster.facts import (
     AffinityTerm,
+    LabelSet,
     NodeTerm,
     PreferredAffinityTerm,
     PreferredTerm,
@@ -49,7 +53,9 @@ def read_node_terms(found: wire.NodeSelector) -> tuple[NodeTerm, ...]:
     return tuple(filter(None, map(_node_term, found.node_selector_terms or ())))
 
 
-def read_preferred_nodes(found: Iterable[wire.PreferredTerm]) -> tuple[PreferredTerm, ...]:
+def read_preferred_nodes(
+    found: Iterable[wire.PreferredSchedulingTerm],
+) -> tuple[PreferredTerm, ...]:
     """Return the preferred terms that some node can match.
 
     Source: Kubernetes, component-helpers nodeaffinity.PreferredSchedulingTerms.
@@ -89,7 +95,7 @@ def read_preferred_term(found: wire.WeightedAffinityTerm, namespace: str) -> Pre
     )
 
 
-def read_spread(found: wire.Spread) -> SpreadConstraint:
+def read_spread(found: wire.TopologySpreadConstraint) -> SpreadConstraint:
     """Return a topology spread constraint. Raises as read_affinity_term."""
     return SpreadConstraint(
         topology_key=found.topology_key,
@@ -111,7 +117,7 @@ def whole_number(text: str) -> int | None:
     return number if -(2**63) <= number < 2**63 else None
 
 
-def _check(found: wire.Expression, where: str) -> None:
+def _check(found: wire.SelectorExpression, where: str) -> None:
     if found.operator not in ("In", "NotIn", "Exists", "DoesNotExist"):
         wanted = "In, NotIn, Exists or DoesNotExist"
         raise InvalidObject(f"{where}: operator", wanted=wanted, found=found.operator)
@@ -128,7 +134,7 @@ def _node_term(found: wire.NodeSelectorTerm) -> NodeTerm | None:
     return NodeTerm(tuple(map(_requirement, labels)), tuple(map(_requirement, names)))
 
 
-def is_label_requirement(found: wire.Expression | Requirement) -> bool:
+def is_label_requirement(found: wire.SelectorExpression | Requirement) -> bool:
     """Whether a term of a node selector may require this of labels."""
     values = found.values or []
     if found.operator in ("Gt", "Lt"):
@@ -138,7 +144,7 @@ def is_label_requirement(found: wire.Expression | Requirement) -> bool:
     return found.operator in ("Exists", "DoesNotExist") and not values
 
 
-def is_name_requirement(found: wire.Expression | Requirement) -> bool:
+def is_name_requirement(found: wire.SelectorExpression | Requirement) -> bool:
     """Whether a term of a node selector may require this of fields."""
     return (
         found.key == NODE_NAME
@@ -147,5 +153,151 @@ def is_name_requirement(found: wire.Expression | Requirement) -> bool:
     )
 
 
-def _requirement(found: wire.Expression) -> Requirement:
+def _requirement(found: wire.SelectorExpression) -> Requirement:
     return Requirement(found.key, found.operator, tuple(found.values or ()))
+
+
+T = TypeVar("T", bound=Hashable)
+
+_MAX_PLACES = 4  # of one term: what an index takes is bounded by the bytes of the terms
+_MAX_LABELS = 32  # label keys of which an index is kept
+_FEW_LABEL_SETS = 64  # that are tried one by one sooner than an index of a label is made
+_Place = tuple[str | None, str | None, str | None]
+"""Namespace, label key and value of pods; None: whichever."""
+
+
+class TermIndex(Generic[T]):
+    """Terms, each for an item, by a label that pods must have for the term to mean them."""
+
+    def __init__(self) -> None:
+        self._items: dict[_Place, dict[T, None]] = {}
+
+    def put(self, term: AffinityTerm, item: T) -> None:
+        """Add an item with its one term."""
+        for place in _places(term):
+            self._items.setdefault(place, {})[item] = None
+
+    def drop(self, term: AffinityTerm, item: T) -> None:
+        """Remove an item; term as it was put."""
+        for place in _places(term):
+            items = self._items[place]
+            del items[item]
+            if not items:
+                del self._items[place]
+
+    def candidates(self, label_set: LabelSet) -> list[T]:
+        """Items whose terms may mean these pods, each once; those of no other term do."""
+        found: list[T] = []
+        if not self._items:
+            return found
+        get = self._items.get
+        for namespace in (label_set.namespace, None):
+            found += get((namespace, None, None), ())
+            for key, value in label_set.labels.items():
+                found += get((namespace, key, value), ())
+                found += get((namespace, key, None), ())
+        return found
+
+
+class LabelSetIndex:
+    """Label sets by namespace, and by the values of the labels that terms have asked for."""
+
+    def __init__(self) -> None:
+        self._namespaces: dict[str, dict[LabelSet, None]] = {}
+        self._keys: Counter[str] = Counter()  # how many have each label key
+        self._values: OrderedDict[str, dict[tuple[str, str], dict[LabelSet, None]]] = OrderedDict()
+        """By label key, the one that was asked for last at the end."""
+
+    def add(self, label_set: LabelSet) -> None:
+        """Add one; twice is once."""
+        namespace, labels = label_set.namespace, label_set.labels
+        known = self._namespaces.setdefault(namespace, {})
+        if label_set in known:
+            return
+        known[label_set] = None
+        self._keys.update(labels.keys())
+        for key, values in self._values.items():
+            if key in labels:
+                values.setdefault((namespace, labels[key]), {})[label_set] = None
+
+    def discard(self, label_set: LabelSet) -> None:
+        """Remove one; one that is not there is none the less gone."""
+        namespace, labels = label_set.namespace, label_set.labels
+        if label_set not in self._namespaces.get(namespace, ()):
+            return
+        _discard(self._namespaces, namespace, label_set)
+        for key in labels:
+            self._keys[key] -= 1
+            if not self._keys[key]:
+                del self._keys[key]
+        for key, values in self._values.items():
+            if key in labels:
+                _discard(values, (namespace, labels[key]), label_set)
+
+    def candidates(self, term: AffinityTerm) -> list[LabelSet]:
+        """Label sets that a term may mean, each once; it means no others."""
+        if term.selector is None:
+            return []
+        for one in term.selector:
+            if one.operator in ("In", "Exists") and one.key not in self._keys:
+                return []
+        selective = term.namespace_selector is not None
+        namespaces = set(self._namespaces if selective else term.namespaces)
+        groups = [[self._namespaces.get(name, {}) for name in namespaces]]
+        wanted = [one for one in term.selector if one.operator == "In"]
+        count = sum(map(len, groups[0]))
+        if wanted and count > _FEW_LABEL_SETS:
+            label = _fewest(wanted)
+            if len(namespaces) * len(label.values) <= count:
+                values = self._of_label(label.key)
+                pairs = product(namespaces, set(label.values))
+                groups.append([values[pair] for pair in pairs if pair in values])
+        fewest = min(groups, key=lambda group: sum(map(len, group)))
+        return [label_set for each in fewest for label_set in each]
+
+    def of_namespaces(self, names: Iterable[str] | None) -> list[LabelSet]:
+        """All label sets in some namespaces; None: in all."""
+        found = self._namespaces if names is None else names
+        return [one for name in found for one in self._namespaces.get(name, ())]
+
+    def _of_label(self, key: str) -> dict[tuple[str, str], dict[LabelSet, None]]:
+        found = self._values.get(key)
+        if found is None:
+            if len(self._values) >= _MAX_LABELS:
+                self._values.popitem(last=False)
+            found = self._values[key] = {}
+            for label_sets in self._namespaces.values():
+                for one in label_sets:
+                    if key in one.labels:
+                        found.setdefault((one.namespace, one.labels[key]), {})[one] = None
+        self._values.move_to_end(key)
+        return found
+
+
+def _discard(table: dict[T, dict[LabelSet, None]], place: T, label_set: LabelSet) -> None:
+    label_sets = table.get(place, {})
+    label_sets.pop(label_set, None)
+    if not label_sets:
+        table.pop(place, None)
+
+
+def _places(term: AffinityTerm) -> list[_Place]:
+    """Where pods are looked up that the term may mean: at most _MOST_PLACES."""
+    if term.selector is None:
+        return []
+    namespaces: list[str | None] = [None]
+    if term.namespace_selector is None and len(term.namespaces) <= _MAX_PLACES:
+        namespaces = list(dict.fromkeys(term.namespaces))
+    wanted = [one for one in term.selector if one.operator == "In"]
+    if wanted:
+        label = _fewest(wanted)
+        values = dict.fromkeys(label.values)
+        if len(namespaces) * len(values) <= _MAX_PLACES:
+            return [(name, label.key, value) for name, value in product(namespaces, values)]
+        return [(name, label.key, None) for name in namespaces]
+    present = next((one.key for one in term.selector if one.operator == "Exists"), None)
+    return [(name, present, None) for name in namespaces]
+
+
+def _fewest(wanted: Iterable[Requirement]) -> Requirement:
+    return min(wanted, key=lambda one: len(one.values))

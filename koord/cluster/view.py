@@ -8,7 +8,6 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
-from koord.cluster.census import Census, Counts, Weights, Wish, labels_of, means
 from koord.cluster.columns import (
     CodedColumn,
     Column,
@@ -31,15 +30,23 @@ from koord.cluster.facts import (
 )
 from koord.cluster.images import FrozenImages
 from koord.cluster.placement import FrozenPlacement, Placed, Placement
-from koord.cluster.storage.facts import Claim, Volume
+from koord.cluster.pod_counts import (
+    AffinityTermKind,
+    Counts,
+    PodCounts,
+    Weights,
+    labels_of,
+    term_matches_labels,
+)
+from koord.cluster.storage import Claim, Volume
 from koord.util.errors import KoordError
 
-_imagined = count(-1, -1)  # generations of rows in what-ifs: no snapshot has them
+_hypothetical_generations = count(-1, -1)  # generations of rows in what-ifs: no snapshot has them
 
 
-def imagined_generation() -> int:
+def hypothetical_generation() -> int:
     """Return a generation for a row of a what-if; none is returned twice."""
-    return next(_imagined)
+    return next(_hypothetical_generations)
 
 
 class Traits:
@@ -130,7 +137,7 @@ class View:
         volumes: FrozenShards[Volume],
         namespaces: FrozenShards[ClusterNamespace],
         images: FrozenImages,
-        census: Census,
+        pod_counts: PodCounts,
         altered: frozenset[int] = frozenset(),
     ) -> None:
         """census: shared by all views of a snapshot."""
@@ -146,7 +153,7 @@ class View:
         self._claims = claims
         self._volumes = volumes
         self.namespaces = namespaces
-        self._census = census
+        self._pod_counts = pod_counts
 
     def __len__(self) -> int:
         return len(self._nodes)
@@ -295,7 +302,7 @@ class View:
             claims=self._claims,
             volumes=self._volumes,
             namespaces=self.namespaces,
-            census=self._census,
+            pod_counts=self._pod_counts,
             images=self._images,
             altered=altered,
         )
@@ -318,7 +325,7 @@ class View:
         """Pods of placed that all of the terms mean; shape (pods,)."""
         chosen = np.zeros(len(self._placement.label_sets), np.bool_)
         for number, label_set in self._candidates(terms[0]):
-            chosen[number] = all(self.means(term, label_set) for term in terms)
+            chosen[number] = all(self.term_matches(term, label_set) for term in terms)
         return chosen[self.placed.label_set]
 
     def pods_chosen(self, chosen: Mask) -> list[ClusterPod]:
@@ -337,15 +344,15 @@ class View:
         """Pods of placed in one namespace that a selector matches; shape (pods,)."""
         return self.pods_matching(AffinityTerm("", selector, (namespace,)))
 
-    def pods_meant(self, *terms: AffinityTerm, deleting: bool = True) -> Counts:
+    def matching_pods(self, *terms: AffinityTerm, deleting: bool = True) -> Counts:
         """How many pods each node has that all of the terms mean; shape (nodes,).
 
         deleting: those that are being deleted count as well. It costs what has changed since the
         last question to any view of the snapshot, or, the first time, what the terms mean.
         """
-        return self._census.count(self, terms, deleting=deleting)
+        return self._pod_counts.count(self, terms, deleting=deleting)
 
-    def pods_weighed(
+    def weighted_pods(
         self, namespaces: Iterable[str] | None, weights: Weights
     ) -> Mapping[str, NDArray[np.int64]]:
         """What pods of each node weigh together, by the names that weights has; shape (nodes,).
@@ -353,32 +360,32 @@ class View:
         namespaces: those in which pods may weigh something; None: all. It costs what there are of
         different labels, each time: for so many terms that questions about each would cost more.
         """
-        return self._census.weigh(self, namespaces, weights)
+        return self._pod_counts.weigh(self, namespaces, weights)
 
     def count_pods(self) -> None:
         """Count what has changed already, so that the next pods_meant() costs less."""
-        self._census.follow(self)
+        self._pod_counts.follow(self)
 
-    def wishes_about(self, label_set: LabelSet) -> Mapping[tuple[Wish, str], Counts]:
+    def existing_terms(self, label_set: LabelSet) -> Mapping[tuple[AffinityTermKind, str], Counts]:
         """What affinity terms of pods on each node want for pods with these labels.
 
         By kind of the term and topology key; a preferred term counts with its weight, a required
         one with 1. It costs as pods_meant().
         """
-        return self._census.wishes(self, label_set)
+        return self._pod_counts.term_counts(self, label_set)
 
-    def wishes_key(self) -> Hashable | None:
+    def existing_terms_key(self) -> Hashable | None:
         """Equal in views of a snapshot whose wishes_about are equal; None: nothing is said.
 
         It costs nothing, as it looks at no pod. Of a what-if nothing is said.
         """
         if self.altered:
             return None
-        return self._placement.wishes, self.traits, self.namespaces
+        return self._placement.term_counts, self.traits, self.namespaces
 
-    def means(self, term: AffinityTerm, label_set: LabelSet) -> bool:
+    def term_matches(self, term: AffinityTerm, label_set: LabelSet) -> bool:
         """Whether an affinity term means pods with this namespace and these labels."""
-        return means(term, label_set, self.namespaces)
+        return term_matches_labels(term, label_set, self.namespaces)
 
     @cached_property
     def _by_namespace(self) -> Mapping[str, list[tuple[int, LabelSet]]]:
@@ -399,7 +406,7 @@ class View:
         return labels_of(name, self.namespaces)
 
 
-class NotThere(KoordError, KeyError):
+class NotInView(KoordError, KeyError):
     """A pod or node that a what-if is about is not in it."""
 
     def __str__(self) -> str:
@@ -438,7 +445,7 @@ class WhatIf:
         row = self._row(node)
         pod = self._find(row, key)
         if pod is None:
-            raise NotThere(f"pod {key}: wanted one on node {node}, found none of that name there")
+            raise NotInView(f"pod {key}: wanted one on node {node}, found none of that name there")
         self._placement.remove(row, pod)
         self._touch(row)
         return pod
@@ -453,7 +460,7 @@ class WhatIf:
 
     def _touch(self, row: int) -> None:
         self._altered.add(row)
-        self._generation[row] = imagined_generation()
+        self._generation[row] = hypothetical_generation()
         self._view = None
 
     def _find(self, row: int, key: str) -> ClusterPod | None:
@@ -466,5 +473,5 @@ class WhatIf:
     def _row(self, node: str) -> int:
         row = self._origin.row(node)
         if row is None:
-            raise NotThere(f"node {node}: wanted one of the view, found none of that name")
+            raise NotInView(f"node {node}: wanted one of the view, found none of that name")
         return row

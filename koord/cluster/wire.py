@@ -1,8 +1,4 @@
-"""API objects as msgspec reads them: only the fields that are needed.
-
-Every field may be absent or null, as Go has it. A Raw is JSON that is read later, if at all, and
-then bounded in bytes. Numbers of items are not bounded: the API server does not bound them either.
-"""
+"""API objects as msgspec decodes them: only the fields that are needed."""
 
 from typing import Annotated, ClassVar
 
@@ -16,7 +12,7 @@ NULL = b"null"
 NOTHING = Raw(NULL)
 
 
-def given(found: Raw) -> bool:
+def is_given(found: Raw) -> bool:
     """Whether a field is there and not null."""
     return found is not NOTHING and bytes(found) != NULL
 
@@ -98,7 +94,7 @@ class PodVolume(Wire):
     rbd: Raw = NOTHING
 
 
-class Spec(Wire):
+class PodSpecFields(Wire):
     deciding = frozenset({"node_name", "priority", "containers", "init_containers"})
 
     node_name: str | None = None
@@ -166,7 +162,7 @@ class Pod(Wire):
     deciding = frozenset({"spec", "status"})
 
     metadata: Metadata
-    spec: Spec | None = None
+    spec: PodSpecFields | None = None
     status: PodStatus | None = None
 
 
@@ -175,7 +171,7 @@ class Resources(Wire):
     limits: Amounts | None = None
 
 
-class Port(Wire, rename={"host_port": "hostPort", "host_ip": "hostIP"}):
+class ContainerPort(Wire, rename={"host_port": "hostPort", "host_ip": "hostIP"}):
     whole = True
 
     host_port: Int32 | None = None
@@ -183,7 +179,9 @@ class Port(Wire, rename={"host_port": "hostPort", "host_ip": "hostIP"}):
     host_ip: str | None = None
 
 
-class Disk(Wire, rename={"volume_id": "volumeID", "pd_name": "pdName", "read_only": "readOnly"}):
+class DiskVolumeSource(
+    Wire, rename={"volume_id": "volumeID", "pd_name": "pdName", "read_only": "readOnly"}
+):
     """A disk in a pod: the fields of all its kinds."""
 
     whole = True
@@ -206,7 +204,7 @@ class Toleration(Wire):
     effect: str | None = None
 
 
-class Expression(Wire):
+class SelectorExpression(Wire):
     key: str
     operator: str
     values: list[str] | None = None
@@ -216,21 +214,21 @@ class LabelSelector(Wire):
     whole = True
 
     match_labels: Labels | None = None
-    match_expressions: list[Expression] | None = None
+    match_expressions: list[SelectorExpression] | None = None
 
 
 class NodeSelectorTerm(Wire):
     whole = True
 
-    match_expressions: list[Expression] | None = None
-    match_fields: list[Expression] | None = None
+    match_expressions: list[SelectorExpression] | None = None
+    match_fields: list[SelectorExpression] | None = None
 
 
 class NodeSelector(Wire):
     node_selector_terms: list[NodeSelectorTerm] | None = None
 
 
-class PreferredTerm(Wire):
+class PreferredSchedulingTerm(Wire):
     whole = True
 
     weight: Int64
@@ -253,7 +251,7 @@ class WeightedAffinityTerm(Wire):
     pod_affinity_term: PodAffinityTerm
 
 
-class Terms(Wire):
+class AffinityTerms(Wire):
     """Terms of a node affinity, or of a pod (anti-)affinity."""
 
     required_during_scheduling_ignored_during_execution: Raw = NOTHING
@@ -261,12 +259,12 @@ class Terms(Wire):
 
 
 class Affinity(Wire):
-    node_affinity: Terms | None = None
-    pod_affinity: Terms | None = None
-    pod_anti_affinity: Terms | None = None
+    node_affinity: AffinityTerms | None = None
+    pod_affinity: AffinityTerms | None = None
+    pod_anti_affinity: AffinityTerms | None = None
 
 
-class Spread(Wire):
+class TopologySpreadConstraint(Wire):
     whole = True
 
     topology_key: str
@@ -292,7 +290,7 @@ class NodeSpec(Wire):
     unschedulable: bool | None = None
 
 
-class Condition(Wire):
+class NodeCondition(Wire):
     type: str
     status: str
 
@@ -307,7 +305,7 @@ class NodeStatus(Wire):
 
     allocatable: Amounts | None = None
     addresses: list[NodeAddress] | None = None
-    conditions: list[Condition] | None = None
+    conditions: list[NodeCondition] | None = None
     images: Raw = NOTHING
 
 
@@ -324,7 +322,7 @@ class Node(Wire):
     status: NodeStatus | None = None
 
 
-class Named(Wire):
+class NamedObject(Wire):
     metadata: Metadata
 
 
@@ -362,7 +360,7 @@ class BudgetStatus(Wire):
     disrupted_pods: dict[str, Raw] | None = None
 
 
-class Budget(Wire):
+class PodDisruptionBudget(Wire):
     metadata: Metadata
     spec: BudgetSpec | None = None
     status: BudgetStatus | None = None
@@ -429,14 +427,14 @@ class PageMeta(Wire, rename={"resource_version": "resourceVersion", "continue_":
     continue_: str | None = None
 
 
-class ObjectList(Wire):
+class RawObjectList(Wire):
     """A page of a list: its items are read one by one."""
 
     metadata: PageMeta | None = None
     items: list[Raw] | None = None
 
 
-class Event(Wire):
+class RawWatchEvent(Wire):
     """A watch event."""
 
     type: str
@@ -447,3 +445,141 @@ class ErrorStatus(Wire):
     """The answer that an ERROR event carries."""
 
     code: Int32 | None = None
+
+
+class ClaimResources(Wire):
+    requests: Amounts | None = None
+
+
+class ClaimSpec(Wire):
+    volume_name: str | None = None
+    storage_class_name: str | None = None
+    access_modes: list[str] | None = None
+    resources: ClaimResources | None = None
+    selector: Raw = NOTHING
+    volume_mode: str | None = None
+    volume_attributes_class_name: str | None = None
+
+
+class Phase(Wire):
+    phase: str | None = None
+
+
+class PersistentVolumeClaim(Wire):
+    metadata: Metadata
+    spec: ClaimSpec | None = None
+    status: Phase | None = None
+
+
+class VolumeAffinity(Wire):
+    required: NodeSelector | None = None
+
+
+class ObjectReference(Wire):
+    namespace: str | None = None
+    name: str | None = None
+    uid: str | None = None
+
+
+class CsiVolumeSource(Wire, rename="camel"):
+    driver: str
+    volume_handle: str
+
+
+class InTreeVolumeSource(
+    Wire, rename={"volume_id": "volumeID", "pd_name": "pdName", "disk_uri": "diskURI"}
+):
+    """A volume of a kind that is migrated to a CSI driver: the names that such kinds have."""
+
+    volume_id: str | None = None
+    pd_name: str | None = None
+    disk_uri: str | None = None
+
+
+class VolumeSpec(Wire):
+    node_affinity: Raw = NOTHING
+    storage_class_name: str | None = None
+    capacity: Amounts | None = None
+    access_modes: list[str] | None = None
+    volume_mode: str | None = None
+    volume_attributes_class_name: str | None = None
+    claim_ref: ObjectReference | None = None
+    csi: CsiVolumeSource | None = None
+    aws_elastic_block_store: InTreeVolumeSource | None = None
+    gce_persistent_disk: InTreeVolumeSource | None = None
+    azure_disk: InTreeVolumeSource | None = None
+    cinder: InTreeVolumeSource | None = None
+    portworx_volume: InTreeVolumeSource | None = None
+
+
+class PersistentVolume(Wire):
+    metadata: Metadata
+    spec: VolumeSpec | None = None
+    status: Phase | None = None
+
+
+class TopologyExpression(Wire):
+    key: str
+    values: list[str] | None = None
+
+
+class TopologyTerm(Wire):
+    match_label_expressions: list[TopologyExpression] | None = None
+
+
+class StorageClass(Wire):
+    metadata: Metadata
+    provisioner: str | None = None
+    volume_binding_mode: str | None = None
+    allowed_topologies: list[TopologyTerm] | None = None
+
+
+class VolumeLimit(Wire):
+    count: int | None = None
+
+
+class CsiNodeDriver(Wire):
+    name: str
+    allocatable: VolumeLimit | None = None
+    topology_keys: list[str] | None = None
+
+
+class CsiNodeSpec(Wire):
+    drivers: list[CsiNodeDriver] | None = None
+
+
+class CsiNode(Wire):
+    metadata: Metadata
+    spec: CsiNodeSpec | None = None
+
+
+class CsiDriverSpec(Wire):
+    storage_capacity: bool | None = None
+
+
+class CsiDriver(Wire):
+    metadata: Metadata
+    spec: CsiDriverSpec | None = None
+
+
+class CsiStorageCapacity(Wire):
+    metadata: Metadata
+    storage_class_name: str
+    node_topology: Raw = NOTHING
+    capacity: str | int | float | None = None
+    maximum_volume_size: str | int | float | None = None
+
+
+class AttachmentSource(Wire):
+    persistent_volume_name: str | None = None
+
+
+class AttachmentSpec(Wire):
+    attacher: str
+    node_name: str
+    source: AttachmentSource | None = None
+
+
+class VolumeAttachment(Wire):
+    metadata: Metadata
+    spec: AttachmentSpec

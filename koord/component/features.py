@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from koord.util.errors import OptionError
-from koord.util.nearest import nearest
+from koord.util.text import nearest
 
 
 class Stage(StrEnum):

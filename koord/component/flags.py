@@ -1,13 +1,13 @@
 """Command-line flags with the syntax of Go's flag package, also settable by a config file."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias, TypeVar, cast
 
-from koord.component import flagkinds
-from koord.component.flagkinds import Kind
+from koord.component import flag_values
+from koord.component.flag_values import FlagType
 from koord.util.errors import KoordError, OptionError
-from koord.util.nearest import nearest
+from koord.util.text import nearest
 
 T = TypeVar("T")
 Check = Callable[[T], str]
@@ -32,7 +32,13 @@ class Flag(Generic[T]):
     """
 
     def __init__(
-        self, name: str, kind: Kind[T], default: T, help: str, owner: str, check: Check[T] | None
+        self,
+        name: str,
+        kind: FlagType[T],
+        default: T,
+        help: str,
+        owner: str,
+        check: Check[T] | None,
     ) -> None:
         self.name = name
         self.kind = kind
@@ -49,7 +55,7 @@ class Flag(Generic[T]):
         given, configured = self._command_line, self._config
         if given is None:
             return self.default if configured is None else configured
-        if configured is None or self.kind is not flagkinds.BOOL_MAP:
+        if configured is None or self.kind is not flag_values.BOOL_MAP:
             return given
         return self.kind.merge(configured, given)
 
@@ -62,11 +68,11 @@ class Flag(Generic[T]):
     def default_text(self) -> str:
         return self.kind.write(self.default)
 
-    def is_like(self, kind: Kind[Any], default: object, help: str) -> bool:
+    def is_like(self, kind: FlagType[Any], default: object, help: str) -> bool:
         """Whether another definition means the same flag."""
         return (self.kind, self.default, self.help) == (kind, default, help)
 
-    def give(self, text: str) -> None:
+    def set_text(self, text: str) -> None:
         """Take one occurrence on the command line.
 
         Raises:
@@ -144,46 +150,46 @@ class FlagSet:
 
     def bool(self, name: str, default: _Bool, help: str) -> Flag[_Bool]:
         """A switch; the bare --name means true."""
-        return self.define(name, flagkinds.BOOL, default, help)
+        return self.define(name, flag_values.BOOL, default, help)
 
     def int(
         self, name: str, default: _Int, help: str, *, check: Check[_Int] | None = None
     ) -> Flag[_Int]:
         """A whole number. check returns what to write instead of an unusable value."""
-        return self.define(name, flagkinds.INT, default, help, check=check)
+        return self.define(name, flag_values.INT, default, help, check=check)
 
     def float(
         self, name: str, default: _Float, help: str, *, check: Check[_Float] | None = None
     ) -> Flag[_Float]:
         """A number; check as with int."""
-        return self.define(name, flagkinds.FLOAT, default, help, check=check)
+        return self.define(name, flag_values.FLOAT, default, help, check=check)
 
     def string(
         self, name: str, default: str, help: str, *, check: Check[str] | None = None
     ) -> Flag[str]:
         """A text; check as with int."""
-        return self.define(name, flagkinds.STRING, default, help, check=check)
+        return self.define(name, flag_values.STRING, default, help, check=check)
 
     def duration(
         self, name: str, default: _Float, help: str, *, check: Check[_Float] | None = None
     ) -> Flag[_Float]:
         """A duration in seconds, written like 1h30m."""
-        return self.define(name, flagkinds.DURATION, default, help, check=check)
+        return self.define(name, flag_values.DURATION, default, help, check=check)
 
     def bool_map(
         self, name: str, default: Mapping[str, _Bool], help: str
     ) -> Flag[Mapping[str, _Bool]]:
         """Written like A=true,B=false; occurrences add up, the first replaces the default."""
-        return self.define(name, flagkinds.BOOL_MAP, default, help)
+        return self.define(name, flag_values.BOOL_MAP, default, help)
 
     def string_list(self, name: str, default: Sequence[str], help: str) -> Flag[tuple[str, ...]]:
         """One element per occurrence, commas included; the first replaces the default."""
-        return self.define(name, flagkinds.STRING_LIST, cast("tuple[str, ...]", default), help)
+        return self.define(name, flag_values.STRING_LIST, cast("tuple[str, ...]", default), help)
 
     def define(
         self,
         name: str,
-        kind: Kind[T],
+        kind: FlagType[T],
         default: T,
         help: str,
         *,
@@ -247,13 +253,13 @@ class FlagSet:
             name, equals, text = arg.removeprefix("-").removeprefix("-").partition("=")
             flag = self._find(name, arg)
             if equals:
-                flag.give(text)
-            elif flag.kind is flagkinds.ANYTHING:
-                flag.give(rest.pop(0) if rest and not rest[0].startswith("-") else "")
+                flag.set_text(text)
+            elif flag.kind is flag_values.ANY_TEXT:
+                flag.set_text(rest.pop(0) if rest and not rest[0].startswith("-") else "")
             elif not flag.kind.needs_value:
-                flag.give("true")
+                flag.set_text("true")
             elif rest:
-                flag.give(rest.pop(0))
+                flag.set_text(rest.pop(0))
             else:
                 raise OptionError(f"--{name}", arg, f"flag needs an argument: --{name}=VALUE")
         return rest
@@ -317,8 +323,25 @@ class FlagSet:
                 if name == stem or name.startswith(f"{stem}-"):
                     help = f"Unknown: {owner} could not be loaded."
                     view = self.owned_by(owner)
-                    return view.define(name, flagkinds.ANYTHING, "", help, inert=True)
+                    return view.define(name, flag_values.ANY_TEXT, "", help, inert=True)
         return flag
 
     def _nearest(self, name: str) -> str:
         return nearest(name, self._flags)
+
+
+@dataclass(frozen=True, slots=True)
+class IgnoredFlag:
+    """A flag that is accepted, with one warning; durations are in seconds."""
+
+    name: str
+    kind: FlagType[Any]
+    default: object
+    help: str
+    check: Callable[[Any], str] | None = None
+
+
+def define_ignored_flags(flags: FlagSet, rows: Iterable[IgnoredFlag]) -> None:
+    """Have the flags accepted and their values checked."""
+    for row in rows:
+        flags.define(row.name, row.kind, row.default, row.help, check=row.check, inert=True)

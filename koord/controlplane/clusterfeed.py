@@ -1,36 +1,120 @@
-"""Keeps a ClusterState as the API server has it: lists and watches of all its kinds, as bytes.
-
-Pages are decoded in a thread and taken over in slices, so that a list of 150,000 pods leaves the
-event loop to others; while a list comes in, each object is as it was before or as the list has it.
-"""
+"""Keep a ClusterState as the API server has it: list and watch all its kinds, as bytes."""
 
 import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from koord.cluster.decoder import Decoder, Event, Kind, Page
-from koord.cluster.decoding import NODE
+from koord.cluster import kinds
+from koord.cluster import storage_kinds as storage
+from koord.cluster.decoder import DecodedEvent, DecodedPage, Decoder, ObjectKind
+from koord.cluster.kinds import NODE
 from koord.cluster.state import ClusterState
-from koord.controlplane.kinds import SERVED, Served
 from koord.kube import listwatch
-from koord.kube.client import ApiClient
-from koord.kube.errors import BadAnswer, KubeError, api_error
-from koord.kube.eventobjects import Event as KubeEvent
-from koord.kube.eventobjects import EventType, ObjectRef
-from koord.kube.listwatch import ListWatch
-from koord.kube.watch import WatchLimits, WatchLines
+from koord.kube.client import (
+    NODE_METRICS,
+    NODES,
+    PERSISTENT_CLAIMS,
+    PERSISTENT_VOLUMES,
+    PODS,
+    ApiClient,
+    Resource,
+    WatchLimits,
+    WatchLines,
+)
+from koord.kube.errors import BadResponse, KubeError, api_error
+from koord.kube.events import Event as KubeEvent
+from koord.kube.events import EventType, ObjectRef
+from koord.kube.listwatch import ListWatch, MissingKind
 from koord.util.clock import Clock
 from koord.util.errors import InvalidObject
-from koord.util.health import OK, PartHealth, Status
+from koord.util.health import OK, HealthStatus, PartHealth
 from koord.util.logs import get_logger
-from koord.util.slices import in_slices
 from koord.util.stop import Stop
+from koord.util.timebudget import in_slices
 
-MOST_NAMED = 5  # objects that health names
-MOST_LOGGED = 100
+_PAGE = 500  # objects, about two megabytes of pods: read in a hundredth of a second
+_DISCOVERY_INTERVAL = 60.0  # seconds between questions for a kind whose CRD is missing
+_MAX_DISCOVERY_INTERVAL = 600.0  # most clusters never have OpenKruise
+
+
+@dataclass(frozen=True, slots=True)
+class ServedKind:
+    """The place of one kind."""
+
+    resource: Resource
+    page_size: int = _PAGE
+    absent: MissingKind | None = None  # None: each cluster has it
+    without: str = ""  # what is missed where a role does not allow it, as Koordinator's does not
+
+
+_NODE_METRICS_MISSING = MissingKind(
+    pause=_DISCOVERY_INTERVAL,
+    hint="install the CRD nodemetrics.slo.koordinator.sh and koordlet: nothing is known about the "
+    "load of nodes without",
+)
+
+_VOLUMES = "a pod with volumes counts as fitting no other node"
+_WORKLOADS = "it is not known how many pods they want"
+
+SERVED_KINDS: Mapping[ObjectKind[Any], ServedKind] = {
+    kinds.NODE: ServedKind(NODES, page_size=250),  # with their images, 20 kB each
+    kinds.POD: ServedKind(PODS),
+    storage.CLAIM: ServedKind(PERSISTENT_CLAIMS, without=_VOLUMES),
+    storage.VOLUME: ServedKind(PERSISTENT_VOLUMES, without=_VOLUMES),
+    kinds.NAMESPACE: ServedKind(Resource("v1", "namespaces")),
+    kinds.NODE_METRIC: ServedKind(NODE_METRICS, page_size=100, absent=_NODE_METRICS_MISSING),
+    kinds.BUDGET: ServedKind(
+        Resource("policy/v1", "poddisruptionbudgets"),
+        without="only the API server knows them, and refuses evictions by them",
+    ),
+    kinds.PRIORITY_CLASS: ServedKind(Resource("scheduling.k8s.io/v1", "priorityclasses")),
+    kinds.REPLICATION_CONTROLLER: ServedKind(
+        Resource("v1", "replicationcontrollers"), without=_WORKLOADS
+    ),
+    kinds.REPLICA_SET: ServedKind(Resource("apps/v1", "replicasets")),
+    kinds.DEPLOYMENT: ServedKind(Resource("apps/v1", "deployments")),
+    kinds.STATEFUL_SET: ServedKind(Resource("apps/v1", "statefulsets")),
+    kinds.CLONE_SET: ServedKind(
+        Resource("apps.kruise.io/v1alpha1", "clonesets"),
+        absent=MissingKind(pause=_DISCOVERY_INTERVAL, hint="", max_pause=_MAX_DISCOVERY_INTERVAL),
+        without=_WORKLOADS,
+    ),
+}
+"""What every daemon of the control plane follows."""
+
+_STORAGE = "storage.k8s.io/v1"
+_CLASSES = "pods with claims that wait for their first pod are not scheduled"
+
+SCHEDULER_KINDS: Mapping[ObjectKind[Any], ServedKind] = {
+    **SERVED_KINDS,
+    kinds.SERVICE: ServedKind(
+        Resource("v1", "services"),
+        without="pods without spread constraints are spread by their controller's selector alone",
+    ),
+    storage.STORAGE_CLASS: ServedKind(Resource(_STORAGE, "storageclasses"), without=_CLASSES),
+    storage.CSI_NODE: ServedKind(
+        Resource(_STORAGE, "csinodes"), without="limits of volumes on nodes are not known"
+    ),
+    storage.CSI_DRIVER: ServedKind(
+        Resource(_STORAGE, "csidrivers"), without="volumes count as having room everywhere"
+    ),
+    storage.STORAGE_CAPACITY: ServedKind(
+        Resource(_STORAGE, "csistoragecapacities"),
+        without="drivers that report room for volumes count as having none",
+    ),
+    storage.VOLUME_ATTACHMENT: ServedKind(
+        Resource(_STORAGE, "volumeattachments"),
+        without="volumes that are attached without a pod are not counted",
+    ),
+}
+"""All kinds that a ClusterState keeps."""
+
+MAX_NAMED = 5  # objects that health names
+MAX_LOGGED = 100
 """Objects of one kind that are not understood, or not read in full, with a log line each; of the
 latter also with an event."""
 
@@ -52,7 +136,7 @@ class ClusterFeed:
         state: ClusterState,
         clock: Clock,
         *,
-        served: Mapping[Kind[Any], Served] = SERVED,
+        served: Mapping[ObjectKind[Any], ServedKind] = SERVED_KINDS,
         draw: Callable[[], float] = random.random,
         announce: Announce = _keep_quiet,
         component: str = "",
@@ -80,7 +164,7 @@ class ClusterFeed:
         """Unhealthy while a list is still to come."""
         awaited = [name for name, kind in self._kinds.items() if not kind.protocol.answered]
         if awaited:
-            return PartHealth(Status.UNHEALTHY, f"not listed yet: {', '.join(awaited)}")
+            return PartHealth(HealthStatus.UNHEALTHY, f"not listed yet: {', '.join(awaited)}")
         return OK
 
     def kinds_health(self) -> Mapping[str, PartHealth]:
@@ -97,7 +181,7 @@ class ClusterFeed:
         for kind in self._kinds.values():
             await kind.protocol.wait_watching()
 
-    async def catch_up(self, kind: Kind[Any], seconds: float = 1.0) -> None:
+    async def catch_up(self, kind: ObjectKind[Any], seconds: float = 1.0) -> None:
         """Return when what is known of a kind is no older than this call.
 
         For a leader, before it decides anything: what the one before it has done last may not have
@@ -120,8 +204,8 @@ class _KindFeed:
         client: ApiClient,
         state: ClusterState,
         decoder: Decoder,
-        kind: Kind[Any],
-        place: Served,
+        kind: ObjectKind[Any],
+        place: ServedKind,
         clock: Clock,
         draw: Callable[[], float],
         cut: "_CutObjects",
@@ -146,13 +230,15 @@ class _KindFeed:
 
     def health(self) -> PartHealth:
         """Degraded while the server does not answer, or an object on it is not understood."""
-        if self.protocol.trouble:
+        if self.protocol.problem:
             return PartHealth(
-                Status.DEGRADED, self.protocol.trouble, {"synced": self.protocol.synced}
+                HealthStatus.DEGRADED, self.protocol.problem, {"synced": self.protocol.synced}
             )
         if self._rejected:
-            named = "; ".join([*self._rejected.values()][:MOST_NAMED])
-            return PartHealth(Status.DEGRADED, f"{len(self._rejected)} not understood: {named}")
+            named = "; ".join([*self._rejected.values()][:MAX_NAMED])
+            return PartHealth(
+                HealthStatus.DEGRADED, f"{len(self._rejected)} not understood: {named}"
+            )
         return self._cut.health()
 
     async def catch_up(self, seconds: float) -> None:
@@ -164,7 +250,7 @@ class _KindFeed:
             log.warning("version.unknown", watched=self._kind.name, error=str(err))
             version, seconds = "", 0.0
         if not await self.protocol.catch_up(version, seconds):
-            log.info("kind.listed_again", watched=self._kind.name)
+            log.info("kind.relisted", watched=self._kind.name)
 
     async def take_list(self, query: Mapping[str, str]) -> str:
         """As Copy.take_list, page by page."""
@@ -185,7 +271,7 @@ class _KindFeed:
         if not is_first:
             await self._forget_all_but(listed)
         if not version:
-            raise BadAnswer(self._path, wanted="a list with a resourceVersion", found="none")
+            raise BadResponse(self._path, wanted="a list with a resourceVersion", found="none")
         return version
 
     @asynccontextmanager
@@ -209,12 +295,12 @@ class _KindFeed:
         try:
             event = self._decoder.event(self._kind, line)
         except InvalidObject as err:
-            raise BadAnswer(where, wanted="a watch event", found=str(err)) from err
+            raise BadResponse(where, wanted="a watch event", found=str(err)) from err
         if event.type == "ERROR":
             raise api_error(event.code or 500, {}, where=where)
         if not event.resource_version:
             found = f"{event.type} {event.key}"
-            raise BadAnswer(where, wanted="an object with a resourceVersion", found=found)
+            raise BadResponse(where, wanted="an object with a resourceVersion", found=found)
         if event.type == "BOOKMARK":
             bookmarked()
         elif event.type == "DELETED":
@@ -225,12 +311,12 @@ class _KindFeed:
             self._put(event.object, event.uid, event.faults)
         return event.resource_version
 
-    async def _read_page(self, data: bytes) -> Page[Any]:
+    async def _read_page(self, data: bytes) -> DecodedPage[Any]:
         read = partial(self._decoder.page, self._kind, data)
         try:
             return await asyncio.to_thread(read)
         except InvalidObject as err:
-            raise BadAnswer(self._path, wanted="a list", found=str(err)) from err
+            raise BadResponse(self._path, wanted="a list", found=str(err)) from err
 
     def _put(self, item: Any, uid: str, faults: tuple[str, ...]) -> None:
         self._state.put(self._kind, item)
@@ -241,7 +327,7 @@ class _KindFeed:
         if self._rejected:
             self._rejected.pop(item.key, None)
 
-    def _remove(self, event: Event[Any]) -> None:
+    def _remove(self, event: DecodedEvent[Any]) -> None:
         self._state.remove(self._kind, event.key, event.uid)
         self._rejected.pop(event.key, None)
         self._cut.forget(event.key)
@@ -257,7 +343,7 @@ class _KindFeed:
 
     def _reject(self, key: str, error: InvalidObject) -> None:
         reason = str(error)
-        if self._rejected.get(key) != reason and len(self._rejected) < MOST_LOGGED:
+        if self._rejected.get(key) != reason and len(self._rejected) < MAX_LOGGED:
             log.warning("object.rejected", watched=self._kind.name, object=key, error=reason)
         self._rejected[key] = reason
 
@@ -280,8 +366,8 @@ class _CutObjects:
         """Ok, and which they are."""
         if not self:
             return OK
-        named = "; ".join(f"{key}: {text}" for key, text in [*self._faults.items()][:MOST_NAMED])
-        return PartHealth(Status.OK, f"{len(self)} not read in full: {named}")
+        named = "; ".join(f"{key}: {text}" for key, text in [*self._faults.items()][:MAX_NAMED])
+        return PartHealth(HealthStatus.OK, f"{len(self)} not read in full: {named}")
 
     def note(self, key: str, uid: str, faults: tuple[str, ...]) -> None:
         """Note what was left out of an object, as it is now."""
@@ -289,7 +375,7 @@ class _CutObjects:
             self.forget(key)
         elif key in self._faults:
             self._faults[key] = faults[0]
-        elif len(self._faults) < MOST_LOGGED:
+        elif len(self._faults) < MAX_LOGGED:
             self._faults[key] = faults[0]
             self._others.discard(key)
             self._report(key, uid, faults)

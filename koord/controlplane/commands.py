@@ -1,24 +1,30 @@
-"""What commands beside a daemon share: how they end, what they print on errors, options."""
+"""Commands beside a daemon: exit status, errors, options, the report on a dump that was read."""
 
 import argparse
 import os
 import sys
-from collections.abc import Callable
-from datetime import datetime
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, TypeVar
 
-from koord.component.config.faults import InvalidConfig
+from rich.console import RenderableType
+
+from koord.cluster.dump import Dump
+from koord.component.config.field_errors import InvalidConfig
 from koord.component.plugins.discovery import discover
-from koord.component.plugins.factories import FactoryRegistry
+from koord.component.plugins.registry import FactoryRegistry
+from koord.component.terminal import prose
+from koord.util.clock import SystemClock
 from koord.util.errors import InvalidObject, KoordError, OptionError
 from koord.util.logs import LevelSpec, configure
-from koord.util.printable import printable
+from koord.util.text import printable
 
 R = TypeVar("R", bound=FactoryRegistry[Any])
 
 OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 EXIT = "Exit status: 0 done, 1 failed, 2 the command line or a file is wrong."
-MOST = 4000  # characters of a message
+MAX_MESSAGE = 4000  # characters of a message
 NOW_HELP = "time of the plan, as 2026-07-24T06:52:45Z; by default now, or that of the dump"
 
 
@@ -29,10 +35,10 @@ def run_command(name: str, act: Callable[[], None]) -> int:
         act()
         sys.stdout.flush()
     except (OptionError, InvalidConfig, InvalidObject) as err:
-        say(name, str(err))
+        print_message(name, str(err))
         return USAGE
     except KoordError as err:
-        say(name, str(err))
+        print_message(name, str(err))
         return FAILED
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the rest has no reader
@@ -42,18 +48,18 @@ def run_command(name: str, act: Callable[[], None]) -> int:
     return OK
 
 
-def say(name: str, text: str) -> None:
+def print_message(name: str, text: str) -> None:
     """Print a message to stderr."""
-    print(f"{name}: {printable(text)[:MOST]}", file=sys.stderr)
+    print(f"{name}: {printable(text)[:MAX_MESSAGE]}", file=sys.stderr)
 
 
-def installed(name: str, registry: R) -> R:
+def register_installed(name: str, registry: R) -> R:
     """Register the plugins that are installed; what is wrong with one is a warning of the command.
 
     Returns the registry.
     """
     for problem in discover(registry):
-        say(name, f"warning: {problem}")
+        print_message(name, f"warning: {problem}")
     return registry
 
 
@@ -75,3 +81,56 @@ def time_option(text: str) -> float:
     except (ValueError, OverflowError):
         wanted = "wanted a time as 2026-07-24T06:52:45Z"
         raise argparse.ArgumentTypeError(f"{wanted}, found {text!r}") from None
+
+
+Json = dict[str, Any]
+
+
+def dump_report(dump: Dump) -> Json:
+    """Return which objects were read, and which were not."""
+    return {
+        "objects": dict(sorted(dump.objects.items())),
+        "skipped": dict(sorted(dump.skipped.items())),
+        "rejections": dump.rejections,
+        "rejected": [str(one) for one in dump.rejected],
+        "cuts": dump.cuts,
+        "cut": dump.cut,
+    }
+
+
+def time_of(dump: Dump, path: Path | None) -> float:
+    """The time of a dump's newest NodeMetric in Unix seconds; without one, now.
+
+    Raises:
+        OptionError: there is no node in what was read from the path.
+    """
+    if not dump.objects["node"]:
+        wrong = f"; {dump.rejected[0]}" if dump.rejected else ""
+        hint = f"make one with `kubectl get nodes,pods,… -A -o json`{wrong}"
+        raise OptionError(str(path), "no node", hint)
+    return SystemClock().wall() if dump.newest_report is None else dump.newest_report
+
+
+def dump_view(report: Mapping[str, Any]) -> Iterator[RenderableType]:
+    """The lines of such a report."""
+    yield prose(f"read: {_amounts(report['objects']) or 'nothing'}")
+    if report["skipped"]:
+        yield prose(f"not read, as of no use here: {_amounts(report['skipped'])}")
+    for text in report["rejected"]:
+        yield prose(f"malformed, left out: {text}", "yellow")
+    more = report["rejections"] - len(report["rejected"])
+    if more:
+        yield prose(f"malformed, left out: {more} more", "yellow")
+    for text in report["cut"]:
+        yield prose(f"read in part, left out of {text}", "yellow")
+    if report["cuts"] > len(report["cut"]):
+        yield prose(f"read in part: {report['cuts'] - len(report['cut'])} more", "yellow")
+
+
+def time_text(seconds: float) -> str:
+    """Unix seconds as Kubernetes writes them."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _amounts(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in counts.items())

@@ -1,22 +1,106 @@
-"""What plugins are handed that look at a cluster without a server."""
+"""Clusters without a running daemon: read once from the API server, and stand-ins for plugins."""
 
+import asyncio
+import contextlib
+import os
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, NoReturn
 
-from koord.kube.errors import Unreachable
-from koord.kube.eventobjects import Event
-from koord.kube.events import EventRecorder
+from koord.cluster.decoder import ObjectKind
+from koord.cluster.state import ClusterState
+from koord.controlplane.clusterfeed import SERVED_KINDS, ClusterFeed, ServedKind
+from koord.kube.client import ApiClient, Resource
+from koord.kube.credentials import ApiConfig
+from koord.kube.errors import ConfigError, Unreachable
+from koord.kube.events import Event, EventRecorder
 from koord.kube.informer import Handler, SharedInformer
-from koord.kube.listwatch import Absent
-from koord.kube.resource import Resource
-from koord.kube.store import Change, ChangeKind
-from koord.kube.transport import Call, Transport
+from koord.kube.kubeconfig import find_config
+from koord.kube.listwatch import MissingKind
+from koord.kube.reflector import Change, ChangeKind
+from koord.kube.transport import Call, Limits, Transport
 from koord.util.clock import SystemClock
-from koord.util.health import OK, PartHealth
+from koord.util.errors import KoordError
+from koord.util.health import OK, HealthStatus, PartHealth
 from koord.util.stop import Stop
 
+LIST_TIMEOUT = 120.0  # seconds for all lists
+_LARGEST_PAGE = 64 << 20  # bytes
 
-class FixedTime(SystemClock):
+
+class ClusterReadError(KoordError):
+    """The API server did not list what a plan needs."""
+
+
+def find_cluster(kubeconfig: str) -> ApiConfig:
+    """Return the API server to ask: of that file, else as kubectl finds it.
+
+    Raises:
+        ConfigError: there is none, or its file cannot be used.
+    """
+    home = Path(os.environ.get("HOME", "/nonexistent"))
+    found = find_config(kubeconfig, os.environ, home=home)
+    if found is None:
+        raise ConfigError(
+            "--kubeconfig",
+            wanted="an API server, or a dump",
+            found="no kubeconfig and no service account",
+            hint="name a dump with --from, or a kubeconfig there or with KUBECONFIG",
+        )
+    return found
+
+
+async def read_cluster(
+    config: ApiConfig,
+    name: str,
+    warn: Callable[[str], None],
+    *,
+    served: Mapping[ObjectKind[Any], ServedKind] = SERVED_KINDS,
+    list_timeout: float = LIST_TIMEOUT,
+) -> ClusterState:
+    """Return all objects that decisions need, by one list of each kind.
+
+    name is the user agent. warn is called with each object or kind that cannot be read.
+
+    Raises:
+        UnreadCluster: not all lists came within so many seconds.
+    """
+    clock = SystemClock()
+    limits = Limits(answer_bytes=_LARGEST_PAGE, qps=50, burst=100, connections=32)
+    client = ApiClient(Transport(config, clock, limits=limits, user_agent=name), clock)
+    state = ClusterState()
+    try:
+        feed, stop = ClusterFeed(client, state, clock, served=served), Stop(clock)
+        following = asyncio.create_task(feed.run(stop), name="cluster")
+        try:
+            async with asyncio.timeout(list_timeout):
+                await feed.wait_synced()
+        except TimeoutError as err:
+            raise ClusterReadError(_why(config, feed, list_timeout)) from err
+        finally:
+            stop.set()
+            following.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await following
+        for kind, health in feed.kinds_health().items():
+            if health.status is not HealthStatus.OK:
+                warn(f"{kind}: {health.reason}")
+        return state
+    finally:
+        await client.close()
+
+
+def _why(config: ApiConfig, feed: ClusterFeed, list_timeout: float) -> str:
+    troubles = {
+        health.reason
+        for health in feed.kinds_health().values()
+        if health.status is not HealthStatus.OK
+    }
+    found = "; ".join([feed.health().reason, *sorted(troubles)][:5])
+    return f"{config.server}: wanted all lists within {list_timeout:g} s, found {found}"
+
+
+class FixedWallClock(SystemClock):
     """The wall clock stands still, so that a dump does not get older; deadlines are real."""
 
     def __init__(self, wall: float) -> None:
@@ -27,7 +111,7 @@ class FixedTime(SystemClock):
         return self._wall
 
 
-class NoServer(Transport):
+class UnreachableTransport(Transport):
     """Every request fails as when the API server cannot be reached."""
 
     def __init__(self) -> None:
@@ -46,7 +130,7 @@ class NoServer(Transport):
         raise Unreachable(f"{call.where}: nothing is asked of an API server here")
 
 
-class NoEvents(EventRecorder):
+class DiscardingEventRecorder(EventRecorder):
     """Events are dropped."""
 
     def __init__(self) -> None:
@@ -90,6 +174,6 @@ class EmptyInformers:
     """What a dump has is in the cluster's state; of other kinds there is nothing."""
 
     def informer(
-        self, resource: Resource, *, absent: Absent | None = None, without: str = ""
+        self, resource: Resource, *, absent: MissingKind | None = None, without: str = ""
     ) -> SharedInformer[Any]:
         return EmptyInformer()

@@ -8,18 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
-from koord.component.config.faults import InvalidConfig
+from koord.component.config.field_errors import InvalidConfig
 from koord.component.flags import HelpRequested
-from koord.component.heap import settle_growing_heap
 from koord.component.http.exposition import Exposition
-from koord.component.http.families import FamilyRules
-from koord.controlplane.effective import write_configuration
-from koord.controlplane.flags import ControlPlaneFlags
-from koord.controlplane.program import Program
+from koord.component.metrics import FamilyRules
+from koord.component.process import freeze_growing_heap
+from koord.controlplane.sections import ComponentInfo
+from koord.controlplane.settings import ControlPlaneFlags, write_configuration
 from koord.util.clock import Clock, SystemClock
 from koord.util.errors import InvalidObject, KoordError, OptionError
-from koord.util.logs import LevelSpec, configure, parse_levels, take_library_logs
-from koord.util.printable import printable
+from koord.util.logs import LevelSpec, configure, parse_levels, redirect_library_logs
+from koord.util.text import printable
 
 SWITCH_INTERVAL = 0.001  # seconds a thread may keep the interpreter while the loop wants it
 
@@ -41,7 +40,7 @@ S = TypeVar("S", bound=DaemonSettings)
 class Process(Generic[S]):
     """What a daemon is made of."""
 
-    program: Program
+    program: ComponentInfo
     families: FamilyRules
     load: Callable[[Sequence[str], Mapping[str, str], bool], S]
     """load(argv, environ, terminal): returns the settings; raises OptionError and the like."""
@@ -80,12 +79,12 @@ def run_process(process: Process[S], argv: Sequence[str]) -> int:
 async def _run(process: Process[S], argv: Sequence[str], *, terminal: bool) -> None:
     clock = SystemClock()
     exposition = Exposition(process.families, clock=clock)
-    take_library_logs(clock)
+    redirect_library_logs(clock)
     settings = process.load(argv, os.environ, terminal)
     options = settings.options
     configure(options.log_format, parse_levels(options.level_spec), process.program.name)
     if options.write_config_to.value:
         write_configuration(settings.document(), Path(options.write_config_to.value))
         return
-    settle_growing_heap()
+    freeze_growing_heap()
     await process.run(settings, exposition, clock)

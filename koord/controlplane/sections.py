@@ -1,14 +1,27 @@
-"""Sections that the configurations of all daemons of the control plane have.
-
-Source: Kubernetes, component-base config/v1alpha1.
-"""
+"""Component info, and the config sections that all control plane daemons have."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Self
 
-from koord.component.config.faults import Fault, FieldPath, invalid, invalid_duration, required
-from koord.component.config.typed import Int32, Seconds
+from koord.component.config.componentconfig import Int32, Seconds
+from koord.component.config.field_errors import (
+    FieldError,
+    FieldPath,
+    invalid,
+    invalid_duration,
+    required,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ComponentInfo:
+    """One daemon's names."""
+
+    name: str  # in messages, events and requests
+    prefix: str  # of its metrics
+    version: str
+
 
 _PROTOBUF, _JSON = "application/vnd.kubernetes.protobuf", "application/json"
 
@@ -62,7 +75,7 @@ class ClientConnection:
         )
 
 
-def check_sections(election: LeaderElection, client: ClientConnection) -> Iterator[Fault]:
+def check_sections(election: LeaderElection, client: ClientConnection) -> Iterator[FieldError]:
     """Yield the faults of completed sections."""
     if client.burst < 0:
         path: FieldPath = ("clientConnection", "burst")
@@ -71,7 +84,7 @@ def check_sections(election: LeaderElection, client: ClientConnection) -> Iterat
         yield from _check_election(election)
 
 
-def _check_election(election: LeaderElection) -> Iterator[Fault]:
+def _check_election(election: LeaderElection) -> Iterator[FieldError]:
     durations = {
         "leaseDuration": election.lease_duration,
         "renewDeadline": election.renew_deadline,

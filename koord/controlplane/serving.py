@@ -9,9 +9,11 @@ from typing import Any, ParamSpec, TypeVar
 
 from aiohttp import web
 
+from koord.component.eventloops import LoopHandle
 from koord.component.http.certificate import ServingCertificate
 from koord.component.http.endpoints import (
     Handler,
+    Parts,
     check_handler,
     guarded,
     health_handler,
@@ -19,26 +21,23 @@ from koord.component.http.endpoints import (
 )
 from koord.component.http.exposition import Exposition
 from koord.component.http.guard import Guard
-from koord.component.http.healthtext import Parts
-from koord.component.http.middleware import MAX_BODY, STREAMED, limits
-from koord.component.http.responses import json_body, json_bytes
+from koord.component.http.responses import MAX_BODY, STREAMED, json_body, json_bytes, limits
 from koord.component.http.site import HttpServer
 from koord.component.http.sockets import Address
-from koord.component.otherloops import OtherLoop
+from koord.component.page.sections import PageData, PageSource
 from koord.component.page.serving import Page, add_page
-from koord.component.page.source import Answer, PageSource
-from koord.controlplane.flags import TLS_VERSIONS, ControlPlaneFlags
-from koord.util.address import is_loopback
+from koord.controlplane.settings import TLS_VERSIONS, ControlPlaneFlags
 from koord.util.clock import Clock
+from koord.util.goformat import is_loopback
 from koord.util.health import Health
 from koord.util.logs import get_logger
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-PATIENCE = 0.3  # seconds for the loop of all parts to say how they are
+HEALTH_TIMEOUT = 0.3  # seconds for the loop of all parts to say how they are
 PART = "eventLoop"  # the part of health that says whether that loop turns
-_ANSWERED_HERE = STREAMED | {"/healthz", "/livez", "/readyz"}
+_SERVED_LOCALLY = STREAMED | {"/healthz", "/livez", "/readyz"}
 
 log = get_logger("koord.server")
 
@@ -53,7 +52,7 @@ class HttpSources:
     guard: Guard  # decides which clients may read more than health and metrics
     configuration: Callable[[], object]  # the document of the configuration in force, as JSON
     page: Page | None = None  # None: it is switched off
-    home: "HomeLoop"
+    home: "MainLoop"
 
 
 def create_app(sources: HttpSources) -> web.Application:
@@ -69,12 +68,12 @@ def create_app(sources: HttpSources) -> web.Application:
     get("/readyz", health_handler(health, clock, ready=True, ask=home.health))
     get("/configz", guarded(sources.guard, _configz(sources.configuration)))
     if sources.page is not None:
-        page = replace(sources.page, source=_AtHome(sources.page.source, home))
-        add_page(app, page, clock, guard=_guard_at_home(sources.guard, home))
+        page = replace(sources.page, source=_OnMainLoop(sources.page.source, home))
+        add_page(app, page, clock, guard=_guard_on_main_loop(sources.guard, home))
     return app
 
 
-class HomeLoop:
+class MainLoop:
     """The event loop that all parts of a daemon are on, for listeners that may be on another one.
 
     Health is answered whatever that loop computes; all else is answered there.
@@ -82,15 +81,15 @@ class HomeLoop:
 
     def __init__(self, health: Health) -> None:
         self._health = health
-        self._loop: OtherLoop | None = None  # None: listeners are on the same one
+        self._loop: LoopHandle | None = None  # None: listeners are on the same one
         self._known: dict[tuple[bool, bool], Parts] = {}
 
     @property
-    def loop(self) -> OtherLoop | None:
+    def loop(self) -> LoopHandle | None:
         """That loop; None: listeners are on it."""
         return self._loop
 
-    def leave(self, loop: OtherLoop) -> None:
+    def leave(self, loop: LoopHandle) -> None:
         """Listeners are on another loop from now on."""
         self._loop = loop
         self._health.register(PART, loop.health, live=True)
@@ -105,7 +104,7 @@ class HomeLoop:
         """The parts as they are, or, while that loop computes, as they were last."""
         key = live, ready
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(HEALTH_TIMEOUT):
                 self._known[key] = await self.call(self._parts, live=live, ready=ready)
         except TimeoutError:
             assert self._loop is not None  # noqa: S101 - the same loop would have answered
@@ -117,7 +116,7 @@ class HomeLoop:
     @web.middleware
     async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Have handlers run on that loop, but those that answer in pieces, and health."""
-        if self._loop is None or request.path in _ANSWERED_HERE:
+        if self._loop is None or request.path in _SERVED_LOCALLY:
             return await handler(request)
         await request.read()
         return await self._loop.call(handler, request)
@@ -126,25 +125,25 @@ class HomeLoop:
         return self._health.parts(live=live, ready=ready)
 
 
-def _guard_at_home(guard: Guard, home: HomeLoop) -> Guard:
+def _guard_on_main_loop(guard: Guard, home: MainLoop) -> Guard:
     async def check(request: web.Request) -> None:
         await home.call(guard, request)
 
     return check
 
 
-class _AtHome:
+class _OnMainLoop:
     """A page's source that is asked on its own loop."""
 
-    def __init__(self, source: PageSource, home: HomeLoop) -> None:
+    def __init__(self, source: PageSource, home: MainLoop) -> None:
         self._source = source
         self._home = home
         self.title, self.view = source.title, source.view
 
-    async def snapshot(self) -> Answer:
+    async def snapshot(self) -> PageData:
         return await self._home.call(self._source.snapshot)
 
-    async def changes(self, since: float) -> Answer:
+    async def changes(self, since: float) -> PageData:
         return await self._home.call(self._source.changes, since)
 
     async def detail(self, kind: str, name: str) -> Mapping[str, Any] | None:
@@ -178,7 +177,7 @@ class Servers:
             self._add(secure, self.certificate.context, f"{prefix}_secure")
         elif secure.port and options.secure_port.is_set:
             note = "give --tls-cert-file and --tls-private-key-file to serve HTTPS"
-            log.warning("https.off", port=secure.port, note=note)
+            log.warning("https.disabled", port=secure.port, note=note)
 
     async def start(self) -> None:
         """Listen.
@@ -191,7 +190,7 @@ class Servers:
             listening = Address(address.host, server.port)
             log.info("server.listening", address=str(listening), tls=tls)
             if not tls and not is_loopback(address.host):
-                log.warning("server.plain", address=str(listening), note=_PLAIN)
+                log.warning("server.unencrypted", address=str(listening), note=_PLAIN)
 
     async def stop(self) -> None:
         """Close all."""

@@ -1,17 +1,268 @@
-"""What daemons of the control plane decide before their first part is built."""
+"""Settings of a control plane daemon: common flags, config file, gates, effective configuration."""
 
-from collections.abc import Callable, Mapping, Sequence
+import ipaddress
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+import yaml
+
 from koord.component.config.componentconfig import ReadConfig
 from koord.component.features import FeatureGates
-from koord.component.flags import FlagSet
-from koord.component.plugins.factories import FactoryRegistry
-from koord.controlplane.effective import LogEvent, without_effect
-from koord.controlplane.flags import ControlPlaneFlags
-from koord.util.errors import OptionError
+from koord.component.flag_values import (
+    BOOL,
+    DURATION,
+    INT,
+    STRING,
+    STRING_LIST,
+    at_least,
+    at_least_seconds,
+    levels,
+    one_of,
+    within,
+)
+from koord.component.flags import Flag, FlagSet, IgnoredFlag, define_ignored_flags
+from koord.component.plugins.registry import FactoryRegistry
+from koord.util.errors import KoordError, OptionError
+from koord.util.logs import LogFormat
+
+DEBUG_VERBOSITY = 5  # of --v, from which on debug events are shown
+CONFIG_VERBOSITY = 2  # from which on the effective configuration is logged
+
+TLS_VERSIONS = ("VersionTLS12", "VersionTLS13")
+
+
+def _ip(value: str) -> str:
+    try:
+        ipaddress.ip_address(value)
+    except ValueError:
+        return "use an IP address"
+    return ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ControlPlaneDefaults:
+    """What differs between two daemons."""
+
+    name: str  # of the program and of its Lease
+    namespace: str  # of its Lease
+    port: int  # of plain HTTP
+    secure_port: int
+    file_has_addresses: bool = False  # of plain HTTP: flags count only without a file
+
+
+_INERT = (
+    IgnoredFlag("cert-dir", STRING, "", "directory of a generated certificate; none is generated"),
+    IgnoredFlag("tls-cipher-suites", STRING, "", "cipher suites of TLS 1.2"),
+    IgnoredFlag("tls-sni-cert-key", STRING_LIST, (), "further certificates by host name"),
+    IgnoredFlag("http2-max-streams-per-connection", INT, 0, "HTTP/2 is not served", at_least(0)),
+    IgnoredFlag("permit-port-sharing", BOOL, False, "SO_REUSEPORT"),
+    IgnoredFlag("permit-address-sharing", BOOL, False, "SO_REUSEADDR, which is always set"),
+    IgnoredFlag("show-hidden-metrics-for-version", STRING, "", "there are no hidden metrics"),
+    IgnoredFlag("disabled-metrics", STRING_LIST, (), "no metric can be disabled"),
+    IgnoredFlag("allow-metric-labels", STRING_LIST, (), "labels are bounded already"),
+    IgnoredFlag("allow-metric-labels-manifest", STRING, "", "labels are bounded already"),
+    IgnoredFlag("log-flush-frequency", DURATION, 5.0, "each line is written at once"),
+    IgnoredFlag("log-text-split-stream", BOOL, False, "all goes to stderr"),
+    IgnoredFlag("log-text-info-buffer-size", STRING, "0", "all goes to stderr"),
+    IgnoredFlag("log-json-split-stream", BOOL, False, "all goes to stderr"),
+    IgnoredFlag("log-json-info-buffer-size", STRING, "0", "all goes to stderr"),
+    IgnoredFlag("vmodule", STRING, "", "verbosity by file; use --log-level"),
+    IgnoredFlag("logtostderr", BOOL, True, "logs always go to stderr"),
+    IgnoredFlag("alsologtostderr", BOOL, False, "logs always go to stderr"),
+    IgnoredFlag("stderrthreshold", STRING, "INFO", "severity for stderr; use --log-level"),
+    IgnoredFlag("log-dir", STRING, "", "logs always go to stderr"),
+    IgnoredFlag("log-file", STRING, "", "logs always go to stderr"),
+    IgnoredFlag("log-file-max-size", INT, 1800, "megabytes of a log file", at_least(0)),
+    IgnoredFlag("log-backtrace-at", STRING, ":0", "backtrace at a source line"),
+    IgnoredFlag("add-dir-header", BOOL, False, "directory in klog's header"),
+    IgnoredFlag("skip-headers", BOOL, False, "no klog header"),
+    IgnoredFlag("skip-log-headers", BOOL, False, "no header in log files"),
+    IgnoredFlag("one-output", BOOL, False, "write to one severity's file only"),
+)
+
+
+class ControlPlaneFlags:
+    """The flags as attributes. Values are checked when they are given."""
+
+    def __init__(self, flags: FlagSet, defaults: ControlPlaneDefaults, *, terminal: bool) -> None:
+        """Define all flags; terminal says whether stderr is one."""
+        self.config = flags.string("config", "", "configuration file, YAML or JSON")
+        self.write_config_to = flags.string(
+            "write-config-to", "", "write the effective configuration to this file, and exit"
+        )
+        self.feature_gates = flags.bool_map(
+            "feature-gates", {}, "features to switch, as A=true,B=false"
+        )
+        self._define_serving(flags, defaults)
+        self._define_election(flags, defaults)
+        self._define_logs(flags, terminal=terminal)
+        define_ignored_flags(flags, _INERT)
+
+    def check_together(self) -> None:
+        """Check flags against each other; call it after parsing.
+
+        Raises:
+            OptionError: one of two is missing that belong together.
+        """
+        pair = (self.tls_cert_file, self.tls_private_key_file)
+        for given, missing in (pair, pair[::-1]):
+            if given.value and not missing.value:
+                hint = f"give --{missing.name} as well, or neither"
+                raise OptionError(f"--{given.name}", given.value, hint)
+
+    @property
+    def level_spec(self) -> str:
+        """The log levels, of --log-level or else of --v."""
+        if self.log_level.is_set or self.v.value < DEBUG_VERBOSITY:
+            return self.log_level.value
+        return "debug"
+
+    @property
+    def log_format(self) -> LogFormat:
+        """json or console."""
+        if not self.logging_format.is_set and self._terminal:
+            return "console"
+        return "console" if self.logging_format.value == "text" else "json"
+
+    @property
+    def plain_address(self) -> str:
+        """Where plain HTTP is served, HOST:PORT."""
+        host, port = self.address.value, self.port.value
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    def leader_election(self) -> dict[str, object]:
+        """The fields of LeaderElection, by attribute, that flags set: they win over the file's."""
+        return {name: flag.value for name, flag in self._election.items() if flag.is_set}
+
+    def _define_serving(self, flags: FlagSet, defaults: ControlPlaneDefaults) -> None:
+        unless = "; the file's with --config" if defaults.file_has_addresses else ""
+        self.address = flags.string(
+            "address", "127.0.0.1", f"IP address of plain HTTP{unless}", check=_ip
+        )
+        self.port = flags.int(
+            "port",
+            defaults.port,
+            f"port of plain HTTP, 0 for none{unless}",
+            check=within(0, 65535),
+        )
+        self.status_page = flags.bool("status-page", True, "serve the status page at /")
+        self.bind_address = flags.string(
+            "bind-address",
+            "0.0.0.0",  # noqa: S104 - HTTPS is served with a certificate only, and a token guard
+            "IP address of HTTPS",
+            check=_ip,
+        )
+        self.secure_port = flags.int(
+            "secure-port",
+            defaults.secure_port,
+            "port of HTTPS, 0 for none; only served with a certificate",
+            check=within(0, 65535),
+        )
+        self.tls_cert_file = flags.string(
+            "tls-cert-file", "", "certificate in PEM of HTTPS, followed by those of its CAs"
+        )
+        self.tls_private_key_file = flags.string(
+            "tls-private-key-file", "", "its key in PEM; both are read again when they change"
+        )
+        self.tls_min_version = flags.string(
+            "tls-min-version", TLS_VERSIONS[0], "oldest version of TLS", check=one_of(*TLS_VERSIONS)
+        )
+
+    def _define_election(self, flags: FlagSet, defaults: ControlPlaneDefaults) -> None:
+        second = at_least_seconds(1.0)
+        self._election: dict[str, Flag[Any]] = {
+            "leader_elect": flags.bool(
+                "leader-elect", True, "work only while this replica is the leader"
+            ),
+            "lease_duration": flags.duration(
+                "leader-elect-lease-duration",
+                15.0,
+                "time after which another replica may take over",
+                check=second,
+            ),
+            "renew_deadline": flags.duration(
+                "leader-elect-renew-deadline",
+                10.0,
+                "time for which the leader tries to renew",
+                check=second,
+            ),
+            "retry_period": flags.duration(
+                "leader-elect-retry-period",
+                2.0,
+                "time between two tries",
+                check=at_least_seconds(0.1),
+            ),
+            "resource_lock": flags.string(
+                "leader-elect-resource-lock", "leases", "kind of the lock", check=one_of("leases")
+            ),
+            "resource_name": flags.string(
+                "leader-elect-resource-name", defaults.name, "name of the Lease"
+            ),
+            "resource_namespace": flags.string(
+                "leader-elect-resource-namespace", defaults.namespace, "namespace of the Lease"
+            ),
+        }
+
+    def _define_logs(self, flags: FlagSet, *, terminal: bool) -> None:
+        self._terminal = terminal
+        self.v = flags.int(
+            "v",
+            0,
+            f"verbosity: from {CONFIG_VERBOSITY} on the effective configuration is logged, from "
+            f"{DEBUG_VERBOSITY} on debug events",
+            check=at_least(0),
+        )
+        self.log_level = flags.string(
+            "log-level",
+            "info",
+            "least level of logs, in general and by logger, as info,LowNodeLoad=debug",
+            check=levels,
+        )
+        self.logging_format = flags.string(
+            "logging-format",
+            "json",
+            "json or text; on a terminal text by default",
+            check=one_of("json", "text"),
+        )
+
+
+LogEvent = tuple[str, dict[str, object]]
+"""Name of a log event, and its facts."""
+
+
+def effective_text(document: object) -> str:
+    """Return the document of a configuration as YAML that reads back."""
+    return str(yaml.safe_dump(document, sort_keys=False))
+
+
+def write_configuration(document: object, path: Path) -> None:
+    """Write the effective configuration.
+
+    Raises:
+        KoordError: the file cannot be written.
+    """
+    try:
+        path.write_text(effective_text(document))
+    except OSError as err:
+        hint = "name a file that this user can write to"
+        raise KoordError(f"--write-config-to: {path}: found {err.strerror}; {hint}") from err
+
+
+def without_effect(
+    flags: FlagSet, gates: FeatureGates, plugin_problems: Iterable[str]
+) -> list[LogEvent]:
+    """What the user should know about the settings: flags and gates that do nothing, plugins that
+    could not be registered.
+    """
+    found: list[LogEvent] = []
+    if inert := flags.inert_set():
+        found.append(("flags.without_effect", {"flags": inert}))
+    if missing := gates.not_built():
+        found.append(("gates.not_built", {"gates": missing}))
+    return found + [("plugin.problem", {"error": problem}) for problem in plugin_problems]
+
 
 G = TypeVar("G", bound=FactoryRegistry[Any])
 C = TypeVar("C")
@@ -43,7 +294,7 @@ class CommonSettings(Generic[G, C]):
         return without_effect(self.flags, self.gates, self.plugin_problems)
 
 
-def take_command_line(
+def apply_command_line(
     argv: Sequence[str], flags: FlagSet, options: ControlPlaneFlags, gates: FeatureGates
 ) -> Path | None:
     """Set flags and gates by a command line; return the configuration's path, None: there is none.

@@ -1,23 +1,183 @@
-"""Kubernetes requests: objects in, objects out."""
+"""The client of the Kubernetes API: objects in, objects out; paths of resources; watch streams."""
 
 import json
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any, Protocol, TypeVar
+from urllib.parse import quote
 
-from koord.kube.answers import (
-    ListPage,
-    Object,
-    ObjectList,
-    check_object,
-    read_object,
-    read_page,
-)
-from koord.kube.errors import AnswerTooLarge, ServerError, TooManyRequests
+from koord.kube.errors import BadResponse, ResponseTooLarge, ServerError, TooManyRequests, api_error
+from koord.kube.responses import ListPage, Object, ObjectList, check_object, read_object, read_page
 from koord.kube.transport import METADATA, WHOLE, Call, Transport
-from koord.kube.watch import WatchEvent, WatchLimits, WatchLines, watch, watch_lines
 from koord.util.clock import Clock
+
+BOOKMARK_SILENCE = 150.0  # seconds; servers that send bookmarks do so about once a minute
+GRACE = 15.0  # seconds that the server may be late with ending the watch
+
+MAX_LINE = 16 << 20
+"""Bytes. etcd stores objects of 1.5 MiB, in which JSON writes one byte as six (\\u003c for <)."""
+
+
+class WatchEventType(StrEnum):
+    """The kind of a watch event."""
+
+    ADDED = "ADDED"
+    MODIFIED = "MODIFIED"
+    DELETED = "DELETED"
+    BOOKMARK = "BOOKMARK"  # nothing: the object carries only a newer resource version
+
+
+@dataclass(frozen=True, slots=True)
+class WatchEvent:
+    """One change, with the object after it (before it, if deleted)."""
+
+    type: WatchEventType
+    object: Object
+
+
+@dataclass(frozen=True, slots=True)
+class WatchLimits:
+    """After how many seconds the server is to end the watch, and how long a line may be."""
+
+    seconds: int
+    line_bytes: int = MAX_LINE
+
+
+class WatchLines:
+    """The lines of one watch, each a JSON object, handed out in lists of those that have come."""
+
+    def __init__(
+        self, pieces: AsyncIterator[bytes], lines: "Lines", silence_timeout: "_SilenceTimeout"
+    ) -> None:
+        self._pieces = pieces
+        self._lines = lines
+        self._silence_timeout = silence_timeout
+
+    async def __aiter__(self) -> AsyncIterator[list[bytes]]:
+        """Yield until the server ends the watch. Raises what watch_lines does."""
+        async for piece in self._pieces:
+            if found := self._lines.feed(piece):
+                yield found
+
+    def bookmarked(self) -> None:
+        """Note that a line was a bookmark: from now on silence means that the connection died."""
+        self._silence_timeout.bookmarked()
+
+
+@asynccontextmanager
+async def watch_lines(
+    transport: Transport,
+    path: str,
+    query: Mapping[str, str],
+    limits: WatchLimits,
+    *,
+    accept: str = WHOLE,
+) -> AsyncIterator[WatchLines]:
+    """Hand out the lines until the server ends the watch. Entered once the server has agreed.
+
+    A connection that has died without a word is noticed: once a bookmark has come, silence of
+    BOOKMARK_SILENCE is too long, and in any case silence beyond the end of the watch.
+
+    Raises, on entry or from the lines:
+        Gone: the resource version is too old, as the status of the answer.
+        ApiError: the server refused.
+        Unreachable: the connection broke or fell silent.
+        BadAnswer: a line is too long.
+    """
+    asked = {
+        **query,
+        "watch": "true",
+        "allowWatchBookmarks": "true",
+        "timeoutSeconds": str(limits.seconds),
+    }
+    silence_timeout = _SilenceTimeout(limits.seconds + GRACE)
+    call = Call("GET", path, asked, accept=accept)
+    async with transport.stream(call, silence_timeout.left) as pieces:
+        yield WatchLines(pieces, Lines(limits.line_bytes, f"watch of {path}"), silence_timeout)
+
+
+@asynccontextmanager
+async def watch(
+    transport: Transport,
+    path: str,
+    query: Mapping[str, str],
+    limits: WatchLimits,
+    *,
+    accept: str = WHOLE,
+) -> AsyncIterator[AsyncIterator[WatchEvent]]:
+    """Hand out the events until the server ends the watch. Entered once the server has agreed.
+
+    Raises, on entry or from the events, what watch_lines does, and:
+        Gone, ApiError: the server ended the watch with an error.
+        BadAnswer: a line is no event.
+    """
+    async with watch_lines(transport, path, query, limits, accept=accept) as lines:
+        yield _events(lines, f"watch of {path}")
+
+
+class _SilenceTimeout:
+    """The longest silence of the server that is accepted."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def left(self) -> float:
+        return self._seconds
+
+    def bookmarked(self) -> None:
+        self._seconds = min(self._seconds, BOOKMARK_SILENCE)
+
+
+async def _events(lines: WatchLines, where: str) -> AsyncIterator[WatchEvent]:
+    async for together in lines:
+        for line in together:
+            event = _event(await read_object(line, where), where)
+            if event.type is WatchEventType.BOOKMARK:
+                lines.bookmarked()
+            yield event
+
+
+class Lines:
+    """Cuts a stream of bytes into lines. What follows the last line break is never handed out."""
+
+    def __init__(self, max_bytes: int, where: str) -> None:
+        self._max_bytes = max_bytes
+        self._where = where
+        self._rest = bytearray()
+
+    def feed(self, piece: bytes) -> list[bytes]:
+        """Return the lines that are complete now, without empty ones.
+
+        Raises:
+            BadAnswer: a line is longer than max_bytes.
+        """
+        lines = piece.split(b"\n")
+        rest = lines.pop()
+        if lines and self._rest:
+            lines[0] = bytes(self._rest) + lines[0]
+            self._rest.clear()
+        self._rest += rest
+        if len(self._rest) > self._max_bytes:
+            found = "a longer line"
+            raise BadResponse(self._where, wanted=f"at most {self._max_bytes} bytes", found=found)
+        return [line for line in lines if line.strip()]
+
+
+def _event(found: Object, where: str) -> WatchEvent:
+    kind, obj = found.get("type"), found.get("object")
+    if not isinstance(obj, dict):
+        raise BadResponse(where, wanted="an event with an object", found=f"{found!r:.80}")
+    if kind == "ERROR":
+        code = obj.get("code")
+        raise api_error(code if isinstance(code, int) else 500, obj, where=where)
+    try:
+        return WatchEvent(WatchEventType(str(kind)), obj)
+    except ValueError as err:
+        raise BadResponse(where, wanted="an event", found=f"the type {kind!r:.80}") from err
+
 
 MERGE_PATCH = "application/merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
@@ -27,7 +187,7 @@ _SMALLER = 4  # times; what a page is made smaller by where it is too large
 # Not ASCII only: names in other scripts would be three times as long.
 _ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
 ATTEMPTS = 4  # of a request that the server asks to repeat later
-PATIENCE = 30.0  # seconds; when the server asks to wait longer, the caller decides
+MAX_RETRY_AFTER = 30.0  # seconds; when the server asks to wait longer, the caller decides
 
 
 def encode_json(body: object) -> bytes:
@@ -46,7 +206,7 @@ P = TypeVar("P", bound=Paged)
 
 
 class ApiClient:
-    """The verbs of the Kubernetes API. Paths are absolute; see koord.kube.resource.
+    """The verbs of the Kubernetes API. Paths are absolute; see koord.kube.client.
 
     A request that the server asks to repeat (429 or 5xx with Retry-After) is repeated a few times
     after that pause; attempts=1 leaves that to the caller. Every call raises ApiError when the
@@ -117,7 +277,7 @@ class ApiClient:
             call = Call("GET", path, asked, accept=accept)
             try:
                 data = await self._patiently(call, ATTEMPTS)
-            except AnswerTooLarge:
+            except ResponseTooLarge:
                 if size == 1:
                     raise
                 size = max(size // _SMALLER, 1)
@@ -151,13 +311,13 @@ class ApiClient:
     def watch(
         self, path: str, query: Mapping[str, str], limits: WatchLimits, *, accept: str = WHOLE
     ) -> AbstractAsyncContextManager[AsyncIterator[WatchEvent]]:
-        """Hand out the changes of a collection as they happen; see koord.kube.watch.watch."""
+        """Hand out the changes of a collection as they happen; see koord.kube.client.watch."""
         return watch(self._transport, path, query, limits, accept=accept)
 
     def watch_lines(
         self, path: str, query: Mapping[str, str], limits: WatchLimits
     ) -> AbstractAsyncContextManager[WatchLines]:
-        """As watch, with the events as bytes; see koord.kube.watch.watch_lines."""
+        """As watch, with the events as bytes; see koord.kube.client.watch_lines."""
         return watch_lines(self._transport, path, query, limits)
 
     async def create(
@@ -298,7 +458,7 @@ class ApiClient:
                 return await self._exchange(call)
             except (TooManyRequests, ServerError) as err:
                 wanted = err.retry_after
-                if wanted is None or wanted > PATIENCE or attempts <= 0:
+                if wanted is None or wanted > MAX_RETRY_AFTER or attempts <= 0:
                     raise
             # Not exactly: all that were sent away together would come back together.
             await self._clock.sleep(wanted + self._draw())
@@ -315,3 +475,48 @@ class ApiClient:
         query = {"fieldManager": field_manager} if field_manager else {}
         encoded = self._encode(body)
         return Call(method, path, query, body=encoded, content_type=content_type, accept=accept)
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """One kind of object, for example Resource("slo.koordinator.sh/v1alpha1", "nodemetrics")."""
+
+    api_version: str
+    plural: str
+
+    def collection(self, namespace: str = "") -> str:
+        """The path of all objects: of one namespace, of all, or of a kind that has none."""
+        root = "/apis" if "/" in self.api_version else "/api"
+        scope = f"/namespaces/{quote(namespace, safe='')}" if namespace else ""
+        return f"{root}/{self.api_version}{scope}/{self.plural}"
+
+    def object(self, name: str, *, namespace: str = "", subresource: str = "") -> str:
+        """The path of one object, or of a part of it such as status or eviction."""
+        path = f"{self.collection(namespace)}/{quote(name, safe='')}"
+        return f"{path}/{subresource}" if subresource else path
+
+
+CONFIG_MAPS = Resource("v1", "configmaps")
+EVENTS = Resource("v1", "events")
+NODES = Resource("v1", "nodes")
+PODS = Resource("v1", "pods")
+PERSISTENT_CLAIMS = Resource("v1", "persistentvolumeclaims")
+PERSISTENT_VOLUMES = Resource("v1", "persistentvolumes")
+LEASES = Resource("coordination.k8s.io/v1", "leases")
+TOKEN_REVIEWS = Resource("authentication.k8s.io/v1", "tokenreviews")
+ACCESS_REVIEWS = Resource("authorization.k8s.io/v1", "subjectaccessreviews")
+NODE_METRICS = Resource("slo.koordinator.sh/v1alpha1", "nodemetrics")
+NODE_SLOS = Resource("slo.koordinator.sh/v1alpha1", "nodeslos")
+NODE_TOPOLOGIES = Resource("topology.node.k8s.io/v1alpha1", "noderesourcetopologies")
+DEVICES = Resource("scheduling.koordinator.sh/v1alpha1", "devices")
+
+
+def field_selector(fields: Mapping[str, str]) -> str:
+    """The text of a field selector, for example of {"spec.nodeName": "worker-1"}."""
+    return ",".join(f"{name}={_escaped(value)}" for name, value in fields.items())
+
+
+def _escaped(value: str) -> str:
+    for letter in "\\,=":
+        value = value.replace(letter, f"\\{letter}")
+    return value

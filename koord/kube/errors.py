@@ -32,18 +32,18 @@ class TimedOut(Unreachable):
         self.phase = phase
 
 
-class NotTrusted(Unreachable):
+class TlsVerificationError(Unreachable):
     """The server's certificate, or ours in its eyes, did not hold. Nothing was sent."""
 
 
-class BadAnswer(KubeError):
+class BadResponse(KubeError):
     """The server answered with something that is not Kubernetes' API, or is too large."""
 
     def __init__(self, where: str, *, wanted: str, found: str) -> None:
         super().__init__(f"{where}: wanted {wanted}, found {found}")
 
 
-class AnswerTooLarge(BadAnswer):
+class ResponseTooLarge(BadResponse):
     """The answer has more bytes than are read of one."""
 
 
@@ -115,7 +115,7 @@ class Invalid(ApiError):
     """422: the object breaks its schema; the details name the fields."""
 
 
-class PatchRefused(Invalid):
+class PatchRejected(Invalid):
     """422 without causes: a test of a JSON patch did not hold, or it does not apply at all."""
 
 
@@ -127,7 +127,7 @@ class ServerError(ApiError):
     """5xx: the server has a trouble of its own."""
 
 
-PASSING = (Unreachable, ServerError, TooManyRequests, Unauthorized, ConfigError)
+TRANSIENT_ERRORS = (Unreachable, ServerError, TooManyRequests, Unauthorized, ConfigError)
 """Errors that pass; whatever else the server says about an object, it would say again."""
 
 _BY_STATUS: Mapping[int, type[ApiError]] = {
@@ -153,7 +153,7 @@ def api_error(
         kind = AlreadyExists
     error = kind(status, reason, message, where=where, retry_after=retry_after, body=body)
     if kind is Invalid and not error.details.get("causes"):
-        return PatchRefused(status, reason, message, where=where, body=body)
+        return PatchRejected(status, reason, message, where=where, body=body)
     return error
 
 

@@ -1,25 +1,137 @@
-"""Kubernetes events: records in the cluster what happened to an object, without waiting.
-
-They are core/v1 Events, as Koordinator's agents write them (and with them the kubelet): a repeated
-event is the same object with a higher count, so `kubectl describe` shows one line. Of the newer
-events.k8s.io/v1 API Koordinator's role allows nothing, and both show the same objects.
-"""
+"""Kubernetes events: the objects, and a recorder that never blocks."""
 
 import asyncio
 import heapq
 import itertools
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from functools import lru_cache
+from typing import NamedTuple
 
-from koord.kube.client import ApiClient
-from koord.kube.errors import PASSING, AlreadyExists, ApiError, KubeError, NotFound
-from koord.kube.eventobjects import Event, Series, event_name, namespace_of, new_event, repeated
-from koord.kube.resource import EVENTS
-from koord.util.backoff import Backoff
+from koord.kube.client import EVENTS, ApiClient
+from koord.kube.errors import TRANSIENT_ERRORS, AlreadyExists, ApiError, KubeError, NotFound
+from koord.kube.responses import Object
 from koord.util.clock import Clock
+from koord.util.flowcontrol import Backoff, TokenBucket
 from koord.util.logs import LogState, get_logger
 from koord.util.stop import Stop
-from koord.util.tokenbucket import TokenBucket
+
+MAX_MESSAGE_BYTES = 1024  # bytes, as in Kubernetes
+MAX_REASON_BYTES = 128
+_LONGEST_NAME = 253 - 17  # of the object, before a dot and the time in nanoseconds
+_CLUSTER_SCOPED = "default"  # the namespace of events about objects that have none
+
+
+class EventType(StrEnum):
+    """The class of an event in Kubernetes."""
+
+    NORMAL = "Normal"
+    WARNING = "Warning"
+
+
+class ObjectRef(NamedTuple):
+    """The object that an event is about. namespace is empty where the kind has none."""
+
+    api_version: str
+    kind: str
+    name: str
+    namespace: str = ""
+    uid: str = ""
+
+
+class Event(NamedTuple):
+    """An event to report. Two that are equal are one event that happened twice.
+
+    message is for every reader of events in the object's namespace, so it must hold nothing
+    secret; it is cut to what Kubernetes takes. component is the part of the daemon that reports it.
+    """
+
+    about: ObjectRef
+    type: EventType
+    reason: str  # one word in camel case
+    message: str
+    component: str
+
+
+@dataclass(slots=True)
+class Series:
+    """The count of an event, and when it happened; Unix seconds."""
+
+    first: float
+    last: float
+    count: int = 0
+    name: str = ""  # of the object on the server; empty: none was tried
+    stored: bool = False  # whether it is there
+    written_at: float | None = None  # monotonic; None: never
+
+    def record(self, at: float) -> None:
+        self.count += 1
+        self.last = at
+
+    def forget_object(self) -> None:
+        """Have the next write make a new object."""
+        self.name, self.stored = "", False
+
+
+def namespace_of(event: Event) -> str:
+    """The path of the event's object."""
+    return event.about.namespace or _CLUSTER_SCOPED
+
+
+def event_name(event: Event, moment: int) -> str:
+    """A name as Kubernetes' clients make it: the object's, and the time in nanoseconds."""
+    return f"{event.about.name[:_LONGEST_NAME].rstrip('.-')}.{moment:x}"
+
+
+def new_event(event: Event, series: Series, node: str) -> Object:
+    """The object to create, under the name of the series."""
+    about = event.about
+    involved = {
+        "apiVersion": about.api_version,
+        "kind": about.kind,
+        "name": about.name,
+        "namespace": about.namespace,
+        "uid": about.uid,
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": series.name, "namespace": namespace_of(event)},
+        "involvedObject": {key: value for key, value in involved.items() if value},
+        "type": event.type.value,
+        "reason": event.reason[:MAX_REASON_BYTES],
+        "message": _cut(event.message),
+        "source": {"component": event.component, "host": node},
+        "reportingComponent": event.component,
+        "reportingInstance": node,
+        "firstTimestamp": _time(series.first),
+        **repeated(series),
+    }
+
+
+def repeated(series: Series) -> Object:
+    """The patch of an event that happens again."""
+    return {"count": series.count, "lastTimestamp": _time(series.last)}
+
+
+def _time(seconds: float) -> str:
+    return _whole_second(int(seconds))
+
+
+@lru_cache(maxsize=4)  # hundreds of events are of the same second
+def _whole_second(seconds: int) -> str:
+    return f"{datetime.fromtimestamp(seconds, UTC).isoformat()[:19]}Z"
+
+
+def _cut(message: str) -> str:
+    """The message in one line of printable text."""
+    if not message.isprintable():
+        message = "".join(c if c.isprintable() else " " for c in message)
+    line = " ".join(message.split())
+    return line.encode(errors="replace")[:MAX_MESSAGE_BYTES].decode(errors="ignore")
+
 
 REPEAT_GAP = 60.0  # seconds between two writes of an event that goes on happening
 FORGOTTEN_AFTER = 3600.0  # seconds; API servers delete events after an hour
@@ -44,7 +156,7 @@ class EventLimits:
 
 
 @dataclass(slots=True, eq=False)
-class _Waiting:
+class _PendingEvent:
     due: float  # monotonic
     until: float  # monotonic; then it is dropped
 
@@ -53,11 +165,11 @@ class _Queue:
     """Events that wait, by when they are due and when they are dropped."""
 
     def __init__(self) -> None:
-        self._entries: dict[Event, _Waiting] = {}
+        self._entries: dict[Event, _PendingEvent] = {}
         self._numbers = itertools.count()
         # Entries that have been replaced or removed stay until they come up.
-        self._due: list[tuple[float, int, Event, _Waiting]] = []
-        self._ends: list[tuple[float, int, Event, _Waiting]] = []
+        self._due: list[tuple[float, int, Event, _PendingEvent]] = []
+        self._ends: list[tuple[float, int, Event, _PendingEvent]] = []
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -67,7 +179,7 @@ class _Queue:
 
     def put(self, event: Event, due: float, until: float) -> None:
         """Have an event wait, in place of an earlier entry of it."""
-        entry, number = _Waiting(due, until), next(self._numbers)
+        entry, number = _PendingEvent(due, until), next(self._numbers)
         self._entries[event] = entry
         heapq.heappush(self._due, (due, number, event, entry))
         heapq.heappush(self._ends, (until, number, event, entry))
@@ -94,13 +206,13 @@ class _Queue:
             dropped += 1
         return dropped
 
-    def first(self) -> tuple[Event, _Waiting] | None:
+    def first(self) -> tuple[Event, _PendingEvent] | None:
         """The event that is due first; of several the one that has waited longest."""
         return self._first(self._due)
 
     def _first(
-        self, heap: list[tuple[float, int, Event, _Waiting]]
-    ) -> tuple[Event, _Waiting] | None:
+        self, heap: list[tuple[float, int, Event, _PendingEvent]]
+    ) -> tuple[Event, _PendingEvent] | None:
         while heap:
             _, _, event, entry = heap[0]
             if self._entries.get(event) is entry:
@@ -154,7 +266,7 @@ class EventRecorder:
             self._count("overflow")
             return
         series = self._series_of(event)
-        series.happened(self._clock.wall())
+        series.record(self._clock.wall())
         due = now if series.written_at is None else max(now, series.written_at + REPEAT_GAP)
         if event not in waiting:
             waiting.put(event, due, now + FORGOTTEN_AFTER)
@@ -204,9 +316,9 @@ class EventRecorder:
         try:
             outcome = await self._store(event, series)
         except KubeError as err:
-            if isinstance(err, PASSING):
+            if isinstance(err, TRANSIENT_ERRORS):
                 return self._put_off(event, err)
-            self._refused.failed("events.refused", event_reason=event.reason, error=str(err))
+            self._refused.failed("events.rejected", event_reason=event.reason, error=str(err))
             outcome = "refused"
         else:
             self._away.ended("events.written", waiting=len(self._waiting))

@@ -4,28 +4,28 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from koord.api.eviction import EvictionAnswer, EvictionOutcome
-from koord.kube.answers import Object
-from koord.kube.client import ApiClient
-from koord.kube.deadline import Deadline
+from koord.kube.client import PODS, ApiClient
 from koord.kube.errors import (
     ApiError,
-    BadAnswer,
+    BadResponse,
     ConfigError,
     Conflict,
     Forbidden,
     KubeError,
     NotFound,
-    NotTrusted,
     ServerError,
+    TlsVerificationError,
     TooManyRequests,
 )
-from koord.kube.eventobjects import Event, EventType, ObjectRef
-from koord.kube.events import EventRecorder
-from koord.kube.resource import PODS
+from koord.kube.events import Event, EventRecorder, EventType, ObjectRef
+from koord.kube.responses import Object
+from koord.kube.transport import Deadline
 from koord.util.clock import Clock
 from koord.util.logs import get_logger
 
-PATIENCE = 10.0  # seconds for the whole of one eviction; a plugin's round has thirty by default
+EVICTION_TIMEOUT = (
+    10.0  # seconds for the whole of one eviction; a plugin's round has thirty by default
+)
 _BY_BUDGET = "DisruptionBudget"  # the cause of a 429 that is not about the server's load
 _SEVERAL_BUDGETS = "more than one PodDisruptionBudget"  # a 500, but one that protects the pod
 _GATEWAY_TIMEOUT = 504
@@ -70,13 +70,13 @@ class PodEvictions:
         path = PODS.object(pod.name, namespace=pod.namespace, subresource="eviction")
         try:
             async with Deadline(self._clock, f"POST {path}") as deadline:
-                deadline.enter("an answer", PATIENCE)
+                deadline.enter("an answer", EVICTION_TIMEOUT)
                 body = eviction(pod, grace_seconds, options)
                 _check_yes(await self._client.post(path, body), path)
         except KubeError as err:
-            answer = read_refusal(err)
+            answer = read_rejection(err)
             if not isinstance(err, ApiError):
-                log.warning("eviction.unanswered", error=str(err))
+                log.warning("eviction.request_failed", error=str(err))
             return answer
         return EvictionAnswer(EvictionOutcome.EVICTED)
 
@@ -110,13 +110,13 @@ def _check_yes(answer: Object, path: str) -> None:
     """
     if answer.get("kind") != "Status" or answer.get("status") != "Success":
         found = f"kind {answer.get('kind')!r:.40} and status {answer.get('status')!r:.40}"
-        raise BadAnswer(f"POST {path}", wanted="a Status of success", found=found)
+        raise BadResponse(f"POST {path}", wanted="a Status of success", found=found)
 
 
-def read_refusal(err: KubeError) -> EvictionAnswer:
+def read_rejection(err: KubeError) -> EvictionAnswer:
     """The outcome of an eviction whose request has ended with this error."""
     if not isinstance(err, ApiError):
-        nothing_sent = isinstance(err, NotTrusted | ConfigError)
+        nothing_sent = isinstance(err, TlsVerificationError | ConfigError)
         # The error's text may name a proxy with its password; this one goes into an event.
         message = f"no answer of the API server that can be used ({type(err).__name__})"
         return EvictionAnswer(EvictionOutcome.FAILED, message, busy=True, certain=nothing_sent)

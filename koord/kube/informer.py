@@ -7,8 +7,7 @@ from dataclasses import replace
 from typing import Generic, TypeVar
 
 from koord.kube.client import ApiClient
-from koord.kube.reflector import Reflector, Watched
-from koord.kube.store import Change, ChangeKind
+from koord.kube.reflector import Change, ChangeKind, Reflector, Watched
 from koord.util.clock import Clock
 from koord.util.health import PartHealth
 from koord.util.logs import get_logger
@@ -110,7 +109,7 @@ class SharedInformer(Generic[T]):
             handler(change)
         except Exception:
             # The others must hear of it all the same.
-            log.exception("change.unhandled", watched=self._name, object=change.key)
+            log.exception("change.handler_failed", watched=self._name, object=change.key)
 
 
 class _Index(Generic[T]):

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from koord.kube.answers import Object
-from koord.kube.resource import LEASES
+from koord.kube.client import LEASES
+from koord.kube.responses import Object
 
 _DEFAULT_DURATION, _LONGEST_DURATION = 15.0, 120.0  # seconds
 _RELEASED_DURATION = 1  # seconds; the least that the API takes, as client-go writes it
-_MOST_TRANSITIONS = 2**31 - 2  # of an int32, so that one more can be written
+_MAX_TRANSITIONS = 2**31 - 2  # of an int32, so that one more can be written
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ def _spec(item: Object) -> dict[str, Any]:
 
 def _transitions(spec: dict[str, Any]) -> int:
     found = spec.get("leaseTransitions")
-    return found if isinstance(found, int) and 0 <= found <= _MOST_TRANSITIONS else 0
+    return found if isinstance(found, int) and 0 <= found <= _MAX_TRANSITIONS else 0
 
 
 def _micro_time(seconds: float) -> str:

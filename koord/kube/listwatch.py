@@ -11,11 +11,10 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
-from koord.kube.client import PAGE_SIZE
-from koord.kube.errors import ApiError, BadAnswer, Forbidden, Gone, KubeError, NotFound
-from koord.kube.watch import WatchLimits
-from koord.util.backoff import Backoff
+from koord.kube.client import PAGE_SIZE, WatchLimits
+from koord.kube.errors import ApiError, BadResponse, Forbidden, Gone, KubeError, NotFound
 from koord.util.clock import Clock
+from koord.util.flowcontrol import Backoff
 from koord.util.logs import LogState, get_logger
 from koord.util.stop import Stop
 
@@ -24,18 +23,18 @@ BUSY = (429, 503)  # statuses that say nothing about the object
 MISSING_PAUSE = 5.0  # seconds at most between questions for a kind that is missing, likewise
 ANY_VERSION = "0"  # the server's cache may answer: cheap, but perhaps a little old
 NEWEST = ""  # etcd answers
-FIRST_PAUSE, LONGEST_PAUSE = 0.8, 30.0  # seconds, as in Kubernetes' own clients
+FIRST_PAUSE, MAX_PAUSE = 0.8, 30.0  # seconds, as in Kubernetes' own clients
 
 log = get_logger("koord.kube")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Absent:
+class MissingKind:
     """The hint for a cluster that does not have the kind at all, because its CRD is missing."""
 
     pause: float  # seconds at least until the next question, doubled at most by jitter
     hint: str  # what can be done about it; "": nothing need be, the cluster is whole without
-    longest: float = 0.0  # seconds to which the pauses grow, doubling; 0: they do not
+    max_pause: float = 0.0  # seconds to which the pauses grow, doubling; 0: they do not
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,15 +52,15 @@ class Collection:
     is_large: bool = False
     """Whether pages must be kept to. The server's cache does not: it sends the whole list at once,
     half a gigabyte of 150,000 pods. So etcd answers the first list, page by page."""
-    absent: Absent | None = None  # None: a kind that each cluster has, sooner or later
+    absent: MissingKind | None = None  # None: a kind that each cluster has, sooner or later
     without: str = ""
     """What is missed where a role does not allow it; "": the rest cannot do without."""
-    patience: float = math.inf
+    sync_timeout: float = math.inf
     """Seconds after which the server's refusal (403, 404) counts as its answer in any case."""
     component: str = ""  # of the manifests, which grants the right where the default does not
 
 
-class Copy(Protocol):
+class ListWatchTarget(Protocol):
     """Takes over what the server says. Both methods raise a KubeError when that breaks off."""
 
     async def take_list(self, query: Mapping[str, str]) -> str:
@@ -79,7 +78,7 @@ class ListWatch:
     def __init__(
         self,
         collection: Collection,
-        copy: Copy,
+        copy: ListWatchTarget,
         clock: Clock,
         *,
         draw: Callable[[], float] = random.random,
@@ -89,10 +88,10 @@ class ListWatch:
         self._copy = copy
         self._clock = clock
         self._draw = draw
-        self._backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE, jitter=1.0, draw=draw)
-        absent = collection.absent or Absent(pause=LONGEST_PAUSE, hint="")
+        self._backoff = Backoff(FIRST_PAUSE, MAX_PAUSE, jitter=1.0, draw=draw)
+        absent = collection.absent or MissingKind(pause=MAX_PAUSE, hint="")
         self._absence = Backoff(
-            absent.pause, max(absent.pause, absent.longest), jitter=1.0, draw=draw
+            absent.pause, max(absent.pause, absent.max_pause), jitter=1.0, draw=draw
         )
         # what the next list must not be older than
         self._version = NEWEST if collection.is_large else ANY_VERSION
@@ -108,7 +107,7 @@ class ListWatch:
         self._changed = asyncio.Event()  # the version has
 
     @property
-    def trouble(self) -> str:
+    def problem(self) -> str:
         """Why the copy may be old; empty: it is not."""
         return self._reason if self._trouble.failing else ""
 
@@ -229,7 +228,7 @@ class ListWatch:
             self._tried.set()
 
     def _note(self, err: KubeError) -> None:
-        if isinstance(err, BadAnswer) or (isinstance(err, ApiError) and err.status not in BUSY):
+        if isinstance(err, BadResponse) or (isinstance(err, ApiError) and err.status not in BUSY):
             self._watchable = False  # what we know may no longer lead to what is
         name = self._collection.name
         if isinstance(err, Gone):
@@ -255,7 +254,7 @@ class ListWatch:
             self._refused_at = None
         elif self._refused_at is None:
             self._refused_at = now
-        elif now - self._refused_at >= self._collection.patience:
+        elif now - self._refused_at >= self._collection.sync_timeout:
             self._answered.set()
 
     def _hint(self, err: KubeError) -> str:

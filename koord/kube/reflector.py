@@ -1,25 +1,222 @@
-"""A copy of a collection, as plain objects, that follows the API server."""
+"""Reflector and store: a copy of a collection that follows the API server."""
 
 import random
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Container, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from enum import Enum
+from types import MappingProxyType
 from typing import Generic, TypeVar
 
-from koord.kube.access.completion import Completion
-from koord.kube.answers import Object
-from koord.kube.client import ApiClient
+from koord.kube.client import ApiClient, WatchEvent, WatchEventType, WatchLimits
+from koord.kube.errors import BadResponse
 from koord.kube.listwatch import Collection, ListWatch
-from koord.kube.store import Change, ChangeKind, Reading, Store, resource_version
+from koord.kube.responses import Object
 from koord.kube.transport import METADATA, METADATA_LIST, WHOLE
-from koord.kube.watch import WatchEvent, WatchEventType, WatchLimits
 from koord.util.clock import Clock
-from koord.util.health import OK, PartHealth, Status
+from koord.util.errors import InvalidObject
+from koord.util.health import OK, HealthStatus, PartHealth
 from koord.util.logs import get_logger
-from koord.util.slices import in_slices
 from koord.util.stop import Stop
+from koord.util.timebudget import in_slices
 
 T = TypeVar("T")
+
+
+class ChangeKind(Enum):
+    """The kind of a change. One SYNCED follows each list, when all its changes were reported."""
+
+    ADDED = "added"
+    MODIFIED = "modified"
+    DELETED = "deleted"
+    SYNCED = "synced"
+
+
+@dataclass(frozen=True, slots=True)
+class Change(Generic[T]):
+    """One change of the object under key: namespace/name, or name where there are no namespaces.
+
+    old is None for what was added, new for what was deleted, both (and no key) for SYNCED.
+    """
+
+    kind: ChangeKind
+    key: str
+    old: T | None
+    new: T | None
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedItem(Generic[T]):
+    """An object as it came: what is kept of it, or why it is not understood."""
+
+    uid: str
+    version: str
+    value: T | InvalidObject
+
+
+class Store(Generic[T]):
+    """Turns lists and events into changes. Belongs to one thread; objects is for any.
+
+    read makes of an object what is kept of it. If it raises InvalidObject, the last good value of
+    that object stays, and rejected says why. An object of the same name with another uid is another
+    object: the old one is deleted, the new one added.
+    """
+
+    def __init__(self, read: Callable[[Object], T], where: str) -> None:
+        self._read = read
+        self._where = where
+        self._values: dict[str, T] = {}
+        self._versions: dict[
+            str, tuple[str, str]
+        ] = {}  # uid and version, as long as there is a value
+        self._snapshot: Mapping[str, T] | None = None  # of _values; None: they have changed since
+        self.rejected: dict[str, InvalidObject] = {}
+
+    @property
+    def objects(self) -> Mapping[str, T]:
+        """The whole collection by key: a snapshot, which never changes again.
+
+        Made when it is asked for, so that an event costs the same however many objects there are.
+        """
+        if self._snapshot is None:
+            self._snapshot = MappingProxyType(self._values.copy())  # in one step for other threads
+        return self._snapshot
+
+    def read(self, item: Object) -> tuple[str, DecodedItem[T]]:
+        """Return key and reading of an object; one that is known in this version is not read again.
+
+        Raises:
+            BadAnswer: it has no name or no version.
+        """
+        key = _key(item, self._where)
+        uid, version = identity = _uid(item), _version(item)
+        if self._versions.get(key) == identity:
+            return key, DecodedItem(uid, version, self._values[key])
+        try:
+            return key, DecodedItem(uid, version, self._read(item))
+        except InvalidObject as err:
+            return key, DecodedItem(uid, version, err)
+
+    def keep(self, listed: Container[str]) -> Iterator[Change[T]]:
+        """Forget what is not listed."""
+        known = [*self._versions, *(key for key in self.rejected if key not in self._versions)]
+        for key in [key for key in known if key not in listed]:
+            yield from self._remove(key)
+
+    def take(self, key: str, reading: DecodedItem[T]) -> Iterator[Change[T]]:
+        """Take over an object that was read; yields at most its deletion and its addition."""
+        uid, version = self._versions.get(key, ("", ""))
+        known = key in self._versions
+        if known and (uid, version) == (reading.uid, reading.version):
+            return
+        if known and uid != reading.uid:
+            yield from self._remove(key)
+            known = False
+        if isinstance(reading.value, InvalidObject):
+            self.rejected[key] = reading.value
+            return
+        self.rejected.pop(key, None)
+        old = self._values.get(key)
+        self._values[key] = reading.value
+        self._versions[key] = reading.uid, reading.version
+        self._snapshot = None
+        kind = ChangeKind.MODIFIED if known else ChangeKind.ADDED
+        yield Change(kind, key, old, reading.value)
+
+    def put(self, item: Object) -> Iterator[Change[T]]:
+        """Take over an object that was added or modified."""
+        yield from self.take(*self.read(item))
+
+    def remove(self, item: Object) -> Iterator[Change[T]]:
+        """Forget an object that was deleted, unless another has taken its place already."""
+        key = _key(item, self._where)
+        if self._versions.get(key, (_uid(item), ""))[0] == _uid(item):
+            yield from self._remove(key)
+
+    def _remove(self, key: str) -> Iterator[Change[T]]:
+        self.rejected.pop(key, None)
+        if key in self._versions:
+            del self._versions[key]
+            self._snapshot = None
+            yield Change(ChangeKind.DELETED, key, self._values.pop(key), None)
+
+
+def without_managed_fields(item: Object) -> Object:
+    """The object without its managedFields, which are often half of it."""
+    metadata = {key: value for key, value in item["metadata"].items() if key != "managedFields"}
+    return {**item, "metadata": metadata}
+
+
+def resource_version(item: Object, where: str) -> str:
+    """The resource version of an object.
+
+    Raises:
+        BadAnswer: it has none.
+    """
+    metadata = item.get("metadata")
+    version = metadata.get("resourceVersion") if isinstance(metadata, dict) else None
+    if not isinstance(version, str) or not version:
+        raise BadResponse(where, wanted="an object with a resourceVersion", found=f"{item!r:.80}")
+    return version
+
+
+def _key(item: Object, where: str) -> str:
+    resource_version(item, where)
+    metadata = item["metadata"]
+    name, namespace = metadata.get("name"), metadata.get("namespace")
+    if not isinstance(name, str) or not name:
+        raise BadResponse(where, wanted="an object with a name", found=f"{item!r:.80}")
+    return f"{namespace}/{name}" if namespace else name
+
+
+def _uid(item: Object) -> str:
+    return str(item["metadata"].get("uid", ""))
+
+
+def _version(item: Object) -> str:
+    return str(item["metadata"]["resourceVersion"])
+
+
+class MetadataCompleter:
+    """Makes whole objects of metadata.
+
+    The generation of an object counts the changes of its spec, so as long as that stays, what was
+    fetched stays good. The status is the one of that time: for objects whose status is our own.
+
+    Source: Kubernetes, API concepts, "Metadata-only fetches"; API conventions, "generation".
+    """
+
+    def __init__(self, client: ApiClient, path: str) -> None:
+        """path: of the collection, of a kind without namespaces."""
+        self._client = client
+        self._path = path
+        self._complete_objects: dict[str, Object] = {}  # by name
+
+    async def complete(self, item: Object) -> Object:
+        """Return the object whole, with the metadata given.
+
+        Raises what ApiClient.get does; NotFound when it has gone meanwhile.
+        """
+        if item.get("kind") != "PartialObjectMetadata":
+            return item  # from a server that sends objects whole
+        name = str(item["metadata"].get("name", ""))
+        known = self._complete_objects.get(name)
+        if known is not None and _spec_id(known) == _spec_id(item) != ("", ""):
+            return {**known, "metadata": item["metadata"]}
+        self._complete_objects[name] = whole = await self._client.get(f"{self._path}/{name}")
+        return whole
+
+    def forget(self, item: Object) -> None:
+        """Drop an object that was deleted."""
+        self._complete_objects.pop(str(item["metadata"].get("name", "")), None)
+
+
+def _spec_id(item: Object) -> tuple[str, str]:
+    """The UID and generation: equal while the spec is the same. Empty where there is none."""
+    metadata = item["metadata"]
+    generation = str(metadata.get("generation", ""))
+    return (str(metadata.get("uid", "")), generation) if generation else ("", "")
+
 
 log = get_logger("koord.kube")
 
@@ -53,7 +250,7 @@ class Reflector(Generic[T]):
         self._client = client
         self._watched = watched
         self._store = Store(watched.read, watched.name)
-        self._completion = Completion(client, watched.path) if watched.spec_only else None
+        self._completion = MetadataCompleter(client, watched.path) if watched.spec_only else None
         self.listing = False  # objects are half of the last list, half of this one, until SYNCED
         self._rejections: dict[str, str] = {}  # object -> why, as logged last
         self._protocol = ListWatch(watched, self, clock, draw=draw)
@@ -84,10 +281,12 @@ class Reflector(Generic[T]):
 
     def health(self) -> PartHealth:
         """Degraded while the server does not answer, or an object on it is not understood."""
-        if self._protocol.trouble:
-            return PartHealth(Status.DEGRADED, self._protocol.trouble, {"synced": self.synced})
+        if self._protocol.problem:
+            return PartHealth(
+                HealthStatus.DEGRADED, self._protocol.problem, {"synced": self.synced}
+            )
         if self._rejections:
-            return PartHealth(Status.DEGRADED, "; ".join(self._rejections.values()))
+            return PartHealth(HealthStatus.DEGRADED, "; ".join(self._rejections.values()))
         return OK
 
     async def run(self, stop: Stop) -> None:
@@ -122,9 +321,9 @@ class Reflector(Generic[T]):
 
     async def _read_all(
         self, query: Mapping[str, str], accept: str
-    ) -> tuple[str, dict[str, Reading[T]]]:
+    ) -> tuple[str, dict[str, DecodedItem[T]]]:
         """Return version and readings of a whole list, page by page: raw objects are large."""
-        version, listed = "", dict[str, Reading[T]]()
+        version, listed = "", dict[str, DecodedItem[T]]()
         path, size = self._watched.path, self._watched.page_size
         async for page in self._client.pages(path, query, size=size, accept=accept):
             version = page.resource_version
@@ -154,7 +353,9 @@ class Reflector(Generic[T]):
                 self._watched.on_change(change)
             except Exception:
                 # The copy must stay true for all its other readers.
-                log.exception("change.unhandled", watched=self._watched.name, object=change.key)
+                log.exception(
+                    "change.handler_failed", watched=self._watched.name, object=change.key
+                )
         if not self.listing:
             self._note_rejections()
 

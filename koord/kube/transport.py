@@ -1,29 +1,145 @@
-"""Requests to the API server over one pool of connections: bytes in, bytes out, all bounded."""
+"""HTTP requests to the API server over one pool of connections, with deadlines and bounds."""
 
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from types import MappingProxyType, SimpleNamespace
-from typing import NamedTuple
+from types import MappingProxyType, SimpleNamespace, TracebackType
+from typing import NamedTuple, Self
 from urllib.parse import urlencode
 
 import aiohttp
 from yarl import URL
 
-from koord.kube.access.config import ApiConfig
-from koord.kube.access.credentials import Credential, Credentials, credentials_of
-from koord.kube.access.tls import TlsContexts
-from koord.kube.answers import refusal
-from koord.kube.deadline import Deadline
-from koord.kube.errors import AnswerTooLarge, BadAnswer, KubeError, Unauthorized
-from koord.kube.neterrors import translated
+from koord.kube.credentials import ApiConfig, Credential, Credentials, credentials_of
+from koord.kube.errors import (
+    BadResponse,
+    KubeError,
+    ResponseTooLarge,
+    TimedOut,
+    TlsVerificationError,
+    Unauthorized,
+    Unreachable,
+)
+from koord.kube.responses import api_error_of
+from koord.kube.tls import TlsContexts
 from koord.util.clock import Clock
+from koord.util.flowcontrol import TokenBucket
 from koord.util.logs import get_logger
-from koord.util.tokenbucket import TokenBucket
+
+_NAME_THE_CA = (
+    "name the CA that signed it: certificate-authority in the kubeconfig, or --kubelet-ca-file for "
+    "a kubelet"
+)
+# What OpenSSL says about a certificate -> what a person can do about it.
+_HINTS = (
+    ("expired", "renew the server's certificate; if it is new, check this node's clock"),
+    ("not yet valid", "check this node's clock"),
+    (
+        "mismatch",
+        "connect by a name that is in it: tls-server-name in the kubeconfig, or "
+        "--kubelet-preferred-address-type for a kubelet",
+    ),
+    ("self-signed", _NAME_THE_CA),
+    ("issuer", _NAME_THE_CA),
+)
+_DEFAULT_HINT = "check the server's address and certificate"
+
+
+@contextmanager
+def translated(where: str) -> Iterator[None]:
+    """Raise Unreachable or NotTrusted in place of errors of the network, TLS and HTTP."""
+    try:
+        yield
+    except (aiohttp.ClientError, OSError, ValueError) as err:
+        if isinstance(err, TimeoutError):
+            raise  # of a Deadline around this
+        raise translation(err, where) from err
+
+
+def translation(error: Exception, where: str) -> Unreachable:
+    """The error to raise from one of the network, TLS or HTTP."""
+    cause = _tls_cause(error)
+    if cause is None:
+        return Unreachable(f"{where}: wanted an answer, found {_said(error)}")
+    return TlsVerificationError(f"{where}: wanted a trusted server, found {cause}; {_hint(cause)}")
+
+
+def _tls_cause(err: BaseException) -> str | None:
+    """The failure of TLS; None when it was not TLS."""
+    found: BaseException | None = err
+    while found is not None:
+        if isinstance(found, aiohttp.ClientConnectorCertificateError):
+            found = found.certificate_error  # it is an SSLError by name only
+        if isinstance(found, ssl.SSLCertVerificationError):
+            return found.verify_message or str(found)
+        if isinstance(found, ssl.SSLError):
+            return found.reason or str(found)
+        found = found.__cause__
+    return None
+
+
+def _hint(cause: str) -> str:
+    lower = cause.lower()
+    return next((hint for word, hint in _HINTS if word in lower), _DEFAULT_HINT)
+
+
+def _said(err: Exception) -> str:
+    return f"{type(err).__name__}: {err}" if str(err) else type(err).__name__
+
+
+class Deadline:
+    """Ends the block it surrounds when the phase that was entered last takes too long.
+
+    Raises:
+        TimedOut: from the block, with the name of that phase.
+    """
+
+    def __init__(self, clock: Clock, where: str) -> None:
+        self._clock = clock
+        self._where = where
+        self._scope = asyncio.timeout(None)
+        self._timer: asyncio.Future[None] | None = None  # no task: each watch event has one
+        self._phase, self._seconds = "", 0.0
+
+    def enter(self, phase: str, seconds: float) -> None:
+        """Begin a phase, which has so many seconds from now on. phase is what is waited for."""
+        self.pause()
+        self._phase, self._seconds = phase, seconds
+        self._timer = self._clock.timer(seconds)
+        self._timer.add_done_callback(self._expired)
+
+    def pause(self) -> None:
+        """Let the block take its time until the next phase."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _expired(self, timer: "asyncio.Future[None]") -> None:
+        if timer is self._timer:
+            self._scope.reschedule(asyncio.get_running_loop().time())
+
+    async def __aenter__(self) -> Self:
+        await self._scope.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.pause()
+        try:
+            await self._scope.__aexit__(kind, error, trace)
+        except TimeoutError as err:
+            raise TimedOut(self._where, self._phase, self._seconds) from err
+
 
 USER_AGENT = "koord"  # unless the daemon says its own
-MAX_REFUSAL_BYTES = 64 << 10
+MAX_ERROR_BYTES = 64 << 10
 WHOLE = "application/json"
 # Only metadata of objects, where the server can do that. Source: Kubernetes, API concepts,
 # "Metadata-only fetches".
@@ -79,7 +195,7 @@ class Traffic:
     received: int = 0  # bytes of body
 
 
-_Answer = tuple[aiohttp.ClientResponse, Deadline, Traffic]
+_Response = tuple[aiohttp.ClientResponse, Deadline, Traffic]
 
 
 class Transport:
@@ -141,7 +257,7 @@ class Transport:
             self._session = None
 
     @asynccontextmanager
-    async def _answer(self, call: Call) -> AsyncIterator[_Answer]:
+    async def _answer(self, call: Call) -> AsyncIterator[_Response]:
         """An answer that is no refusal. Sent twice if the server does not know our credentials."""
         async with AsyncExitStack() as stack:
             try:
@@ -152,7 +268,7 @@ class Transport:
             yield answer
 
     @asynccontextmanager
-    async def _accepted(self, call: Call) -> AsyncIterator[_Answer]:
+    async def _accepted(self, call: Call) -> AsyncIterator[_Response]:
         await self._turns.take()
         credential = await self._credentials.current()
         if call.check is not None:
@@ -209,7 +325,7 @@ class Transport:
         if response.status >= 400:
             deadline.pause()
             body = await self._reason(response, traffic)
-            raise refusal(response.status, response.headers, body, where=where)
+            raise api_error_of(response.status, response.headers, body, where=where)
         check_head(response.status, response.headers.get("Content-Encoding", ""), where)
 
     async def _reason(self, response: aiohttp.ClientResponse, traffic: Traffic) -> bytes:
@@ -219,7 +335,7 @@ class Transport:
             async with Deadline(self._clock, where) as deadline:
                 deadline.enter("the reason of a refusal", self._limits.reason)
                 with translated(where):
-                    return await _whole(response, MAX_REFUSAL_BYTES, traffic)
+                    return await _whole(response, MAX_ERROR_BYTES, traffic)
         except KubeError:
             return b""
 
@@ -245,7 +361,7 @@ class Transport:
         source, setting = self._config.source, self._config.unverified()
         if setting and not warned:
             log.warning(
-                "server.unverified",
+                "server.verification_disabled",
                 server=self._config.server,
                 source=source,
                 setting=setting,
@@ -257,14 +373,14 @@ class Transport:
 def check_head(status: int, encoding: str, where: str) -> None:
     """Raise BadAnswer unless an answer that is no refusal does what was asked, in plain bytes."""
     if not 200 <= status < 300:
-        raise BadAnswer(where, wanted="status 2xx", found=f"status {status}")
+        raise BadResponse(where, wanted="status 2xx", found=f"status {status}")
     if encoding not in ("", "identity"):
-        raise BadAnswer(where, wanted="plain bytes, as asked for", found=encoding)
+        raise BadResponse(where, wanted="plain bytes, as asked for", found=encoding)
 
 
-def too_large(where: str, limit: int) -> AnswerTooLarge:
+def too_large(where: str, limit: int) -> ResponseTooLarge:
     """The error for an answer of more bytes than the limit."""
-    return AnswerTooLarge(where, wanted=f"at most {limit} bytes", found="more")
+    return ResponseTooLarge(where, wanted=f"at most {limit} bytes", found="more")
 
 
 def _connector(limits: Limits) -> aiohttp.TCPConnector:

@@ -1,21 +1,96 @@
-"""Objects from files that people write: JSON, or YAML as Kubernetes reads it.
-
-PyYAML's own loader is not used: its C half crashes the process on deeply nested input and holds the
-interpreter lock for a whole document, aliases make it build more than was written, and it takes
-1:30 for 90. Everything is bounded: bytes, values, nesting; there are no aliases and no merge keys.
-"""
+"""JSON and YAML documents that people write, read and written as Kubernetes does."""
 
 import codecs
 import json
+import math
 import re
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from koord.util.errors import InvalidObject
-from koord.util.yamlscalars import YamlScalar, resolve, resolve_key
 
 if TYPE_CHECKING:
     import yaml
+
+
+YamlScalar = str | int | float | bool | None
+
+_MEANINGS: dict[YamlScalar, tuple[str, ...]] = {
+    True: ("y", "yes", "true", "on"),
+    False: ("n", "no", "false", "off"),
+    None: ("null", "~", ""),
+}
+_WORDS: dict[str, YamlScalar] = {
+    spelling: value
+    for value, words in _MEANINGS.items()
+    for word in words
+    for spelling in (word, word.capitalize(), word.upper())
+}
+_NOT_FINITE = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
+_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_INTEGER = re.compile(
+    r"(?P<sign>[-+]?)"
+    r"(0[xX](?P<hex>[0-9a-fA-F]+)|0[bB](?P<bin>[01]+)|0[oO]?(?P<oct>[0-7]+)"
+    r"|(?P<dec>0|[1-9][0-9]{0,19}))"
+)
+_BASES = {"hex": 16, "bin": 2, "oct": 8, "dec": 10}
+_EXACT = 2**53  # up to here a whole float is written by Go as the integer that it is
+
+
+def resolve(text: str) -> YamlScalar:
+    """Return the value of a scalar without quotes and tag; a text that is nothing else is itself.
+
+    Integers beyond 64 bits are floats, and beyond those texts. Dates stay texts.
+
+    Raises:
+        ValueError: it is an infinity or no number, which JSON cannot say.
+    """
+    if text in _WORDS:
+        return _WORDS[text]
+    if text[0] not in "+-.0123456789":
+        return text
+    if _NOT_FINITE.fullmatch(text):
+        raise ValueError(f"the number {text}")
+    plain = text if text[0] == "." else text.replace("_", "")
+    number: YamlScalar = _integer(plain)
+    if number is None and _FLOAT.fullmatch(plain):
+        number = _float(plain)
+    return text if number is None else number
+
+
+def resolve_key(text: str) -> str | None:
+    """Return the key that a plain scalar is in JSON; None: it is none.
+
+    A key of 1.5 is "1.5", yes is "true" and 0x1F is "31". Raises as resolve does.
+    """
+    found = resolve(text)
+    if isinstance(found, bool):
+        return str(found).lower()
+    if isinstance(found, int):
+        return str(found)
+    return None if found is None else text
+
+
+def _integer(text: str) -> int | None:
+    """The whole number of 64 bits; None: it is none."""
+    found = _INTEGER.fullmatch(text)
+    if found is None:
+        return None
+    base = next(base for base in _BASES if found[base])
+    number = int(found[base], _BASES[base])
+    most = 2**64 if not found["sign"] else 2**63 + (found["sign"] == "-")
+    if number >= most:
+        return None
+    return -number if found["sign"] == "-" else number
+
+
+def _float(text: str) -> float | int | None:
+    """The number, as an integer if it is one in JSON; None: it is too large."""
+    number = float(text)
+    if not math.isfinite(number):
+        return None
+    return int(number) if number.is_integer() and abs(number) <= _EXACT else number
+
 
 T = TypeVar("T")
 
@@ -429,3 +504,47 @@ def _refuse(found: str) -> NoReturn:
 
 
 _DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
+
+
+def to_yaml(value: object) -> str:
+    """Return the YAML of a JSON value. Texts that Kubernetes would take for more have quotes.
+
+    Raises:
+        ValueError: a number in it is not finite, which JSON cannot say.
+    """
+    import yaml
+
+    class Dumper(yaml.SafeDumper):
+        """Follows Kubernetes' rules of plain scalars, not PyYAML's, and makes no aliases."""
+
+        def ignore_aliases(self, data: object) -> bool:
+            return True
+
+    def text(dumper: Dumper, data: str) -> "yaml.Node":
+        style = None if _is_itself(data) else '"'
+        return dumper.represent_scalar("tag:yaml.org,2002:str", data, style=style)
+
+    def number(dumper: Dumper, data: float) -> "yaml.Node":
+        if not math.isfinite(data):
+            raise ValueError(f"the number {data}")
+        return dumper.represent_scalar("tag:yaml.org,2002:float", _decimal(data))
+
+    Dumper.add_representer(str, text)
+    Dumper.add_representer(float, number)
+    written: Any = yaml.dump(value, Dumper=Dumper, sort_keys=False, allow_unicode=False)
+    return str(written)
+
+
+def _is_itself(text: str) -> bool:
+    """Whether a text without quotes is read as this text."""
+    try:
+        return resolve(text) == text
+    except ValueError:
+        return False
+
+
+def _decimal(number: float) -> str:
+    """A float as YAML 1.1 has it: with a point, and a sign in the exponent."""
+    text = repr(number)
+    mantissa, e, exponent = text.partition("e")
+    return f"{mantissa}{'' if '.' in mantissa else '.0'}{e}{exponent}"

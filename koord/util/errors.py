@@ -3,7 +3,7 @@
 import errno
 import os
 
-LONGEST_ERROR = 1000  # characters of an error that is not of ours
+MAX_ERROR_LENGTH = 1000  # characters of an error that is not of ours
 
 
 class KoordError(Exception):
@@ -66,7 +66,7 @@ def error_text(error: BaseException) -> str:
         text = f"{type(error).__name__}: {text}" if text else repr(error)
     except Exception:  # of a class of a third party's
         return type(error).__name__
-    return _writable(text if len(text) <= LONGEST_ERROR else text[: LONGEST_ERROR - 1] + "…")
+    return _writable(text if len(text) <= MAX_ERROR_LENGTH else text[: MAX_ERROR_LENGTH - 1] + "…")
 
 
 def _short(found: object, limit: int = 120) -> str:

@@ -7,7 +7,7 @@ from enum import Enum
 from koord.util.errors import error_text
 
 
-class Status(Enum):
+class HealthStatus(Enum):
     """The status of a part, worst last."""
 
     OK = "ok"
@@ -19,12 +19,12 @@ class Status(Enum):
 class PartHealth:
     """State of one part, with the reason when it is not ok."""
 
-    status: Status
+    status: HealthStatus
     reason: str = ""
     detail: dict[str, object] = field(default_factory=dict)
 
 
-OK = PartHealth(Status.OK)
+OK = PartHealth(HealthStatus.OK)
 HealthCheck = Callable[[], PartHealth]
 HealthGroup = Callable[[], Mapping[str, PartHealth]]
 
@@ -71,10 +71,10 @@ class Health:
         return dict(sorted(parts.items()))
 
 
-def worst(parts: dict[str, PartHealth]) -> Status:
+def worst(parts: dict[str, PartHealth]) -> HealthStatus:
     """The worst status among the parts; ok when there are none."""
-    order = list(Status)
-    return max((part.status for part in parts.values()), key=order.index, default=Status.OK)
+    order = list(HealthStatus)
+    return max((part.status for part in parts.values()), key=order.index, default=HealthStatus.OK)
 
 
 def _ask(check: HealthCheck) -> PartHealth:
@@ -82,13 +82,13 @@ def _ask(check: HealthCheck) -> PartHealth:
         found = check()
         if isinstance(found, PartHealth):
             return found
-        return PartHealth(Status.UNHEALTHY, f"wanted a PartHealth, found {found!r:.80}")
+        return PartHealth(HealthStatus.UNHEALTHY, f"wanted a PartHealth, found {found!r:.80}")
     except Exception as err:  # a broken check is a finding, not a crash
-        return PartHealth(Status.UNHEALTHY, f"health check failed: {error_text(err)}")
+        return PartHealth(HealthStatus.UNHEALTHY, f"health check failed: {error_text(err)}")
 
 
 def _ask_group(name: str, group: HealthGroup) -> dict[str, PartHealth]:
     try:
         return {f"{name} {part}": health for part, health in group().items()}
     except Exception as err:  # as above
-        return {name: PartHealth(Status.UNHEALTHY, f"health check failed: {error_text(err)}")}
+        return {name: PartHealth(HealthStatus.UNHEALTHY, f"health check failed: {error_text(err)}")}

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TextIO, cast
 
 from koord.util.clock import Clock
 from koord.util.errors import OptionError
-from koord.util.nearest import nearest
-from koord.util.printable import printable, printable_json
+from koord.util.text import nearest, printable, printable_json
 
 if "rich" not in sys.modules:
     # structlog imports rich when it is installed, for tracebacks that we do not use: 3 MiB.
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 LogFormat = Literal["json", "console"]
 LEVELS = ("debug", "info", "warning", "error", "critical")
 SHARED = "koord"  # first part of the names of loggers that all daemons have
-MOST_ONCE = 256  # values of the fact `once` that are remembered
+MAX_ONCE = 256  # values of the fact `once` that are remembered
 _BLOCKS = ("exception", "stack")  # facts that the console shows as lines of their own
 _COLOR = re.compile(r"(\x1b\[[0-9;]*m)")
 _NUMBERS = {name: logging.getLevelNamesMapping()[name.upper()] for name in LEVELS} | {
@@ -116,7 +115,7 @@ class _Once:
             return event
         if key in self._seen:
             raise structlog.DropEvent
-        if len(self._seen) >= MOST_ONCE:
+        if len(self._seen) >= MAX_ONCE:
             del self._seen[next(iter(self._seen))]
         self._seen[key] = None
         return event
@@ -256,7 +255,7 @@ class _LibraryLogs(logging.Handler):
         write("library.message", library=record.name, message=record.getMessage(), exc_info=error)
 
 
-def take_library_logs(clock: Clock) -> None:
+def redirect_library_logs(clock: Clock) -> None:
     """Have libraries that use Python's own logging write to our log. Called once, at the start."""
     logging.getLogger().addHandler(_LibraryLogs(clock))
 

@@ -1,7 +1,7 @@
-"""The stop signal that every long-running coroutine watches."""
+"""The stop signal of coroutines, and waits that end early."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Coroutine
 from typing import TypeVar
 
 from koord.util.clock import Clock, finish
@@ -83,3 +83,39 @@ class Stop:
             turn = max(turn + (not early), int(elapsed / interval) + 1)
             if await self.sleep(start + turn * interval - self._clock.monotonic(), wake):
                 return
+
+
+class Alarm:
+    """Wakes the one coroutine that waits for it, now or when it waits next."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    def set(self) -> None:
+        """Wake the waiting coroutine. Returns at once; call it on the event loop."""
+        self._event.set()
+
+    async def wait(self, stop: Stop, seconds: float) -> bool:
+        """Return after so many seconds, at stop, or as soon as the alarm is set.
+
+        True: it was set; it is not any more.
+        """
+        if seconds > 0 and not self._event.is_set():
+            await stop.sleep(seconds, wake=self._event)
+        was_set = self._event.is_set()
+        self._event.clear()
+        return was_set
+
+
+async def first_completed(*waits: Awaitable[object]) -> None:
+    """Return when one of them is done, without its result.
+
+    Coroutines that are not done by then are cancelled; tasks and futures go on.
+    """
+    own = [asyncio.ensure_future(wait) for wait in waits if isinstance(wait, Coroutine)]
+    others = [wait for wait in waits if isinstance(wait, asyncio.Future)]
+    try:
+        await asyncio.wait([*own, *others], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in own:
+            wait.cancel()

@@ -1,13 +1,9 @@
-"""Time that a computation may take: loops over what others wrote look at it, and end it in time.
-
-Not a limit of each step, but of all of them together. Code that takes long for other reasons does
-not look, and goes on.
-"""
+"""Time budgets of computations, and work in slices that leaves the event loop free."""
 
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar, Token
 from typing import TypeVar
@@ -16,7 +12,7 @@ from koord.util.errors import KoordError
 
 T = TypeVar("T")
 
-FEW = 16  # items that are gone through without a look at the time
+UNCHECKED_ITEMS = 16  # items that are gone through without a look at the time
 
 _BUDGET: ContextVar["TimeBudget | None"] = ContextVar("time_budget", default=None)
 
@@ -90,7 +86,7 @@ def in_time(items: Collection[T]) -> Iterable[T]:
     Going through them raises OutOfTime where the time is over.
     """
     budget = _BUDGET.get()
-    if budget is None or len(items) <= FEW:
+    if budget is None or len(items) <= UNCHECKED_ITEMS:
         return items
     return _checked(items, budget)
 
@@ -102,13 +98,13 @@ def check_time() -> None:
         budget.check()
 
 
-def time_is_over() -> bool:
+def is_time_over() -> bool:
     """Whether the computation that runs had better end with what it has."""
     budget = _BUDGET.get()
     return budget is not None and budget.is_over
 
 
-def unbilled() -> AbstractContextManager[None]:
+def exempt() -> AbstractContextManager[None]:
     """Return a block that the computation that runs does not pay for: others cause its work."""
     budget = _BUDGET.get()
     if budget is None or not budget.counts_here:
@@ -116,14 +112,59 @@ def unbilled() -> AbstractContextManager[None]:
     return budget.paused()
 
 
-async def rest() -> None:
+async def remaining_time() -> None:
     """Let others on the event loop run; the computation that runs does not pay for it."""
-    with unbilled():
+    with exempt():
         await asyncio.sleep(0)
 
 
 def _checked(items: Iterable[T], budget: TimeBudget) -> Iterator[T]:
     for number, item in enumerate(items):
-        if number % FEW == 0:
+        if number % UNCHECKED_ITEMS == 0:
             budget.check()
         yield item
+
+
+SLICE = 100  # items without a pause
+TURN = 0.004  # seconds without a pause
+
+real_seconds = time.perf_counter  # the one source of real time here; tests put in another
+
+
+class Turn:
+    """The time that one coroutine has held the event loop, bounded."""
+
+    def __init__(self, seconds: float = TURN) -> None:
+        self._seconds = seconds
+        self.begin()
+
+    def begin(self) -> None:
+        """Others have just had the loop."""
+        self._ends = real_seconds() + self._seconds
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it is others' turn."""
+        return real_seconds() >= self._ends
+
+    async def yield_if_over(self) -> None:
+        """Let others run, if it is their turn."""
+        if self.is_over:
+            await self.end()
+
+    async def end(self) -> None:
+        """Let others run, and begin again."""
+        await asyncio.sleep(0)
+        self.begin()
+
+
+async def in_slices(items: Iterable[T], size: int = SLICE, turn: float = TURN) -> AsyncIterator[T]:
+    """Yield all, letting others run after every so many items or seconds: a cluster has 10^5 pods.
+
+    How much is to be done about one item differs by a factor of a thousand.
+    """
+    held = Turn(turn)
+    for number, item in enumerate(items, 1):
+        yield item
+        if number % size == 0 or held.is_over:
+            await held.end()

@@ -1,49 +1,107 @@
-"""Plays a configuration on a record: its profiles at the recorded times, on a simulated cluster.
-
-Plugins run as if they evicted, so that they remember what they have done; but the evict plugin of
-each profile is one that only writes down, and there is no API server.
-"""
+"""Play a configuration on a record: its profiles at the recorded times, on a simulated cluster."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
+from koord.api.labelselector import LabelSelector
 from koord.cluster.facts import ClusterNode, ClusterPod
+from koord.cluster.kinds import UsageReport
 from koord.util.errors import InvalidObject, KoordError
 from koord.util.simulatedclock import SimulatedClock
-from koord_descheduler.backtest.hot import HotRule, HotTime
-from koord_descheduler.backtest.recordfile import RecordReader
-from koord_descheduler.backtest.simulation import SimulatedCluster
-from koord_descheduler.backtest.ticks import (
+from koord_descheduler.backtest.records import (
     Eviction,
     Header,
+    RecordReader,
     Tick,
     TickDecoder,
     read_header,
     summary_of,
 )
-from koord_descheduler.config.configuration import Configuration
-from koord_descheduler.config.points import Point
-from koord_descheduler.framework.configured import profile_settings
+from koord_descheduler.backtest.simulation import SimulatedCluster
+from koord_descheduler.config.configuration import Configuration, Point
+from koord_descheduler.config.pluginargs import HotThresholds
 from koord_descheduler.framework.cycle import Descheduler
-from koord_descheduler.framework.handle import Services
+from koord_descheduler.framework.evictor import EvictionLimiter
+from koord_descheduler.framework.handle import Migration, Services
 from koord_descheduler.framework.interfaces import EvictOptions, EvictPlugin
-from koord_descheduler.framework.limiter import EvictionLimiter
-from koord_descheduler.framework.migrations import Migration
-from koord_descheduler.framework.profile import ProfilePlugins, build_profile
-from koord_descheduler.framework.registry import PluginRegistry
-from koord_descheduler.ledger.ledger import Ledger
-from koord_descheduler.ledger.metrics import LedgerMetrics
-from koord_descheduler.planning.offline import offline_services
+from koord_descheduler.framework.profile import (
+    PluginRegistry,
+    ProfilePlugins,
+    build_profile,
+    profile_settings,
+)
+from koord_descheduler.ledger.ledger import Ledger, LedgerMetrics
+from koord_descheduler.planning.plan import offline_services
+
+MAX_REPORT_AGE = 180.0  # seconds for which a report counts; as LowNodeLoad has it
+
+
+@dataclass(frozen=True, slots=True)
+class HotRule:
+    """Thresholds of some nodes, in percent of allocatable by name of the resource."""
+
+    thresholds: Mapping[str, float]
+    node_selector: LabelSelector | None = None  # None: all nodes
+
+    def is_for(self, node: ClusterNode) -> bool:
+        """Whether the node is one of those."""
+        return self.node_selector is None or self.node_selector.matches(node.labels)
+
+
+def hot_rules(configuration: Configuration) -> tuple[HotRule, ...]:
+    """The high thresholds of all pools; those that are distances from a mean are left out."""
+    return tuple(
+        HotRule(thresholds, selector)
+        for profile in configuration.profiles
+        for args in profile.args.values()
+        if isinstance(args, HotThresholds)
+        for thresholds, selector in args.hot_thresholds()
+    )
+
+
+class HotTime:
+    """Adds up the time in which nodes were hot. Times are Unix seconds."""
+
+    def __init__(self, rules: Sequence[HotRule]) -> None:
+        """The first rule that is for a node counts."""
+        self.seconds = 0.0
+        self._rules = rules
+        self._hot_since: dict[str, float] = {}  # nodes that are hot, by the last report
+
+    def note(self, node: ClusterNode, report: UsageReport, now: float) -> None:
+        """Take over a report that came now."""
+        since = self._hot_since.pop(node.name, None)
+        if since is not None:
+            self.seconds += min(now - since, MAX_REPORT_AGE)
+        if self._is_hot(node, report):
+            self._hot_since[node.name] = now
+
+    def end(self, now: float) -> None:
+        """Count what is hot until now."""
+        self.seconds += sum(min(now - at, MAX_REPORT_AGE) for at in self._hot_since.values())
+        self._hot_since.clear()
+
+    def _is_hot(self, node: ClusterNode, report: UsageReport) -> bool:
+        rule = next((one for one in self._rules if one.is_for(node)), None)
+        if rule is None or report.usage is None:
+            return False
+        used = {"cpu": report.usage.cores * 1000, "memory": report.usage.memory_bytes}
+        return any(
+            used[name] * 100 > rule.thresholds.get(name, float("inf")) * room
+            for name, room in node.allocatable
+            if name in used
+        )
+
 
 EVICTOR = "ReplayEvictor"
 MIGRATED_WITHIN = 600.0  # seconds; then a pod that is still there stays
 OBSERVED_EVERY = 10.0  # seconds; as the ledger at work
-PATIENCE = 60.0  # real seconds for one cycle
-MOST_ERRORS = 20
+CYCLE_TIMEOUT = 60.0  # real seconds for one cycle
+MAX_ERRORS = 20
 
 
 class CycleStuck(KoordError):
@@ -51,7 +109,7 @@ class CycleStuck(KoordError):
 
 
 @dataclass(frozen=True, slots=True)
-class Survey:
+class RecordSummary:
     """What a record is about, from a first look at it. Times are Unix seconds."""
 
     header: Header
@@ -78,13 +136,13 @@ class PlayedEviction:
 class Replay:
     """What became of a cluster under a configuration."""
 
-    survey: Survey
+    survey: RecordSummary
     evictions: list[PlayedEviction] = field(default_factory=list)
     cycles: int = 0
     nodes: int = 0  # at the end
     hot_recorded: float = 0.0  # node-seconds above a high threshold, as recorded
     hot_played: float = 0.0  # the same as it would have been
-    homeless: tuple[str, ...] = ()  # pods that fitted nowhere in the end
+    unplaced: tuple[str, ...] = ()  # pods that fitted nowhere in the end
     errors: list[str] = field(default_factory=list)  # of plugins, the first ones
     damage: str = ""  # as Survey
 
@@ -94,7 +152,7 @@ class Replay:
         return max(self.survey.ended - self.survey.began, 0.0) / 3600
 
 
-def survey(path: Path) -> Survey:
+def summarize(path: Path) -> RecordSummary:
     """Look through a record.
 
     Raises:
@@ -120,12 +178,12 @@ def survey(path: Path) -> Survey:
         found_text = reader.damage or "an empty one"
         raise InvalidObject(str(path), wanted="a record of a cluster", found=found_text)
     evictions.sort(key=lambda one: one.at)
-    return Survey(header, times[0], times[-1], tuple(evictions), reader.damage)
+    return RecordSummary(header, times[0], times[-1], tuple(evictions), reader.damage)
 
 
 async def play(
     path: Path,
-    found: Survey,
+    found: RecordSummary,
     configuration: Configuration,
     registry: PluginRegistry,
     rules: Sequence[HotRule],
@@ -162,7 +220,7 @@ class ReplayEvictor(EvictPlugin):
 
 class _Player:
     def __init__(
-        self, found: Survey, configuration: Configuration, rules: Sequence[HotRule]
+        self, found: RecordSummary, configuration: Configuration, rules: Sequence[HotRule]
     ) -> None:
         self.replay = Replay(found)
         self._configuration = configuration
@@ -240,7 +298,7 @@ class _Player:
         self.replay.hot_recorded = self._recorded_hot.seconds
         self.replay.hot_played = self._played_hot.seconds
         self.replay.nodes = len(self._simulated.state.nodes())
-        self.replay.homeless = tuple(self._simulated.homeless())
+        self.replay.unplaced = tuple(self._simulated.unplaced())
         self.replay.damage = reader.damage
 
     def _take(self, tick: Tick) -> None:
@@ -281,15 +339,15 @@ class _Player:
         replay, now = self.replay, self._clock.wall()
         self._evicted.clear()
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(CYCLE_TIMEOUT):
                 result = await self._cycles.run_once()
         except TimeoutError:
             raise CycleStuck(
-                f"the cycle at {now:.0f} s: wanted it within {PATIENCE:g} s, found it at work "
+                f"the cycle at {now:.0f} s: wanted it within {CYCLE_TIMEOUT:g} s, found it at work "
                 "still; disable a plugin that waits"
             ) from None
         replay.cycles += 1
-        replay.errors += result.errors[: MOST_ERRORS - len(replay.errors)]
+        replay.errors += result.errors[: MAX_ERRORS - len(replay.errors)]
         for pod, options in self._evicted:
             target = self._simulated.evict(pod.key, now)
             is_recorded = pod.uid in self._simulated.followed
@@ -313,7 +371,7 @@ class _Player:
         return self._simulated.state.nodes()
 
 
-def _first_cycle(found: Survey, interval: float) -> float:
+def _first_cycle(found: RecordSummary, interval: float) -> float:
     """When the first cycle is due: at the pace at which the record has evictions."""
     if not found.evictions:
         return found.began + interval

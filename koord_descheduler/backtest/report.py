@@ -7,12 +7,12 @@ from typing import Any
 
 from rich.console import RenderableType
 
-from koord.component.tables import Name, figure, heading, pairs, prose, table
+from koord.component.terminal import Name, figure, heading, pairs, prose, table
 from koord_descheduler.backtest.player import Replay
 
-MOST_SHOWN = 40  # evictions in a table
+MAX_SHOWN = 40  # evictions in a table
 
-_Json = Mapping[str, Any]
+_Report = Mapping[str, Any]
 
 
 def replay_report(replay: Replay) -> dict[str, Any]:
@@ -50,13 +50,13 @@ def replay_report(replay: Replay) -> dict[str, Any]:
             }
             for one in replay.evictions
         ],
-        "fitNowhere": list(replay.homeless),
+        "fitNowhere": list(replay.unplaced),
         "errors": list(replay.errors),
         "damage": replay.damage or found.damage,
     }
 
 
-def replay_view(report: _Json) -> Iterator[RenderableType]:
+def replay_view(report: _Report) -> Iterator[RenderableType]:
     """The lines of a report."""
     evictions, hot = report["evictions"], report["hotNodeMinutes"]
     yield heading(
@@ -85,9 +85,9 @@ def replay_view(report: _Json) -> Iterator[RenderableType]:
         yield _evicted(report["evicted"])
 
 
-def _evicted(found: list[_Json]) -> RenderableType:
+def _evicted(found: list[_Report]) -> RenderableType:
     rows = table("<AT", "POD", "FROM", "TO", "<BY", "WHY")
-    for one in found[:MOST_SHOWN]:
+    for one in found[:MAX_SHOWN]:
         target = "as recorded" if one["recorded"] else one["target"] or "nowhere"
         rows.add_row(
             figure(one["at"]),
@@ -97,8 +97,8 @@ def _evicted(found: list[_Json]) -> RenderableType:
             figure(one["plugin"]),
             prose(one["reason"]),
         )
-    if len(found) > MOST_SHOWN:
-        more = f"and {len(found) - MOST_SHOWN} more; --output json has them all"
+    if len(found) > MAX_SHOWN:
+        more = f"and {len(found) - MAX_SHOWN} more; --output json has them all"
         rows.add_row(figure(""), prose(more))
     return rows
 

@@ -18,27 +18,26 @@ from dataclasses import dataclass, replace
 import numpy as np
 from msgspec.structs import replace as replaced
 
-from koord.cluster import decoding
-from koord.cluster.decoding import UsageReport
-from koord.cluster.facts import ClusterPod
+from koord.cluster import kinds
+from koord.cluster.facts import ClusterPod, ReportedAggregate, ReportedPodUsage, ReportedUsage
+from koord.cluster.kinds import UsageReport
 from koord.cluster.predicates.fits import fits
 from koord.cluster.state import ClusterState
-from koord.cluster.usage import AggregatedUsage, PodMetric, Usage
-from koord_descheduler.backtest.ticks import Change, Eviction, Tick
+from koord_descheduler.backtest.records import Change, Eviction, Tick
 from koord_descheduler.ledger.entries import WorkloadRef, workload_of
 
 REPLACED_WITHIN = 600.0  # seconds; a pod without replacement by then has none: the workload shrank
 LEAVES_WITHIN = 1800.0  # seconds; what leaves later after an eviction does so for another reason
-NOTHING = Usage(0.0, 0.0)
+NOTHING = ReportedUsage(0.0, 0.0)
 
 
 @dataclass(slots=True)
-class Elsewhere:
+class MovedPod:
     """A pod that is not where the record has it."""
 
     pod: ClusterPod  # as it is here; node "": it fits nowhere
     workload: WorkloadRef
-    metric: PodMetric  # the last one in the record
+    metric: ReportedPodUsage  # the last one in the record
     recorded: str = ""  # key of the pod in the record that it stands for; "": none at the moment
     home: str = ""  # the node of that one
     alone_since: float = 0.0  # Unix seconds; since when it stands for none
@@ -57,12 +56,14 @@ class SimulatedCluster:
         self._recorded = recorded
         self._window = window
         self._uids: dict[str, str] = {}  # of the pods in the record, by key
-        self._elsewhere: dict[str, Elsewhere] = {}  # by key of the pod as it is here
-        self._standing_for: dict[str, Elsewhere] = {}  # by key of the pod in the record
+        self._elsewhere: dict[str, MovedPod] = {}  # by key of the pod as it is here
+        self._standing_for: dict[str, MovedPod] = {}  # by key of the pod in the record
         self._leaving: dict[
             str, str
         ] = {}  # nodes of pods that shut down in the record only, by key
-        self._load: dict[str, Usage] = {}  # of nodes, with what has come and gone since the report
+        self._load: dict[
+            str, ReportedUsage
+        ] = {}  # of nodes, with what has come and gone since the report
         self._moves = 0
 
     @property
@@ -70,18 +71,18 @@ class SimulatedCluster:
         """Pods that are not where the record has them."""
         return len(self._elsewhere)
 
-    def homeless(self) -> list[str]:
+    def unplaced(self) -> list[str]:
         """Pods that fit nowhere, by namespace/name."""
         return [key for key, one in self._elsewhere.items() if not one.pod.node]
 
     def take(self, tick: Tick) -> list[UsageReport]:
         """Take over a moment of the record; return its reports as they are here."""
         for change in tick.changes:
-            if change.kind is decoding.POD:
+            if change.kind is kinds.POD:
                 self._take_pod(change, tick.at)
             elif change.item is None:
                 self.state.remove(change.kind, change.key)
-                if change.kind is decoding.NODE:
+                if change.kind is kinds.NODE:
                     self._load.pop(change.key, None)
             else:
                 self.state.put(change.kind, change.item)
@@ -127,7 +128,7 @@ class SimulatedCluster:
         if one is None and is_new:
             one = self._adopted(pod)
         if one is None:
-            self.state.put(decoding.POD, pod)
+            self.state.put(kinds.POD, pod)
             return
         one.home = pod.node
         if one.pod.key == change.key and one.pod.uid.partition("~")[0] == pod.uid:
@@ -136,7 +137,7 @@ class SimulatedCluster:
                 pod, uid=mine.uid, node=mine.node, created=mine.created, started=mine.started
             )
             if one.pod.node:
-                self.state.put(decoding.POD, one.pod)
+                self.state.put(kinds.POD, one.pod)
 
     def _leaves(self, key: str, uid: str, now: float) -> None:
         """A pod of the record is gone."""
@@ -148,7 +149,7 @@ class SimulatedCluster:
         elif (one := self._standing_for.pop(key, None)) is not None:
             self._forget(one)
         else:
-            self.state.remove(decoding.POD, key)
+            self.state.remove(kinds.POD, key)
 
     def _is_only_recorded(self, uid: str, now: float) -> bool:
         """Whether a pod leaves because the record evicts it, which did not happen here."""
@@ -169,10 +170,10 @@ class SimulatedCluster:
             one = self._elsewhere[key] = self._here(pod)
         one.recorded, one.home, one.alone_since = "", "", now
 
-    def _here(self, pod: ClusterPod) -> Elsewhere:
-        return Elsewhere(pod, workload_of(pod, self.state.workloads), self._metric_of(pod))
+    def _here(self, pod: ClusterPod) -> MovedPod:
+        return MovedPod(pod, workload_of(pod, self.state.workloads), self._metric_of(pod))
 
-    def _adopted(self, pod: ClusterPod) -> Elsewhere | None:
+    def _adopted(self, pod: ClusterPod) -> MovedPod | None:
         """The pod here that a new one in the record is the replacement of; None: of none."""
         alone = [one for one in self._elsewhere.values() if not one.recorded]
         if not alone:
@@ -193,28 +194,28 @@ class SimulatedCluster:
             elif not one.pod.node:
                 self._place(one, one.pod, "")
 
-    def _forget(self, one: Elsewhere) -> None:
+    def _forget(self, one: MovedPod) -> None:
         self._elsewhere.pop(one.pod.key, None)
         self._standing_for.pop(one.recorded, None)
         if one.pod.node:
-            self.state.remove(decoding.POD, one.pod.key)
+            self.state.remove(kinds.POD, one.pod.key)
             self._shift(one.pod.node, one.metric.usage, -1)
 
-    def _place(self, one: Elsewhere, pod: ClusterPod, leaves: str) -> None:
+    def _place(self, one: MovedPod, pod: ClusterPod, leaves: str) -> None:
         """Move a pod to the node that fits and has the lowest load then; not to the one it leaves.
 
         A load is the larger one of the shares of cpu and memory.
         """
-        self.state.remove(decoding.POD, pod.key)
+        self.state.remove(kinds.POD, pod.key)
         if leaves:
             self._shift(leaves, one.metric.usage, -1)
         target = self._target(pod, one.metric.usage, leaves)
         one.pod = replaced(pod, node=target)
         if target:
-            self.state.put(decoding.POD, one.pod)
+            self.state.put(kinds.POD, one.pod)
             self._shift(target, one.metric.usage, 1)
 
-    def _target(self, pod: ClusterPod, usage: Usage, leaves: str) -> str:
+    def _target(self, pod: ClusterPod, usage: ReportedUsage, leaves: str) -> str:
         view = self.state.view()
         loads = []
         for row in np.flatnonzero(fits(replaced(pod, node=""), view).mask).tolist():
@@ -228,15 +229,15 @@ class SimulatedCluster:
             loads.append((max(cpu, memory), node.name))
         return min(loads)[1] if loads else ""
 
-    def _metric_of(self, pod: ClusterPod) -> PodMetric:
+    def _metric_of(self, pod: ClusterPod) -> ReportedPodUsage:
         """The usage of a pod by the last report of its node."""
         report = self.state.reports.get(pod.node)
         for metric in report.pods if report is not None else ():
             if (metric.namespace, metric.name) == (pod.namespace, pod.name):
                 return metric
-        return PodMetric(name=pod.name, namespace=pod.namespace, usage=NOTHING)
+        return ReportedPodUsage(name=pod.name, namespace=pod.namespace, usage=NOTHING)
 
-    def _shift(self, node: str, usage: Usage, sign: int) -> None:
+    def _shift(self, node: str, usage: ReportedUsage, sign: int) -> None:
         load = self._load.get(node)
         if load is not None:
             self._load[node] = _plus(load, usage, sign)
@@ -244,14 +245,14 @@ class SimulatedCluster:
     def _take_report(self, report: UsageReport) -> UsageReport:
         """The report as it is here; it becomes the state's."""
         found = self._moved(report) if self._elsewhere else report
-        self.state.put(decoding.NODE_METRIC, found)
+        self.state.put(kinds.NODE_METRIC, found)
         if found.usage is not None:
             self._load[found.node] = found.usage
         return found
 
     def _moved(self, report: UsageReport) -> UsageReport:
         """The report without those who have left, and with those who have come or stayed."""
-        pods: list[PodMetric] = []
+        pods: list[ReportedPodUsage] = []
         cores = memory = 0.0
         is_changed = False
         for metric in report.pods:
@@ -273,7 +274,7 @@ class SimulatedCluster:
                 memory += one.metric.usage.memory_bytes
         if not is_changed:
             return report
-        by = Usage(cores, memory)
+        by = ReportedUsage(cores, memory)
         return replace(
             report,
             usage=_shifted(report.usage, by),
@@ -282,9 +283,9 @@ class SimulatedCluster:
         )
 
 
-def _window(window: AggregatedUsage, by: Usage) -> AggregatedUsage:
+def _window(window: ReportedAggregate, by: ReportedUsage) -> ReportedAggregate:
     """The same shift for each figure: that of a mean."""
-    return AggregatedUsage(
+    return ReportedAggregate(
         window.duration,
         *(
             _shifted(one, by)
@@ -293,13 +294,13 @@ def _window(window: AggregatedUsage, by: Usage) -> AggregatedUsage:
     )
 
 
-def _shifted(usage: Usage | None, by: Usage) -> Usage | None:
+def _shifted(usage: ReportedUsage | None, by: ReportedUsage) -> ReportedUsage | None:
     return None if usage is None else _plus(usage, by, 1)
 
 
-def _plus(usage: Usage, by: Usage, sign: int) -> Usage:
+def _plus(usage: ReportedUsage, by: ReportedUsage, sign: int) -> ReportedUsage:
     """Never below nothing."""
-    return Usage(
+    return ReportedUsage(
         max(usage.cores + sign * by.cores, 0.0),
         max(usage.memory_bytes + sign * by.memory_bytes, 0.0),
     )

@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 
-from koord.component.http.families import FamilyRules
+from koord.component.metrics import FamilyRules
 from koord.component.plugins.discovery import discover
 from koord.controlplane.process import Process, run_process
 from koord_descheduler import NAME, PREFIX
 from koord_descheduler.daemon.run import PROGRAM, run_daemon
 from koord_descheduler.daemon.settings import Settings, load_settings
-from koord_descheduler.framework.metrics import UNSUFFIXED_COUNTERS
+from koord_descheduler.framework.evictor import UNSUFFIXED_COUNTERS
 
 _COMMANDS = f"""
 Commands beside the daemon, each with its own --help:

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from typing import Any, Literal
 from urllib.parse import urlencode
 
-from koord.component.tables import show
-from koord.controlplane.asking import AskOptions, add_options, ask
-from koord.controlplane.commands import command_parser, run_command, say
+from koord.component.terminal import show
+from koord.controlplane.commands import command_parser, print_message, run_command
+from koord.controlplane.query_client import QueryOptions, add_options, query
 from koord_descheduler.config.v1alpha2 import DEFAULT_PORT
 from koord_descheduler.planning.show import explanation_view
 
@@ -22,7 +22,7 @@ container no further option is needed:
 With Koordinator's own manifests the namespace is koordinator-system."""
 
 
-class ExplainOptions(AskOptions):
+class ExplainOptions(QueryOptions):
     """The options of a command line."""
 
     name: str
@@ -39,7 +39,7 @@ def _explain(options: ExplainOptions) -> None:
     found = _ask(options)
     if not found["leader"]:
         wanted = "ask the holder of the Lease, or all replicas"
-        say(
+        print_message(
             NAME,
             f"the replica at {options.address} is not the leader: it decides nothing; {wanted}",
         )
@@ -48,7 +48,7 @@ def _explain(options: ExplainOptions) -> None:
 
 def _ask(options: ExplainOptions) -> dict[str, Any]:
     kind = "pod" if "/" in options.name else "node"
-    return ask(options, f"/explain?{urlencode({kind: options.name})}", "Explanation")
+    return query(options, f"/explain?{urlencode({kind: options.name})}", "Explanation")
 
 
 def parser() -> argparse.ArgumentParser:

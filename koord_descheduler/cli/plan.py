@@ -6,26 +6,36 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
-from koord.cluster.dump import Dump
-from koord.cluster.dumpfiles import read_dump
+from koord.cluster.dump import Dump, read_dump
 from koord.cluster.state import ClusterState
 from koord.component.config.document import read_config
-from koord.component.tables import show
-from koord.controlplane.commands import NOW_HELP, command_parser, run_command, say, time_option
-from koord.controlplane.dumpreport import time_of
-from koord.controlplane.livecluster import find_cluster, read_cluster
+from koord.component.terminal import show
+from koord.controlplane.commands import (
+    NOW_HELP,
+    command_parser,
+    print_message,
+    run_command,
+    time_of,
+    time_option,
+)
+from koord.controlplane.offline import find_cluster, read_cluster
 from koord.util.clock import SystemClock
 from koord.util.errors import KoordError, OptionError
-from koord_descheduler.cli.command import installed_plugins, percents
 from koord_descheduler.config.configuration import Configuration
-from koord_descheduler.config.read import ReadConfig, config_parser, parse_configuration
-from koord_descheduler.framework.configured import known_plugins
-from koord_descheduler.framework.registry import PluginRegistry
-from koord_descheduler.planning.offline import offline_services
-from koord_descheduler.planning.plan import Plan, make_plan
+from koord_descheduler.config.file import ReadConfig, config_parser, parse_configuration
+from koord_descheduler.framework.profile import PluginRegistry, known_plugins
+from koord_descheduler.planning.plan import (
+    DEFAULT_HIGH_THRESHOLDS,
+    DEFAULT_LOW_THRESHOLDS,
+    Plan,
+    default_plan_configuration,
+    installed_plugins,
+    make_plan,
+    offline_services,
+    percents,
+)
 from koord_descheduler.planning.report import plan_report
 from koord_descheduler.planning.show import plan_view
-from koord_descheduler.planning.usual import HIGH, LOW, usual_configuration
 
 NAME = "koord-descheduler plan"
 
@@ -83,7 +93,7 @@ async def _live_plan(
 ) -> Plan:
     kubeconfig = options.kubeconfig or configuration.client_connection.kubeconfig
     config = find_cluster(kubeconfig)
-    cluster = await read_cluster(config, NAME, lambda text: say(NAME, f"warning: {text}"))
+    cluster = await read_cluster(config, NAME, lambda text: print_message(NAME, f"warning: {text}"))
     return await _plan(options, configuration, registry, cluster, SystemClock().wall())
 
 
@@ -112,8 +122,10 @@ async def _plan(
 def _configuration(options: PlanOptions, registry: PluginRegistry) -> Configuration:
     known = known_plugins(registry)
     if options.config is None:
-        low, high = options.low or LOW, options.high or HIGH
-        read = parse_configuration(usual_configuration(low, high), Path("--low and --high"), known)
+        low, high = options.low or DEFAULT_LOW_THRESHOLDS, options.high or DEFAULT_HIGH_THRESHOLDS
+        read = parse_configuration(
+            default_plan_configuration(low, high), Path("--low and --high"), known
+        )
     elif options.low or options.high:
         raise OptionError("--low, --high", str(options.config), "set thresholds in the file")
     else:
@@ -124,7 +136,7 @@ def _configuration(options: PlanOptions, registry: PluginRegistry) -> Configurat
 
 def _warn(read: ReadConfig) -> None:
     for fault in read.warnings:
-        say(NAME, f"warning: {fault}")
+        print_message(NAME, f"warning: {fault}")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -134,8 +146,13 @@ def parser() -> argparse.ArgumentParser:
     add("--from", dest="source", type=Path, metavar="DUMP", help=_SOURCE_HELP)
     add("--kubeconfig", metavar="FILE", help="of the live cluster; by default as kubectl finds it")
     add("--config", type=Path, metavar="FILE", help=_CONFIG_HELP)
-    add("--low", type=percents, metavar="CPU,MEMORY", help=_low_help("low", LOW))
-    add("--high", type=percents, metavar="CPU,MEMORY", help=_low_help("high", HIGH))
+    add("--low", type=percents, metavar="CPU,MEMORY", help=_low_help("low", DEFAULT_LOW_THRESHOLDS))
+    add(
+        "--high",
+        type=percents,
+        metavar="CPU,MEMORY",
+        help=_low_help("high", DEFAULT_HIGH_THRESHOLDS),
+    )
     add("--node", metavar="NAME", help="only what concerns this node")
     add("--now", type=time_option, metavar="TIME", help=NOW_HELP)
     add("--output", "-o", choices=("table", "json"), help="table (default) or json")

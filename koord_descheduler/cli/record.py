@@ -8,26 +8,25 @@ from pathlib import Path
 
 import koord_descheduler
 from koord.component.config.document import read_config
-from koord.component.signals import take_signals
-from koord.controlplane.commands import run_command, say
-from koord.controlplane.livecluster import find_cluster
+from koord.component.process import handle_signals
+from koord.controlplane.commands import print_message, run_command
+from koord.controlplane.offline import find_cluster
 from koord.kube.client import ApiClient
 from koord.kube.transport import Limits, Transport
-from koord.util import goduration
+from koord.util import goformat
 from koord.util.clock import Clock, SystemClock
 from koord.util.errors import OptionError
 from koord.util.logs import LevelSpec, configure
 from koord.util.stop import Stop
-from koord_descheduler.backtest.live import LiveRecorder, Progress, RecordOptions
-from koord_descheduler.cli.command import installed_plugins
-from koord_descheduler.config.read import config_parser
+from koord_descheduler.backtest.recorder import LiveRecorder, RecordOptions, RecordProgress
+from koord_descheduler.config.file import config_parser
 from koord_descheduler.config.v1alpha2 import DeschedulerConfiguration
-from koord_descheduler.framework.configured import known_plugins
-from koord_descheduler.framework.registry import PluginRegistry
+from koord_descheduler.framework.profile import PluginRegistry, known_plugins
+from koord_descheduler.planning.plan import installed_plugins
 
 NAME = "koord-descheduler record"
 MAX_SIZE = 1024  # MiB
-_LARGEST_PAGE = 64 << 20  # bytes; 500 pods with all their managedFields
+_MAX_PAGE_BYTES = 64 << 20  # bytes; 500 pods with all their managedFields
 _CONNECTIONS = 16  # a watch of each kind
 
 _ABOUT = """\
@@ -60,11 +59,11 @@ def main(argv: Sequence[str], registry: PluginRegistry | None = None) -> int:
 async def _record(options: RecordCommand, registry: PluginRegistry, clock: Clock) -> None:
     kubeconfig, namespace, text = _configured(options, registry)
     config = find_cluster(kubeconfig)
-    limits = Limits(answer_bytes=_LARGEST_PAGE, connections=_CONNECTIONS)
+    limits = Limits(answer_bytes=_MAX_PAGE_BYTES, connections=_CONNECTIONS)
     transport = Transport(config, clock, limits=limits, user_agent="koord-descheduler-record")
     configure("console", LevelSpec("warning"), NAME)  # what is long in coming shows
     client, stop = ApiClient(transport, clock), Stop(clock)
-    take_signals(stop, None)
+    handle_signals(stop, None)
     recorder = LiveRecorder(
         client,
         clock,
@@ -77,7 +76,7 @@ async def _record(options: RecordCommand, registry: PluginRegistry, clock: Clock
             most_seconds=options.seconds,
         ),
         show=lambda progress: _show(progress, options.seconds),
-        wait=lambda reason: say(NAME, reason),
+        wait=lambda reason: print_message(NAME, reason),
     )
     try:
         progress = await recorder.run(stop)
@@ -103,8 +102,8 @@ def _configured(options: RecordCommand, registry: PluginRegistry) -> tuple[str, 
     return kubeconfig, found.leader_election.resource_namespace, options.config.read_text()
 
 
-def _show(progress: Progress, seconds: float | None) -> None:
-    length = goduration.format(float(round(progress.seconds)))
+def _show(progress: RecordProgress, seconds: float | None) -> None:
+    length = goformat.format_duration(float(round(progress.seconds)))
     if seconds is not None:
         length = f"{min(progress.seconds / seconds, 1.0):.0%}, {length}"
     print(
@@ -140,7 +139,7 @@ def _size(text: str) -> int:
 
 def _duration(text: str) -> float:
     try:
-        seconds = goduration.parse(text)
+        seconds = goformat.parse_duration(text)
     except ValueError:
         seconds = 0.0
     if seconds <= 0:

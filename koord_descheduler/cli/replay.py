@@ -8,19 +8,15 @@ from pathlib import Path
 from typing import Literal
 
 from koord.component.config.document import read_config
-from koord.component.progress import ProgressReport
-from koord.component.tables import show
-from koord.controlplane.commands import command_parser, run_command, say
+from koord.component.terminal import ProgressReport, show
+from koord.controlplane.commands import command_parser, print_message, run_command
 from koord.util.errors import OptionError
-from koord_descheduler.backtest.hot import HotRule, hot_rules
-from koord_descheduler.backtest.player import Survey, play, survey
+from koord_descheduler.backtest.player import HotRule, RecordSummary, hot_rules, play, summarize
 from koord_descheduler.backtest.report import replay_report, replay_view
-from koord_descheduler.cli.command import installed_plugins, percents
 from koord_descheduler.config.configuration import Configuration
-from koord_descheduler.config.read import config_parser, parse_configuration
-from koord_descheduler.framework.configured import known_plugins
-from koord_descheduler.framework.registry import PluginRegistry
-from koord_descheduler.planning.usual import HIGH
+from koord_descheduler.config.file import config_parser, parse_configuration
+from koord_descheduler.framework.profile import PluginRegistry, known_plugins
+from koord_descheduler.planning.plan import DEFAULT_HIGH_THRESHOLDS, installed_plugins, percents
 
 NAME = "koord-descheduler replay"
 COLLECT_AFTER = 200_000  # young objects; a report makes a hundred, which no cycle keeps alive
@@ -52,7 +48,7 @@ def main(argv: Sequence[str], registry: PluginRegistry | None = None) -> int:
 
 def _replay(options: ReplayOptions, registry: PluginRegistry) -> None:
     try:
-        found = survey(options.record)
+        found = summarize(options.record)
     except OSError as err:
         hint = "name a file of `koord-descheduler record`"
         raise OptionError("FILE", f"{options.record}: {err.strerror}", hint) from err
@@ -60,7 +56,7 @@ def _replay(options: ReplayOptions, registry: PluginRegistry) -> None:
     if options.hot is not None:
         rules: tuple[HotRule, ...] = (HotRule(options.hot),)
     else:
-        rules = hot_rules(configuration) or (HotRule(HIGH),)
+        rules = hot_rules(configuration) or (HotRule(DEFAULT_HIGH_THRESHOLDS),)
     gc.set_threshold(COLLECT_AFTER, 50, 50)
     with ProgressReport(f"replaying {options.record}") as report:
         playing = play(options.record, found, configuration, registry, rules, report.show)
@@ -70,7 +66,7 @@ def _replay(options: ReplayOptions, registry: PluginRegistry) -> None:
 
 
 def _configuration(
-    options: ReplayOptions, found: Survey, registry: PluginRegistry
+    options: ReplayOptions, found: RecordSummary, registry: PluginRegistry
 ) -> Configuration:
     known = known_plugins(registry)
     if options.config is not None:
@@ -82,7 +78,7 @@ def _configuration(
         hint = "the record has none: name a DeschedulerConfiguration"
         raise OptionError("--config", "nothing", hint)
     for fault in read.warnings:
-        say(NAME, f"warning: {fault}")
+        print_message(NAME, f"warning: {fault}")
     configuration = read.configuration
     if configuration.descheduling_interval <= 0:
         hint = "set deschedulingInterval: without one there is a single cycle"

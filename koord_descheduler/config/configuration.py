@@ -1,12 +1,61 @@
-"""What a configuration means: all defaults filled in, plugins by extension point."""
+"""Convert descheduler/v1alpha2 to the configuration in force, and collect all its faults."""
 
-from collections.abc import Mapping
+import ipaddress
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from koord.api.labelselector import LabelSelector
-from koord.controlplane.sections import ClientConnection
-from koord_descheduler.config.points import Point
-from koord_descheduler.config.v1alpha2 import EvictionLedger, LeaderElection
+from koord.component.config.field_errors import (
+    FieldError,
+    FieldPath,
+    Key,
+    duplicate,
+    invalid,
+    invalid_duration,
+    required,
+    warning,
+)
+from koord.component.plugins.args import ArgsType
+from koord.controlplane.sections import ClientConnection, check_sections
+from koord.util.goformat import split_address
+from koord.util.text import nearest
+from koord_descheduler.config.pluginargs import IntervalDependent, check_label_selector
+from koord_descheduler.config.v1alpha2 import (
+    DeschedulerConfiguration,
+    DeschedulerProfile,
+    EvictionLedger,
+    LeaderElection,
+    Plugins,
+    PluginSet,
+)
+
+
+class Point(StrEnum):
+    """An extension point, as profiles name it."""
+
+    DESCHEDULE = "deschedule"
+    BALANCE = "balance"
+    EVICT = "evict"
+    FILTER = "filter"
+
+    @property
+    def interface(self) -> str:
+        """The interface that its plugins have, for messages."""
+        return f"{self.value.capitalize()}Plugin"
+
+
+@dataclass(frozen=True, slots=True)
+class KnownPlugin:
+    """What the configuration knows of a plugin."""
+
+    points: frozenset[Point]
+    args: ArgsType | None = None  # None: any object, which the plugin reads itself
+
+
+KnownPlugins = Mapping[str, KnownPlugin]
+"""The plugins that profiles may name."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,3 +107,225 @@ class Configuration:
     def is_dry_run(self, profile: Profile) -> bool:
         """Whether a profile evicts nothing."""
         return self.dry_run or profile.dry_run
+
+
+DEFAULT_PLUGINS = {
+    Point.DESCHEDULE: (),
+    Point.BALANCE: (),
+    Point.EVICT: ("MigrationController",),
+    Point.FILTER: ("MigrationController",),
+}
+ALL = "*"
+_MAX_LEDGER_SECONDS = 1800.0  # seconds; it waits an hour for what it measures
+
+_HOST = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9.]{0,251}[A-Za-z0-9])?")
+
+
+def convert(
+    external: DeschedulerConfiguration, known: KnownPlugins
+) -> tuple[Configuration, list[FieldError]]:
+    """Return what a completed configuration means, and its faults; errors make it unusable."""
+    faults = list(_check(external))
+    profiles = []
+    for index, profile in enumerate(external.profiles):
+        path: FieldPath = ("profiles", index)
+        plugins = {
+            point: merged(DEFAULT_PLUGINS[point], _plugin_set(profile.plugins, point))
+            for point in Point
+        }
+        faults += _check_profile(profile, path)
+        for point, names in plugins.items():
+            faults += _check_plugins(profile, point, names, path, known)
+        enabled = frozenset(name for names in plugins.values() for name in names)
+        args, found = _args(profile, enabled, path, known)
+        faults += found
+        profiles.append(
+            Profile(
+                name=profile.name,
+                node_selector=profile.node_selector,
+                dry_run=profile.dry_run,
+                plugins=plugins,
+                args={
+                    name: _for_interval(item, external.descheduling_interval)
+                    for name, item in sorted(args.items())
+                },
+            )
+        )
+    return _configuration(external, tuple(profiles)), faults
+
+
+def merged(defaults: Sequence[str], user: PluginSet) -> tuple[str, ...]:
+    """The plugins of an extension point: the defaults, changed by what a profile says.
+
+    Source: Koordinator, mergePluginSet.
+    """
+    enabled = [plugin.name for plugin in user.enabled]
+    disabled = {plugin.name for plugin in user.disabled}
+    if ALL in disabled:
+        return tuple(enabled)
+    last = {name: index for index, name in enumerate(enabled)}
+    kept = [name for name in defaults if name not in disabled]
+    in_place = {last[name] for name in kept if name in last}
+    return (*kept, *(name for index, name in enumerate(enabled) if index not in in_place))
+
+
+def _configuration(
+    external: DeschedulerConfiguration, profiles: tuple[Profile, ...]
+) -> Configuration:
+    return Configuration(
+        leader_election=external.leader_election,
+        client_connection=external.client_connection,
+        enable_profiling=external.enable_profiling,
+        enable_contention_profiling=bool(external.enable_contention_profiling),
+        healthz_bind_address=external.healthz_bind_address or "",
+        metrics_bind_address=external.metrics_bind_address or "",
+        descheduling_interval=external.descheduling_interval,
+        dry_run=external.dry_run,
+        node_selector=external.node_selector,
+        limits=EvictionLimits(
+            per_node=external.max_no_of_pods_to_evict_per_node,
+            per_namespace=external.max_no_of_pods_to_evict_per_namespace,
+            total=external.max_no_of_pods_to_evict_total,
+        ),
+        profiles=profiles,
+        eviction_ledger=external.eviction_ledger,
+    )
+
+
+def _check(external: DeschedulerConfiguration) -> Iterator[FieldError]:
+    """The rules of what concerns the whole process."""
+    yield from check_sections(external.leader_election, external.client_connection)
+    for key, address in (
+        ("healthzBindAddress", external.healthz_bind_address),
+        ("metricsBindAddress", external.metrics_bind_address),
+    ):
+        yield from _check_address((key,), address or "")
+    if external.descheduling_interval < 0:
+        interval = external.descheduling_interval
+        yield invalid_duration(("deschedulingInterval",), interval, "wanted 0s or more")
+    elif external.descheduling_interval == 0:
+        yield warning(("deschedulingInterval",), "0s: there is a single cycle; set it to go on")
+    yield from check_label_selector(("nodeSelector",), external.node_selector)
+    yield from _check_ledger(external.eviction_ledger)
+    first: set[str] = set()
+    for index, profile in enumerate(external.profiles):
+        if profile.name and profile.name in first:
+            yield duplicate(("profiles", index, "name"), profile.name)
+        first.add(profile.name)
+
+
+def _check_ledger(ledger: EvictionLedger) -> Iterator[FieldError]:
+    for key, seconds in (("spacing", ledger.spacing), ("settleTime", ledger.settle_time)):
+        if not 0 <= seconds <= _MAX_LEDGER_SECONDS:
+            yield invalid_duration(("evictionLedger", key), seconds, "wanted 0s to 30m0s")
+
+
+def _check_address(path: FieldPath, address: str) -> Iterator[FieldError]:
+    try:
+        host, _ = split_address(address)
+    except ValueError as err:
+        yield invalid(path, address, str(err))
+        return
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        if not _HOST.fullmatch(host):
+            yield invalid(path, address, "wanted an IP address or the name of a host")
+
+
+def _check_profile(profile: DeschedulerProfile, path: FieldPath) -> Iterator[FieldError]:
+    if not profile.name:
+        yield required((*path, "name"))
+    yield from check_label_selector((*path, "nodeSelector"), profile.node_selector)
+    seen: set[str] = set()
+    for index, config in enumerate(profile.plugin_config):
+        place = (*path, "pluginConfig", index, "name")
+        if not config.name:
+            yield required(place)
+        elif config.name in seen:
+            yield duplicate(place, config.name)
+        seen.add(config.name)
+
+
+def _plugin_set(plugins: Plugins | None, point: Point) -> PluginSet:
+    return getattr(plugins, point.value, None) or PluginSet()
+
+
+def _check_plugins(
+    profile: DeschedulerProfile,
+    point: Point,
+    names: Iterable[str],
+    path: FieldPath,
+    known: KnownPlugins,
+) -> Iterator[FieldError]:
+    """The rules of the plugins that are enabled at one extension point."""
+    section = (*path, "plugins", point.value)
+    enabled = [plugin.name for plugin in _plugin_set(profile.plugins, point).enabled]
+    places = {name: (*section, "enabled", at, "name") for at, name in enumerate(enabled)}
+    seen: set[str] = set()
+    for name in names:
+        place = places.get(name, section)
+        if not name:
+            yield required(place)
+        elif name in seen:
+            wanted = f'plugin "{name}" already registered as "{point.interface}"'
+            yield invalid(place, name, wanted)
+        elif name not in known:
+            close = nearest(name, (one for one in known if point in known[one].points))
+            hint = f'; did you mean "{close}"?' if close else ""
+            yield invalid(place, name, f'{point.interface} "{name}" does not exist{hint}')
+        elif point not in known[name].points:
+            points = " and ".join(sorted(known[name].points))
+            wanted = f'plugin "{name}" does not extend {point.interface} plugin; it is for {points}'
+            yield invalid(place, name, wanted)
+        seen.add(name)
+    if point is Point.EVICT and not seen:
+        yield required(section, "no evict plugin is enabled")
+    if point is Point.EVICT and len(seen) > 1:
+        hint = f"disable one of {', '.join(sorted(seen))}"
+        yield invalid(section, enabled, f"only one evict plugin can be enabled; {hint}")
+
+
+def _args(
+    profile: DeschedulerProfile, enabled: frozenset[str], path: FieldPath, known: KnownPlugins
+) -> tuple[dict[str, object], list[FieldError]]:
+    """The arguments of the enabled plugins by their names, and the faults of all pluginConfig."""
+    args: dict[str, object] = {}
+    faults: list[FieldError] = []
+    for index, config in enumerate(profile.plugin_config):
+        place: FieldPath = (*path, "pluginConfig", index)
+        found, wrong = _read_args(config.name, config.args, (*place, "args"), known)
+        faults += wrong
+        if config.name in enabled:
+            args[config.name] = found
+        elif config.name:
+            faults.append(warning(place, _unused(config.name, known)))
+    configured = {config.name for config in profile.plugin_config}
+    for name in sorted(enabled - configured):
+        if name in known and known[name].args is not None:
+            place = (*path, "pluginConfig", Key(name), "args")
+            args[name], wrong = _read_args(name, None, place, known)
+            faults += wrong
+    return args, faults
+
+
+def _read_args(
+    name: str, value: object, path: FieldPath, known: KnownPlugins
+) -> tuple[object, list[FieldError]]:
+    args_type = known[name].args if name in known else None
+    if args_type is not None:
+        return args_type.read(value, path)
+    if value is None or isinstance(value, dict):
+        return value or {}, []
+    return None, [invalid(path, value, "wanted an object")]
+
+
+def _unused(name: str, known: KnownPlugins) -> str:
+    if name not in known:
+        return f'"{name}" is configured, but there is no such plugin'
+    places = " or ".join(f"plugins.{point}.enabled" for point in sorted(known[name].points))
+    return f'"{name}" is configured, but not enabled; add it to {places}'
+
+
+def _for_interval(args: object, interval: float) -> object:
+    return args.for_interval(interval) if isinstance(args, IntervalDependent) else args

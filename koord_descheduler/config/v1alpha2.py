@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from koord.api.labelselector import LabelSelector
-from koord.component.config.typed import Seconds, UInt
+from koord.component.config.componentconfig import Seconds, UInt
 from koord.controlplane import sections
 from koord.controlplane.sections import ClientConnection
-from koord.util.address import split_address
+from koord.util.goformat import split_address
 
 GROUP_VERSION = "descheduler/v1alpha2"
 KIND = "DeschedulerConfiguration"

@@ -19,14 +19,14 @@ def descheduler_page(
     decisions: Decisions,
     ledger: Ledger,
     live: LiveConfiguration,
-    leads: Callable[[], bool],
+    is_leader: Callable[[], bool],
     clock: Clock,
 ) -> Page:
     """The page with its views, for those who may read the configuration."""
     sources = PageSources(
         health=health,
         decisions=decisions,
-        leads=leads,
+        is_leader=is_leader,
         configuration=lambda: live.configuration,
         entries=lambda: ledger.entries,
         pauses=lambda: ledger.pauses,

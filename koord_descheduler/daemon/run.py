@@ -1,36 +1,48 @@
 """The life of the daemon: start in order, stand by, lead, stop in order."""
 
 import socket
+from collections.abc import Callable
 
+from aiohttp import web
 from prometheus_client import Counter
 
 from koord.cluster.state import ClusterState
 from koord.component.config.follower import AppliedConfig, ConfigFollower
+from koord.component.http.endpoints import guarded
 from koord.component.http.exposition import Exposition
 from koord.component.page.serving import Page
-from koord.component.tasks import supervise
-from koord.controlplane.connection import Connection, connect
-from koord.controlplane.daemon import CommonParts, beside
-from koord.controlplane.kinds import SERVED
-from koord.controlplane.program import Program
+from koord.component.supervisor import supervise
+from koord.controlplane import serving
+from koord.controlplane.cluster_access import ClusterAccess, connect
+from koord.controlplane.clusterfeed import SERVED_KINDS
+from koord.controlplane.daemon import CommonParts, run_in_background
+from koord.controlplane.sections import ComponentInfo
+from koord.controlplane.serving import HttpSources
 from koord.util.clock import Clock
 from koord.util.logs import get_logger
 from koord.util.stop import Stop
 from koord_descheduler import NAME, PREFIX, __version__
-from koord_descheduler.config.read import ReadConfig, config_parser
-from koord_descheduler.config.write import to_document
+from koord_descheduler.config.file import ReadConfig, config_parser, to_document
 from koord_descheduler.daemon.live import LiveConfiguration
-from koord_descheduler.daemon.serving import create_app
 from koord_descheduler.daemon.settings import Settings
 from koord_descheduler.framework.decisions import Decisions
-from koord_descheduler.framework.handle import Services
-from koord_descheduler.framework.metrics import FrameworkMetrics
-from koord_descheduler.framework.migrations import Migrations
-from koord_descheduler.ledger.keeper import LedgerKeeper
-from koord_descheduler.ledger.ledger import Ledger
-from koord_descheduler.ledger.metrics import LedgerMetrics
+from koord_descheduler.framework.evictor import FrameworkMetrics
+from koord_descheduler.framework.handle import Migrations, Services
+from koord_descheduler.ledger.keeper import LedgerStore
+from koord_descheduler.ledger.ledger import Ledger, LedgerMetrics
+from koord_descheduler.planning.report import explain_handler
 
-PROGRAM = Program(NAME, PREFIX, __version__)
+
+def create_app(
+    sources: HttpSources, decisions: Decisions, is_leader: Callable[[], bool]
+) -> web.Application:
+    """The application."""
+    app = serving.create_app(sources)
+    app.router.add_get("/explain", guarded(sources.guard, explain_handler(decisions, is_leader)))
+    return app
+
+
+PROGRAM = ComponentInfo(NAME, PREFIX, __version__)
 
 log = get_logger("koord_descheduler.daemon")
 
@@ -55,12 +67,12 @@ async def run_daemon(
 
 def connect_daemon(
     settings: Settings, exposition: Exposition, clock: Clock, hostname: str
-) -> Connection[ClusterState]:
+) -> ClusterAccess[ClusterState]:
     """Make what talks to the API server. Raises ConfigError; see connect."""
     return connect(
         settings.configuration.client_connection,
         ClusterState(),
-        SERVED,
+        SERVED_KINDS,
         PROGRAM,
         environ=settings.environ,
         hostname=hostname,
@@ -75,7 +87,7 @@ class Daemon:
     def __init__(
         self,
         settings: Settings,
-        connection: Connection[ClusterState],
+        connection: ClusterAccess[ClusterState],
         exposition: Exposition,
         clock: Clock,
         hostname: str,
@@ -97,7 +109,7 @@ class Daemon:
             metrics,
             connection.events.emit,
         )
-        self._keeper = LedgerKeeper(ledger, connection.client, namespace, clock, metrics)
+        self._keeper = LedgerStore(ledger, connection.client, namespace, clock, metrics)
         self._services = Services(
             client=connection.client,
             events=connection.events,
@@ -118,7 +130,7 @@ class Daemon:
         self._common.serve(
             (config.healthz_bind_address, config.metrics_bind_address),
             lambda: to_document(self._live.configuration),
-            lambda sources: create_app(sources, self._services.decisions, self._common.leads),
+            lambda sources: create_app(sources, self._services.decisions, self._common.is_leader),
             lambda: self._page(ledger),
         )
         components = self._common.components
@@ -130,8 +142,8 @@ class Daemon:
         from koord_descheduler.daemon.page import descheduler_page
 
         health = self._common.components.health
-        decisions, leads = self._services.decisions, self._common.leads
-        return descheduler_page(health, decisions, ledger, self._live, leads, self._clock)
+        decisions, is_leader = self._services.decisions, self._common.is_leader
+        return descheduler_page(health, decisions, ledger, self._live, is_leader, self._clock)
 
     async def run(self, stop: Stop | None) -> None:
         """Start, work until stop, and stop. Raises as run_daemon."""
@@ -148,7 +160,7 @@ class Daemon:
 
     async def _lead(self, stop: Stop) -> None:
         """Run what plugins have beside the cycles, and cycles once the cluster is known."""
-        async with beside(self._clock) as start:
+        async with run_in_background(self._clock) as start:
             start(self._run_shared)
             await stop.bound(self._know_cluster())
             if not stop.is_set():
@@ -172,7 +184,7 @@ class Daemon:
         await self._keeper.load()
         await self._services.shared.wait_ready()
         seconds = round(self._clock.monotonic() - began, 3)
-        log.info("cluster.known", nodes=len(self._connection.state.snapshot), seconds=seconds)
+        log.info("cluster.synced", nodes=len(self._connection.state.snapshot), seconds=seconds)
 
     def _new_follower(self, exposition: Exposition) -> ConfigFollower[ReadConfig] | None:
         """What reads the file again; None: there is none."""

@@ -1,21 +1,37 @@
-"""Command line, environment and configuration file as one checked whole."""
+"""Command line, environment, feature gates and configuration file as one checked whole."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from koord.component.config.document import read_config
+from koord.component.features import FeatureGates, FeatureSpec
 from koord.component.flags import FlagSet
-from koord.controlplane.flags import ControlPlaneDefaults, ControlPlaneFlags
-from koord.controlplane.settings import CommonSettings, Discover, take_command_line
+from koord.controlplane.settings import (
+    CommonSettings,
+    ControlPlaneDefaults,
+    ControlPlaneFlags,
+    Discover,
+    apply_command_line,
+)
 from koord_descheduler import NAME
-from koord_descheduler.config.configuration import Configuration
-from koord_descheduler.config.points import KnownPlugins
-from koord_descheduler.config.read import ReadConfig, config_parser, default_configuration
+from koord_descheduler.config.configuration import Configuration, KnownPlugins
+from koord_descheduler.config.file import (
+    ReadConfig,
+    config_parser,
+    default_configuration,
+    to_document,
+)
 from koord_descheduler.config.v1alpha2 import DEFAULT_PORT
-from koord_descheduler.config.write import to_document
-from koord_descheduler.features import feature_gates
-from koord_descheduler.framework.configured import known_plugins
-from koord_descheduler.framework.registry import PluginRegistry
+from koord_descheduler.framework.profile import PluginRegistry, known_plugins
+
+# Source: Koordinator, pkg/features (koord-descheduler).
+GATES: Mapping[str, FeatureSpec] = {"DisablePVCReservation": FeatureSpec()}
+
+
+def feature_gates() -> FeatureGates:
+    """Return the table with all gates at their defaults."""
+    return FeatureGates(GATES, NAME)
+
 
 DEFAULTS = ControlPlaneDefaults(
     name=NAME,
@@ -59,7 +75,7 @@ def load_settings(
     """
     flags, options = new_flags(terminal=terminal)
     gates, registry = feature_gates(), PluginRegistry()
-    path = take_command_line(argv, flags, options, gates)
+    path = apply_command_line(argv, flags, options, gates)
     problems = tuple(discover(registry))
     known = known_plugins(registry)
     read = (

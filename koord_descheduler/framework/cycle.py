@@ -13,19 +13,16 @@ from koord.api.labelselector import LabelSelector
 from koord.cluster.facts import ClusterNode
 from koord.util.clock import Clock
 from koord.util.errors import KoordError, error_text
-from koord.util.firstof import first_of
-from koord.util.health import OK, PartHealth
-from koord.util.health import Status as HealthStatus
+from koord.util.health import OK, HealthStatus, PartHealth
 from koord.util.logs import get_logger
-from koord.util.stop import Stop
+from koord.util.stop import Stop, first_completed
 from koord_descheduler.framework.decisions import Decisions
-from koord_descheduler.framework.limiter import EvictionLimiter
-from koord_descheduler.framework.metrics import FrameworkMetrics
+from koord_descheduler.framework.evictor import EvictionLimiter, FrameworkMetrics
+from koord_descheduler.framework.interfaces import Status
 from koord_descheduler.framework.profile import ProfilePlugins
-from koord_descheduler.framework.status import Status
-from koord_descheduler.rules.fittime import FitTime
+from koord_descheduler.rules.nodefit import FitTime
 
-FEWEST_NODES = 2
+MIN_NODES = 2
 
 ListNodes = Callable[[], Awaitable[Sequence[ClusterNode]]]
 """Returns all nodes of the cluster, in a stable order."""
@@ -121,7 +118,7 @@ class Descheduler:
         while not stop.is_set():
             self._changed.clear()
             if self._interval <= 0:
-                await first_of(self._changed.wait(), stop.wait())
+                await first_completed(self._changed.wait(), stop.wait())
                 continue
             left = began + self._interval - self._clock.monotonic()
             if left <= 0:
@@ -171,10 +168,10 @@ class Descheduler:
             profile.evictions.clear()
         nodes = await self._selected()
         result.nodes = len(nodes)
-        if len(nodes) < FEWEST_NODES:
+        if len(nodes) < MIN_NODES:
             raise ClusterTooSmall(
                 "the cluster size is 0 or 1 meaning eviction causes service disruption or "
-                f"degradation: wanted {FEWEST_NODES} ready nodes, found {len(nodes)}"
+                f"degradation: wanted {MIN_NODES} ready nodes, found {len(nodes)}"
             )
         ready = [profile for profile in self.profiles if not profile.waits_for()]
         for profile in self.profiles:

@@ -9,7 +9,7 @@ from itertools import chain, islice
 from koord.cluster.facts import ClusterPod
 
 KEPT_CYCLES = 12
-MOST_DECISIONS = 100_000  # of one kind in one cycle
+MAX_DECISIONS = 100_000  # of one kind in one cycle
 
 
 class Action(StrEnum):
@@ -124,7 +124,7 @@ class CycleDecisions:
     def nodes(self) -> list[NodeDecision]:
         """At most MOST_DECISIONS, in the order of the plugins' rounds."""
         found = (one for one in self._all() if isinstance(one, NodeDecision))
-        return list(islice(found, MOST_DECISIONS))
+        return list(islice(found, MAX_DECISIONS))
 
     def pods(self) -> list[PodDecision]:
         """At most MOST_DECISIONS, in the order of the plugins' rounds; then what none published.
@@ -134,9 +134,9 @@ class CycleDecisions:
         """
         found = (one for one in self._all() if isinstance(one, PodDecision))
         outcomes = {_what(one): one for one in self.outcomes}
-        published = {_what(one): one for one in islice(found, MOST_DECISIONS)}
+        published = {_what(one): one for one in islice(found, MAX_DECISIONS)}
         settled = (_settled(one, outcomes.pop(what, one)) for what, one in published.items())
-        return list(islice(chain(settled, outcomes.values()), MOST_DECISIONS))
+        return list(islice(chain(settled, outcomes.values()), MAX_DECISIONS))
 
     def _all(self) -> Iterator[Decision]:
         return chain.from_iterable(source() for source in self.sources)
@@ -162,7 +162,7 @@ class Decisions:
 
         Called by the evictor proxy, once for each such pod.
         """
-        if self.cycles and len(self.cycles[-1].outcomes) < MOST_DECISIONS:
+        if self.cycles and len(self.cycles[-1].outcomes) < MAX_DECISIONS:
             self.cycles[-1].outcomes.append(outcome)
 
 

@@ -1,24 +1,26 @@
-"""The evictions of one round of a plugin, and the pods that it chose and that stay all the same."""
+"""The evictions of one round of a plugin, as far as filters and limits allow them."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator
+from abc import abstractmethod
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from itertools import islice
 from types import TracebackType
 from typing import NamedTuple, Self, TypeVar
 
-from koord.cluster.facts import ClusterPod
+from koord.cluster.facts import ClusterNode, ClusterPod
+from koord.cluster.view import View
 from koord_descheduler.framework.decisions import Action, Findings
 from koord_descheduler.framework.handle import Handle
-from koord_descheduler.framework.interfaces import EvictOptions
+from koord_descheduler.framework.interfaces import DeschedulePlugin, EvictOptions
 
-AT_ONCE = 64  # pods that are looked at without a pause for the event loop
+CHUNK = 64  # pods that are looked at without a pause for the event loop
 STEPS = 32  # of a plan that are made ahead
 UNFIT = "the filters do not let it go now: it may fit no other node"
 
 T = TypeVar("T")
 
 
-class Choice(NamedTuple):
+class EvictionCandidate(NamedTuple):
     """A pod that should leave its node, and why: a sentence for people."""
 
     pod: ClusterPod
@@ -58,7 +60,7 @@ class Evictions:
     def may_go(self, pod: ClusterPod, why: str) -> bool:
         """Whether the filters let a pod go that should leave; if not, that is noted."""
         if not self._evictor.filter(pod):
-            self.findings.pod(pod, Action.REFUSED, f"{why}, but {self._evictor.refusal(pod)}")
+            self.findings.pod(pod, Action.REFUSED, f"{why}, but {self._evictor.reject_reason(pod)}")
             return False
         return True
 
@@ -66,7 +68,7 @@ class Evictions:
         """Return the pods that the filters let go; of the others that is noted."""
         found = []
         for number, pod in enumerate(pods):
-            if number % AT_ONCE == 0:
+            if number % CHUNK == 0:
                 await asyncio.sleep(0)
             if self.may_go(pod, why):
                 found.append(pod)
@@ -90,13 +92,13 @@ class Evictions:
         if self._limited(pod, why):
             return False
         if not self._evictor.pre_eviction_filter(pod):
-            but = self._evictor.pre_eviction_refusal(pod) or UNFIT
+            but = self._evictor.pre_eviction_reject_reason(pod) or UNFIT
             self.findings.pod(pod, Action.REFUSED, f"{why}, but {but}")
             return False
         self.findings.pod(pod, Action.EVICT, why, candidates=candidates)
         return await self._evictor.evict(pod, EvictOptions(reason=why))
 
-    async def evict_all(self, choices: Iterator[Choice]) -> None:
+    async def evict_all(self, choices: Iterator[EvictionCandidate]) -> None:
         """Evict the pods that filters and limits let go, in this order; see steps."""
         async for pod, why, but in self.steps(choices):
             if but:
@@ -113,3 +115,27 @@ class Evictions:
             pod, Action.REFUSED, f"{why}, but the limit of evictions {limit} is reached"
         )
         return True
+
+
+class PureDeschedulePlugin(DeschedulePlugin):
+    """Names the pods that should leave, and why; filters, limits and evictions are done for it."""
+
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle
+
+    @abstractmethod
+    def pods_to_evict(
+        self, view: View, rows: Sequence[int], now: float
+    ) -> Iterator[EvictionCandidate]:
+        """Yield the pods that should leave these rows of the view, in the order of importance.
+
+        It runs in a worker thread, so it must change nothing; once a limit of evictions is reached
+        it is not resumed. now is in Unix seconds.
+        """
+
+    async def deschedule(self, nodes: Sequence[ClusterNode]) -> None:
+        services = self._handle.services
+        view, now = services.cluster.view(), services.clock.wall()
+        rows = [row for node in nodes if (row := view.row(node.name)) is not None]
+        with Evictions(self._handle, self.name) as evictions:
+            await evictions.evict_all(iter(self.pods_to_evict(view, rows, now)))

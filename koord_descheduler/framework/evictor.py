@@ -1,36 +1,242 @@
-"""Evictor proxy: what plugins evict through.
+"""The evictor: filters, limits, attribution and metrics of evictions."""
 
-Filters, the gate, limits, dry-run, then the evict plugin.
-"""
-
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter as CollectionsCounter
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import TypeVar
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.metrics_core import UnknownMetricFamily
 
 from koord.cluster.facts import ClusterPod
-from koord.component.plugins.failures import FailureLog
+from koord.component.metrics import OwnMetrics
+from koord.component.plugins.execution import FailureLog
 from koord.util.clock import Clock
 from koord.util.errors import error_text
 from koord.util.logs import get_logger
 from koord_descheduler.framework.decisions import Action, Decisions, PodDecision
-from koord_descheduler.framework.gate import AdmissionGate
-from koord_descheduler.framework.interfaces import EvictOptions, EvictPlugin, FilterPlugin
-from koord_descheduler.framework.limiter import EvictionLimiter, Limit
-from koord_descheduler.framework.metrics import FrameworkMetrics
-from koord_descheduler.framework.turn import REASON, TURN
+from koord_descheduler.framework.interfaces import (
+    AdmissionGate,
+    EvictOptions,
+    EvictPlugin,
+    FilterPlugin,
+)
+
+UNSUFFIXED_COUNTERS = frozenset({"descheduler_pods_evicted"})
+"""Counters that Koordinator named without `_total`; for koord.component.metrics."""
+MAX_SERIES = 10_000  # of evicted pods by namespace and node
+BEYOND = "other"  # namespace and node of what is beyond that
+_LABELS = ("result", "strategy", "namespace", "node")
+
+
+class PodsEvicted:
+    """descheduler_pods_evicted: evictions by result, counted where they are carried out."""
+
+    def __init__(self) -> None:
+        self._counts: dict[tuple[str, ...], int] = {}
+
+    def count(self, *, result: str, strategy: str, namespace: str, node: str) -> None:
+        """Count an eviction: result is "success" or "error", strategy the plugin that asked."""
+        key = (result, strategy, namespace, node)
+        if key not in self._counts and len(self._counts) >= MAX_SERIES:
+            key = (result, strategy, BEYOND, BEYOND)
+        self._counts[key] = self._counts.get(key, 0) + 1
+
+    def collect(self) -> Iterator[UnknownMetricFamily]:
+        """As prometheus_client's Collector."""
+        family = self._family()
+        for key, value in tuple(self._counts.items()):
+            family.add_metric(key, value)
+        yield family
+
+    def describe(self) -> Iterator[UnknownMetricFamily]:
+        """As prometheus_client's Collector: lets the registry refuse a name twice."""
+        yield self._family()
+
+    def _family(self) -> UnknownMetricFamily:
+        help_ = "Number of evicted pods, by the result, by the strategy, by the namespace, by node."
+        return UnknownMetricFamily("descheduler_pods_evicted", help_, labels=_LABELS)
+
+
+class FrameworkMetrics(OwnMetrics):
+    """Cycles, rounds of plugins, and evictions."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        super().__init__(registry)
+        self.evicted = PodsEvicted()
+        registry.register(self.evicted)
+        self.cycles = Histogram(
+            "descheduler_cycle_duration_seconds",
+            "Time from the start of a descheduling cycle to its end.",
+            buckets=(0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0),
+            registry=registry,
+        )
+        self.denied = Counter(
+            "descheduler_evictions_denied_total",
+            "Evictions that a limit did not allow: node, namespace or total; or the ledger.",
+            ["limit"],
+            registry=registry,
+        )
+        self.rounds = Counter(
+            "descheduler_plugin_rounds_total",
+            "Rounds of plugins by profile and outcome: ok, failed, late or blocked.",
+            ["profile", "plugin", "extension_point", "outcome"],
+            registry=registry,
+        )
+        self.cpu_seconds = Counter(
+            "descheduler_plugin_cpu_seconds_total",
+            "CPU time that a plugin's own code took on the event loop.",
+            ["profile", "plugin"],
+            registry=registry,
+        )
+
+
+class Limit(StrEnum):
+    """The limit that denied an eviction."""
+
+    NODE = "node"
+    NAMESPACE = "namespace"
+    TOTAL = "total"
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """An eviction that was admitted and counted."""
+
+    node: str
+    namespace: str
+    cycle: int
+
+
+class EvictionLimiter:
+    """Counts evictions per node, per namespace and in total. Belongs to the event loop.
+
+    Check and count are one step: of many evictions under way no more than the limit are admitted.
+    """
+
+    def __init__(
+        self,
+        *,
+        per_node: int | None = None,
+        per_namespace: int | None = None,
+        total: int | None = None,
+    ) -> None:
+        """The limits are in pods a cycle. None: no limit."""
+        self.limit(per_node=per_node, per_namespace=per_namespace, total=total)
+        self._nodes: CollectionsCounter[str] = CollectionsCounter()
+        self._namespaces: CollectionsCounter[str] = CollectionsCounter()
+        self._total = 0
+        self._cycle = 0
+
+    def limit(
+        self,
+        *,
+        per_node: int | None = None,
+        per_namespace: int | None = None,
+        total: int | None = None,
+    ) -> None:
+        """Have other limits from now on."""
+        self._per_node, self._per_namespace, self._most = per_node, per_namespace, total
+
+    def reset(self) -> None:
+        """Begin a cycle: nothing is evicted yet."""
+        self._cycle += 1
+        self._nodes.clear()
+        self._namespaces.clear()
+        self._total = 0
+
+    def take(self, pod: ClusterPod) -> Ticket | Limit:
+        """Admit and count an eviction, or return the limit that does not allow it."""
+        if pod.node and _reached(self._nodes[pod.node], self._per_node):
+            return Limit.NODE
+        if _reached(self._namespaces[pod.namespace], self._per_namespace):
+            return Limit.NAMESPACE
+        if _reached(self._total, self._most):
+            return Limit.TOTAL
+        self._count(pod.node, pod.namespace, 1)
+        return Ticket(pod.node, pod.namespace, self._cycle)
+
+    def give_back(self, ticket: Ticket) -> None:
+        """Uncount an eviction that did not happen; one of an earlier cycle is forgotten already."""
+        if ticket.cycle == self._cycle:
+            self._count(ticket.node, ticket.namespace, -1)
+
+    def node_limit_exceeded(self, node: str) -> bool:
+        """Whether no further pod of the node may be evicted in this cycle by the node's limit."""
+        return _reached(self._nodes[node], self._per_node)
+
+    @property
+    def total_limit_exceeded(self) -> bool:
+        """Whether no further pod may be evicted in this cycle at all."""
+        return _reached(self._total, self._most)
+
+    @property
+    def total_evicted(self) -> int:
+        """Evictions of this cycle so far, those under way included."""
+        return self._total
+
+    def _count(self, node: str, namespace: str, by: int) -> None:
+        if node:
+            self._nodes[node] += by
+        self._namespaces[namespace] += by
+        self._total += by
+
+
+def _reached(count: int, limit: int | None) -> bool:
+    return limit is not None and count + 1 > limit
+
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class PluginRun:
+    """One round of one plugin. Once over, what is left of it may not evict any more."""
+
+    plugin: str
+    over: bool = False
+
+    def end(self) -> None:
+        """Have it be over."""
+        self.over = True
+
+    async def within(self, make: Callable[[], Awaitable[T]]) -> T:
+        """Call and await as part of this turn; in a task of its own."""
+        CURRENT_RUN.set(self)
+        return await make()
+
+
+CURRENT_RUN: ContextVar[PluginRun | None] = ContextVar("plugin_turn", default=None)
+REASON: ContextVar[str] = ContextVar("eviction_reason", default="")
+
+
+@contextmanager
+def eviction_reason(reason: str) -> Iterator[None]:
+    """Give the evictions inside this reason, unless their options have one."""
+    token = REASON.set(reason)
+    try:
+        yield
+    finally:
+        REASON.reset(token)
+
 
 log = get_logger("koord_descheduler.framework")
 
 
 @dataclass(slots=True)
-class EvictionPath:
+class ProfileEvictions:
     """The filter and evict plugins of one profile, and its evictions of this cycle."""
 
     profile: str
     dry_run: bool
     filters: Sequence[FilterPlugin] = ()
     evictor: EvictPlugin | None = None  # None: the profile is not whole yet
-    counts: Counter[str] = field(default_factory=Counter)  # of this cycle, by plugin
+    counts: CollectionsCounter[str] = field(
+        default_factory=CollectionsCounter
+    )  # of this cycle, by plugin
 
 
 class EvictorProxy:
@@ -38,7 +244,7 @@ class EvictorProxy:
 
     def __init__(
         self,
-        path: EvictionPath,
+        path: ProfileEvictions,
         limiter: EvictionLimiter,
         metrics: FrameworkMetrics,
         decisions: Decisions,
@@ -63,22 +269,22 @@ class EvictorProxy:
         """Whether all filter plugins let the pod be evicted now; one that fails does not."""
         return self._passes(pod, "pre_eviction_filter")
 
-    def refusal(self, pod: ClusterPod) -> str:
+    def reject_reason(self, pod: ClusterPod) -> str:
         """Why filter does not let the pod be evicted, a sentence for people; "": it does."""
         for plugin in self._path.filters:
             try:
                 if not plugin.filter(pod):
-                    return plugin.refusal(pod) or f"{plugin.name} does not let it be evicted"
+                    return plugin.reject_reason(pod) or f"{plugin.name} does not let it be evicted"
             except Exception as err:
                 self._filter_failed(plugin, pod, err)
                 return f"{plugin.name} failed: {error_text(err)}"
         return ""
 
-    def pre_eviction_refusal(self, pod: ClusterPod) -> str:
+    def pre_eviction_reject_reason(self, pod: ClusterPod) -> str:
         """Why pre_eviction_filter did not let the pod go, as a plugin says; "": none says it."""
         for plugin in self._path.filters:
             try:
-                if text := plugin.pre_eviction_refusal(pod):
+                if text := plugin.pre_eviction_reject_reason(pod):
                     return text
             except Exception as err:
                 self._filter_failed(plugin, pod, err)
@@ -90,16 +296,16 @@ class EvictorProxy:
         False: the gate or a limit does not allow it, the evict plugin failed, or the round that
         asks is over.
         """
-        turn = TURN.get()
+        turn = CURRENT_RUN.get()
         name = options.plugin_name or (turn.plugin if turn is not None else "")
         if turn is not None and turn.over:
             self._failures.limited.warning("eviction.too_late", plugin=name, pod=pod.key)
             return False
         options = replace(options, plugin_name=name, reason=options.reason or REASON.get())
-        if refusal := self.gate_refusal(pod, options):
+        if reject_reason := self.gate_reject_reason(pod, options):
             self._metrics.denied.labels("ledger").inc()
-            log.info("eviction.refused", pod=pod.key, plugin=name, refusal=refusal)
-            self._settle(pod, name, Action.REFUSED, refusal)
+            log.info("eviction.refused", pod=pod.key, plugin=name, reject_reason=reject_reason)
+            self._settle(pod, name, Action.REFUSED, reject_reason)
             return False
         ticket = self._limiter.take(pod)
         if isinstance(ticket, Limit):
@@ -117,12 +323,14 @@ class EvictorProxy:
         self._settle(pod, name, Action.EVICT, options.reason)
         return True
 
-    def gate_refusal(self, pod: ClusterPod, options: EvictOptions) -> str:
+    def gate_reject_reason(self, pod: ClusterPod, options: EvictOptions) -> str:
         """Why the gate would refuse this eviction now; "": it would not.
 
         For planners, so that they choose another pod instead.
         """
-        return self._gate.refusal(pod, options, self._clock.wall(), dry_run=self._path.dry_run)
+        return self._gate.reject_reason(
+            pod, options, self._clock.wall(), dry_run=self._path.dry_run
+        )
 
     def node_limit_exceeded(self, node: str) -> bool:
         """As EvictionLimiter.node_limit_exceeded."""
@@ -157,12 +365,12 @@ class EvictorProxy:
         return "" if evicted else f"{path.evictor.name} did not evict it"
 
     def _rehearse(self, evictor: EvictPlugin, pod: ClusterPod, options: EvictOptions) -> str:
-        refusal = evictor.rehearse(pod, options)
-        facts = {"plugin": options.plugin_name, "reason": options.reason, "refusal": refusal}
-        event = "eviction.refused" if refusal else "eviction.planned"
+        reject_reason = evictor.rehearse(pod, options)
+        facts = {"plugin": options.plugin_name, "reason": options.reason, "refusal": reject_reason}
+        event = "eviction.refused" if reject_reason else "eviction.planned"
         profile = self._path.profile
         log.info(event, profile=profile, pod=pod.key, node=pod.node, dry_run=True, **facts)
-        return refusal
+        return reject_reason
 
     def _settle(self, pod: ClusterPod, plugin: str, action: Action, reason: str) -> None:
         self._decisions.settle(

@@ -1,8 +1,11 @@
-"""What factories get: everything that a plugin may use, handed in."""
+"""The handle: everything that the factory of a plugin gets and a plugin may use."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
+
+from msgspec.structs import replace
 
 from koord.api.labelselector import LabelSelector
 from koord.cluster.facts import ClusterNode, ClusterPod
@@ -10,19 +13,104 @@ from koord.cluster.state import ClusterState
 from koord.cluster.view import View
 from koord.component.plugins.shared import SharedParts
 from koord.util.clock import Clock
+from koord_descheduler.config.pluginargs import Namespaces
 from koord_descheduler.framework.decisions import Decisions
-from koord_descheduler.framework.evictor import EvictorProxy
-from koord_descheduler.framework.filters import FilterFunc, unfinished
-from koord_descheduler.framework.gate import AdmissionGate, OpenGate
-from koord_descheduler.framework.metrics import FrameworkMetrics
-from koord_descheduler.framework.migrations import Migrations
-from koord_descheduler.framework.status import Status
+from koord_descheduler.framework.evictor import EvictorProxy, FrameworkMetrics
+from koord_descheduler.framework.interfaces import AdmissionGate, OpenGate, Status
 
 if TYPE_CHECKING:
-    from koord.kube.client import ApiClient
+    from koord.kube.client import ApiClient, Resource
     from koord.kube.events import EventRecorder
     from koord.kube.informer import SharedInformer
-    from koord.kube.resource import Resource
+
+
+FilterFunc = Callable[[ClusterPod], bool]
+"""Whether a pod is meant."""
+
+
+def combine(*filters: FilterFunc | None) -> FilterFunc:
+    """Return the conjunction, which asks in this order and no further than needed; None: none."""
+    wanted = tuple(each for each in filters if each is not None)
+    return lambda pod: all(each(pod) for each in wanted)
+
+
+def pod_filter(
+    *,
+    include: Collection[str] = (),
+    exclude: Collection[str] = (),
+    selector: LabelSelector | None = None,
+    custom: FilterFunc | None = None,
+) -> FilterFunc:
+    """Return the filter for pods of these namespaces, not of those, with these labels.
+
+    Without included namespaces all are meant. The order is that of the arguments.
+    """
+    wanted, unwanted = frozenset(include), frozenset(exclude)
+    return combine(
+        (lambda pod: pod.namespace in wanted) if wanted else None,
+        (lambda pod: pod.namespace not in unwanted) if unwanted else None,
+        (lambda pod: selector.matches(pod.labels)) if selector is not None else None,
+        custom,
+    )
+
+
+def pods_in(namespaces: Namespaces | None, selector: LabelSelector | None = None) -> FilterFunc:
+    """Return the filter for the pods that a plugin's arguments are about; None: all."""
+    named = namespaces or Namespaces()
+    return pod_filter(include=named.include, exclude=named.exclude, selector=selector)
+
+
+def unfinished(pods: Iterable[ClusterPod], wanted: FilterFunc) -> list[ClusterPod]:
+    """Return the pods that have not ended for good and pass the filter, in their order."""
+    return [pod for pod in pods if not pod.finished and wanted(pod)]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Migration:
+    """One pod on its way."""
+
+    pod: str  # namespace/name
+    uid: str  # of the pod
+    node: str  # where it is; "": not known
+    target: str = ""  # the node that is reserved for it; "": none yet
+
+
+class Migrations:
+    """Migrations by uid of the pod, kept by the plugins that carry them out.
+
+    Other plugins count them: a pod that is leaving relieves its node already, see carried_out.
+    Belongs to the event loop.
+    """
+
+    def __init__(self) -> None:
+        self._by_uid: dict[str, Migration] = {}
+        self.by_uid: Mapping[str, Migration] = MappingProxyType(self._by_uid)  # live
+
+    def put(self, migration: Migration) -> None:
+        """Note that a pod is on its way, or where to."""
+        self._by_uid[migration.uid] = migration
+
+    def end(self, uid: str) -> None:
+        """The pod is gone, or stays after all; one that is not known is none."""
+        self._by_uid.pop(uid, None)
+
+    def carried_out(self, cluster: ClusterState) -> View:
+        """Return the cluster as if all migrations had happened.
+
+        A pod whose target is not known is nowhere, one that is gone or has ended is left alone.
+        """
+        view = cluster.view()
+        what_if = view.what_if()
+        for one in self._by_uid.values():
+            pod = cluster.pod(one.pod)
+            if pod is None or pod.uid != one.uid or pod.finished or pod.node == one.target:
+                continue
+            if view.row(pod.node) is None:
+                continue
+            what_if.remove(pod.key, pod.node)
+            if view.row(one.target) is not None:
+                what_if.add(replace(pod, node=one.target), one.target)
+        return what_if.view()
 
 
 class Informers(Protocol):

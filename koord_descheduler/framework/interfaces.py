@@ -1,14 +1,27 @@
-"""Interfaces of plugins. One plugin may have several of them.
-
-Source: Koordinator, pkg/descheduler/framework/types.go.
-"""
+"""Interfaces of plugins, and of the gate that every eviction passes."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from koord.cluster.facts import ClusterNode, ClusterPod
-from koord_descheduler.framework.status import Status
+from koord.util.errors import error_text
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """Result of one round; without an error it went well."""
+
+    error: BaseException | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether it went well."""
+        return self.error is None
+
+    def __str__(self) -> str:
+        return "ok" if self.error is None else error_text(self.error)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,14 +98,14 @@ class FilterPlugin(Plugin, ABC):
     def pre_eviction_filter(self, pod: ClusterPod) -> bool:
         """Whether the pod may be evicted now; asked for the few that are chosen."""
 
-    def refusal(self, pod: ClusterPod) -> str:
+    def reject_reason(self, pod: ClusterPod) -> str:
         """Why filter does not let the pod be evicted, a sentence for people; "": it does.
 
         Asked when people want to know. By default it names this plugin.
         """
         return "" if self.filter(pod) else f"{self.name} does not let it be evicted"
 
-    def pre_eviction_refusal(self, pod: ClusterPod) -> str:
+    def pre_eviction_reject_reason(self, pod: ClusterPod) -> str:
         """Why pre_eviction_filter does not let the pod go, the end of a sentence that begins with
         "but"; "": it does, or this plugin does not say.
         """
@@ -107,3 +120,36 @@ class Evictor(EvictPlugin, FilterPlugin):
 
     def pre_eviction_filter(self, pod: ClusterPod) -> bool:
         return True
+
+
+class AdmissionGate(Protocol):
+    """Asked before each eviction, of a dry-run too, and notified of those that are begun.
+
+    Times are Unix seconds. Belongs to the event loop.
+    """
+
+    def reject_reason(
+        self, pod: ClusterPod, options: EvictOptions, now: float, *, dry_run: bool
+    ) -> str:
+        """Why the pod may not be evicted now, for people; "": it may."""
+
+    def noted(self, pod: ClusterPod, options: EvictOptions, now: float, *, dry_run: bool) -> None:
+        """An eviction is about to be carried out; what is refused from now on may depend on it."""
+
+    def undone(self, pod: ClusterPod) -> None:
+        """The eviction that was noted last did not happen."""
+
+
+class OpenGate:
+    """Refuses nothing and keeps nothing."""
+
+    def reject_reason(
+        self, pod: ClusterPod, options: EvictOptions, now: float, *, dry_run: bool
+    ) -> str:
+        return ""
+
+    def noted(self, pod: ClusterPod, options: EvictOptions, now: float, *, dry_run: bool) -> None:
+        return
+
+    def undone(self, pod: ClusterPod) -> None:
+        return

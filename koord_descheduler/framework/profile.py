@@ -1,22 +1,36 @@
-"""One profile: its plugins, one instance of each, and their rounds."""
+"""Profiles: the registry of plugins, one instance of each, and their rounds."""
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from inspect import isawaitable
 from typing import Any, TypeVar, cast
 
 from koord.cluster.facts import ClusterNode
-from koord.component.plugins.code import PluginCode, PluginHeldLoop, PluginLate
-from koord.component.plugins.errors import PluginError
-from koord.component.plugins.failures import FailureLog
-from koord.component.plugins.shape import class_defect
+from koord.component.plugins.args import args_type_of
+from koord.component.plugins.execution import (
+    FailureLog,
+    PluginBlockedLoop,
+    PluginCode,
+    PluginTimeout,
+)
+from koord.component.plugins.registry import FactoryRegistry, PluginError, class_defect
 from koord.util.errors import KoordError, error_text
 from koord.util.logs import get_logger
-from koord_descheduler.config.configuration import Profile
-from koord_descheduler.config.points import Point
-from koord_descheduler.framework.evictor import EvictionPath, EvictorProxy
+from koord_descheduler.config.configuration import (
+    Configuration,
+    KnownPlugin,
+    KnownPlugins,
+    Point,
+    Profile,
+)
+from koord_descheduler.framework.evictor import (
+    EvictionLimiter,
+    EvictorProxy,
+    PluginRun,
+    ProfileEvictions,
+)
 from koord_descheduler.framework.handle import Handle, Services
 from koord_descheduler.framework.interfaces import (
     BalancePlugin,
@@ -24,11 +38,54 @@ from koord_descheduler.framework.interfaces import (
     EvictPlugin,
     FilterPlugin,
     Plugin,
+    Status,
 )
-from koord_descheduler.framework.limiter import EvictionLimiter
-from koord_descheduler.framework.registry import PluginRegistry
-from koord_descheduler.framework.status import Status
-from koord_descheduler.framework.turn import Turn
+
+PluginFactory = Callable[[Any, Handle], Plugin | Awaitable[Plugin]]
+"""Makes a plugin from its args (None: the profile has none) and the handle of its profile."""
+
+
+class PluginRegistry(FactoryRegistry[PluginFactory]):
+    """Factories in the order of registration."""
+
+    group = "koord_descheduler.plugins"
+    shipped = "koordlet"
+    base = Plugin
+
+
+_INTERFACES: dict[Point, type] = {
+    Point.DESCHEDULE: DeschedulePlugin,
+    Point.BALANCE: BalancePlugin,
+    Point.EVICT: EvictPlugin,
+    Point.FILTER: FilterPlugin,
+}
+
+
+def known_plugins(registry: PluginRegistry) -> KnownPlugins:
+    """Return what a configuration may say of the registered plugins.
+
+    A plugin declares its arguments with takes_args. A class is for the extension points whose
+    interfaces it has, a function for any until it is called.
+    """
+    return {entry.name: _known(entry.plugin) for entry in registry}
+
+
+def profile_settings(config: Configuration) -> tuple[Profile, ...]:
+    """Return all profiles in the order in which they run, each with the dry-run that holds."""
+    return tuple(
+        replace(profile, dry_run=config.is_dry_run(profile)) for profile in config.profiles
+    )
+
+
+def _known(factory: PluginFactory) -> KnownPlugin:
+    args = args_type_of(factory)
+    points = frozenset(Point)
+    if isinstance(factory, type):
+        points = frozenset(
+            point for point, base in _INTERFACES.items() if issubclass(factory, base)
+        )
+    return KnownPlugin(points, args)
+
 
 P = TypeVar("P", bound=Plugin)
 
@@ -87,7 +144,7 @@ class ProfilePlugins:
         self.settings = settings
         self._services = services
         self._limits = limits
-        self._path = EvictionPath(settings.name, settings.dry_run)
+        self._path = ProfileEvictions(settings.name, settings.dry_run)
         self._failures = FailureLog(log, services.clock)
         self._loaded: dict[str, _Loaded] = {}
         self.handle = Handle(
@@ -221,7 +278,9 @@ class ProfilePlugins:
         try:
             await loaded.code.run(loaded.plugin.close, self._limits.build)
         except Exception as err:
-            log.warning("plugin.unclosed", profile=self.name, plugin=name, error=error_text(err))
+            log.warning(
+                "plugin.close_failed", profile=self.name, plugin=name, error=error_text(err)
+            )
 
     async def _run(
         self, names: Sequence[str], point: str, call: Callable[[Plugin], Awaitable[object]]
@@ -244,15 +303,15 @@ class ProfilePlugins:
     ) -> BaseException | None:
         """Run one round of one plugin; return its error."""
         plugin, meter, metrics = loaded.plugin, loaded.code.meter, self._services.metrics
-        before, turn = meter.cpu_seconds, Turn(plugin.name)
+        before, turn = meter.cpu_seconds, PluginRun(plugin.name)
         error, outcome = None, "ok"
         try:
             work = partial(turn.within, partial(call, plugin))
             status = await loaded.code.run(work, self._limits.round, on_end=turn.end)
             error = _error_of(status, plugin.name)
-        except PluginLate as err:
+        except PluginTimeout as err:
             error, outcome = err, "late"
-        except PluginHeldLoop as err:
+        except PluginBlockedLoop as err:
             error, outcome = err, "blocked"
         except Exception as err:
             error = err

@@ -2,28 +2,26 @@
 
 from typing import Any
 
-from koord.kube.client import ApiClient
+from koord.kube.client import CONFIG_MAPS, ApiClient
 from koord.kube.errors import Conflict, KubeError, NotFound
-from koord.kube.resource import CONFIG_MAPS
 from koord.util.clock import Clock
 from koord.util.errors import InvalidObject
-from koord.util.health import OK, PartHealth, Status
+from koord.util.health import OK, HealthStatus, PartHealth
 from koord.util.logs import LogState, get_logger
 from koord.util.stop import Stop
-from koord_descheduler.ledger.document import from_text, to_text
-from koord_descheduler.ledger.ledger import Ledger
-from koord_descheduler.ledger.metrics import LedgerMetrics
+from koord_descheduler.ledger.entries import from_text, to_text
+from koord_descheduler.ledger.ledger import Ledger, LedgerMetrics
 
 NAME = "koord-descheduler-ledger"
 KEY, ASIDE = "ledger.json", "ledger.json.malformed"
 INTERVAL = 10.0  # seconds between two looks at the cluster, and two writes at least
-_MOST_ASIDE = 32 << 10  # characters
+_MAX_ASIDE = 32 << 10  # characters
 _TRIES = 3  # of a write that finds a newer version
 
 log = get_logger("koord_descheduler.ledger")
 
 
-class LedgerKeeper:
+class LedgerStore:
     """Reads the ledger when leadership begins, has it observe, and writes what has changed.
 
     A write replaces only the version that was read; when another leader was faster, both ledgers
@@ -50,7 +48,7 @@ class LedgerKeeper:
 
     def health(self) -> PartHealth:
         """Degraded: the ledger is only in memory."""
-        return PartHealth(Status.DEGRADED, self._error) if self._error else OK
+        return PartHealth(HealthStatus.DEGRADED, self._error) if self._error else OK
 
     async def load(self) -> None:
         """Take over what is in the API; what cannot be read now is read before the first write."""
@@ -80,7 +78,7 @@ class LedgerKeeper:
             self._failed(err)
         else:
             self._error = ""
-            self._away.ended("ledger.kept")
+            self._away.ended("ledger.written")
 
     async def _load(self) -> None:
         path = CONFIG_MAPS.object(NAME, namespace=self._namespace)
@@ -100,7 +98,7 @@ class LedgerKeeper:
         """Have the next write keep under another key what is not understood."""
         log.error("ledger.malformed", error=str(err), kept_as=ASIDE)
         assert self._found is not None  # noqa: S101 - the text was in it
-        data = {**_data(self._found), ASIDE: text[:_MOST_ASIDE]}
+        data = {**_data(self._found), ASIDE: text[:_MAX_ASIDE]}
         self._found = {**self._found, "data": data}
 
     async def _write(self) -> None:
@@ -138,7 +136,7 @@ class LedgerKeeper:
 
     def _failed(self, err: KubeError) -> None:
         self._error = f"the ledger of evictions is only in memory: {err}"
-        self._away.failed("ledger.unkept", error=str(err))
+        self._away.failed("ledger.write_failed", error=str(err))
 
 
 def _data(found: dict[str, Any] | None) -> dict[str, str]:

@@ -1,46 +1,67 @@
-"""The ledger: measures what evictions brought, and refuses those that would bring nothing."""
+"""The ledger: measures what evictions brought, and rejects those that would bring nothing."""
 
 from collections.abc import Callable, Iterator
 
 from msgspec.structs import replace
+from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from koord.api.nodemetric import time_text
-from koord.cluster.decoding import UsageReport
-from koord.cluster.facts import ClusterPod
+from koord.cluster.facts import ClusterPod, ReportedUsage
+from koord.cluster.kinds import UsageReport
 from koord.cluster.state import ClusterState
-from koord.cluster.usage import Usage
-from koord.kube.eventobjects import Event, EventType, ObjectRef
-from koord.util import goduration
+from koord.kube.events import Event, EventType, ObjectRef
+from koord.util import goformat
 from koord.util.logs import get_logger
 from koord_descheduler.config.v1alpha2 import EvictionLedger
 from koord_descheduler.framework.interfaces import EvictOptions, Relief
-from koord_descheduler.ledger.document import (
-    MOST_ENTRIES,
-    MOST_PAUSES,
-    LedgerDocument,
-    merge_entries,
-    merge_pauses,
-)
 from koord_descheduler.ledger.entries import (
     BARE,
     FAILURES,
+    MAX_ENTRIES,
+    MAX_PAUSE,
+    MAX_PAUSES,
     Baseline,
     Entry,
+    LedgerDocument,
     Outcome,
     Pause,
     WorkloadRef,
-    workload_of,
-)
-from koord_descheduler.ledger.measuring import baseline, is_relieved, measured_relief
-from koord_descheduler.ledger.metrics import LedgerMetrics
-from koord_descheduler.ledger.pauses import (
-    LONGEST_PAUSE,
     after_failure,
     after_success,
+    baseline,
     is_forgotten,
+    is_relieved,
+    measured_relief,
+    merge_entries,
+    merge_pauses,
+    workload_of,
 )
 
-LONGEST_WAIT = 3600.0  # seconds; for a pod to leave, and then for reports
+
+class LedgerMetrics:
+    """Outcomes of evictions, and workloads that are left alone."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.outcomes = Counter(
+            "descheduler_eviction_outcomes_total",
+            "Evictions for load by outcome: relieved, not-relieved, returned or unknown.",
+            ["outcome"],
+            registry=registry,
+        )
+        self.paused = Gauge(
+            "descheduler_paused_workloads",
+            "Workloads that are left alone because their evictions did not relieve.",
+            registry=registry,
+        )
+        self.writes = Counter(
+            "descheduler_ledger_writes_total",
+            "Writes of the ledger to the API by outcome: ok, conflict or failed.",
+            ["outcome"],
+            registry=registry,
+        )
+
+
+MAX_WAIT = 3600.0  # seconds; for a pod to leave, and then for reports
 COMPONENT = "koord-descheduler"
 
 _GROUPS = {
@@ -108,20 +129,22 @@ class Ledger:
         self._pauses = merge_pauses(self._pauses, {one.workload: one for one in found.pauses})
         self._bound()
 
-    def refusal(self, pod: ClusterPod, options: EvictOptions, now: float, *, dry_run: bool) -> str:
+    def reject_reason(
+        self, pod: ClusterPod, options: EvictOptions, now: float, *, dry_run: bool
+    ) -> str:
         """As AdmissionGate.refusal."""
         if not self.settings.enabled or options.relief is None:
             return ""
         workload = workload_of(pod, self._cluster.workloads)
         pause = self._pauses.get(workload)
-        if pause is not None and 0 < pause.until - now <= LONGEST_PAUSE:
+        if pause is not None and 0 < pause.until - now <= MAX_PAUSE:
             until = time_text(pause.until)
             return f"{workload} is left alone until {until}: evictions of it did not relieve"
         spacing = self.settings.spacing
         times = self._evictions(workload, dry_run=dry_run)
         last = max((at for at in times if abs(now - at) < spacing), default=None)
         if last is not None:
-            wanted = goduration.format(spacing)
+            wanted = goformat.format_duration(spacing)
             return f"{workload} had an eviction at {time_text(last)}: {wanted} lie between them"
         return ""
 
@@ -192,7 +215,7 @@ class Ledger:
             return replace(entry, outcome=Outcome.RETURNED, settled=now)
         pod, report = self._cluster.pod(entry.pod), self._cluster.reports.get(entry.node)
         if pod is not None and (pod.uid or pod.key) == entry.uid and not pod.finished:
-            if now > entry.at + LONGEST_WAIT:
+            if now > entry.at + MAX_WAIT:
                 return replace(entry, outcome=Outcome.UNKNOWN, settled=now)
             if report is None or pod.deleting or not _is_newer(report, entry.before):
                 return entry
@@ -206,7 +229,7 @@ class Ledger:
             assert report.update_time is not None  # noqa: S101 - it is newer
             if report.update_time >= due:
                 return self._measured(entry, report, now)
-        if now > due + LONGEST_WAIT:
+        if now > due + MAX_WAIT:
             return replace(entry, outcome=Outcome.UNKNOWN, settled=now)
         return entry
 
@@ -282,14 +305,14 @@ class Ledger:
         times = (one.created for one in (pod, *pods))
         return max((at for at in times if at is not None), default=None)
 
-    def _room(self, node: str) -> Usage | None:
+    def _room(self, node: str) -> ReportedUsage | None:
         """What a node has for pods; None: it is not known."""
         view = self._cluster.view()
         row = view.row(node)
         if row is None:
             return None
         amounts = dict(view.node(row).allocatable)
-        return Usage(amounts.get("cpu", 0) / 1000, float(amounts.get("memory", 0)))
+        return ReportedUsage(amounts.get("cpu", 0) / 1000, float(amounts.get("memory", 0)))
 
     def _evictions(self, workload: WorkloadRef, *, dry_run: bool) -> Iterator[float]:
         """When pods of the workload were evicted; in a dry-run also, when they would have been."""
@@ -314,11 +337,11 @@ class Ledger:
         """Forget the oldest of what is too much, settled entries first."""
         for uid in list(self._surplus()):
             self._drop(uid)
-        while len(self._pauses) > MOST_PAUSES:
+        while len(self._pauses) > MAX_PAUSES:
             del self._pauses[min(self._pauses, key=lambda key: self._pauses[key].until)]
 
     def _surplus(self) -> Iterator[str]:
-        surplus = len(self._entries) - MOST_ENTRIES
+        surplus = len(self._entries) - MAX_ENTRIES
         if surplus > 0:
             pending = (Outcome.PENDING,)
             oldest = sorted(
@@ -327,8 +350,8 @@ class Ledger:
             yield from (one.uid for one in oldest[:surplus])
 
 
-def _usage(relief: Relief) -> Usage:
-    return Usage(relief.cpu, relief.memory)
+def _usage(relief: Relief) -> ReportedUsage:
+    return ReportedUsage(relief.cpu, relief.memory)
 
 
 def _is_newer(report: UsageReport, before: Baseline | None) -> bool:
@@ -337,7 +360,7 @@ def _is_newer(report: UsageReport, before: Baseline | None) -> bool:
     return before is None or report.update_time > before.time
 
 
-def _figures(name: str, usage: Usage | None) -> dict[str, float]:
+def _figures(name: str, usage: ReportedUsage | None) -> dict[str, float]:
     if usage is None:
         return {}
     return {
@@ -354,8 +377,8 @@ def _event(entry: Entry, pause: Pause) -> Event:
         reason, found = "EvictedPodReturned", "a new pod of the workload runs there again"
     else:
         reason = "EvictionDidNotRelieve"
-        found = f"measured {_text(entry.measured or Usage(0.0, 0.0))}"
-    left_alone = goduration.format(pause.until - pause.began)
+        found = f"measured {_text(entry.measured or ReportedUsage(0.0, 0.0))}"
+    left_alone = goformat.format_duration(pause.until - pause.began)
     return Event(
         about=ObjectRef(
             _GROUPS.get(workload.kind, ""),
@@ -372,5 +395,5 @@ def _event(entry: Entry, pause: Pause) -> Event:
     )
 
 
-def _text(usage: Usage) -> str:
+def _text(usage: ReportedUsage) -> str:
     return f"{usage.cores:.2f} cores and {usage.memory_bytes / (1 << 20):.0f} MiB"

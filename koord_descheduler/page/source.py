@@ -1,24 +1,109 @@
-"""What koord-descheduler gives its status page: cycles, the map of nodes, the ledger, health."""
+"""The status page of koord-descheduler: cycles, the map of nodes, the ledger, health."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from koord.cluster.usage import Usage
-from koord.component.page.health import health_section
-from koord.component.page.sections import SectionPage
+from koord.cluster.facts import ReportedUsage
+from koord.component.page.sections import SectionPage, health_section
 from koord.util.clock import Clock
 from koord.util.health import Health
 from koord_descheduler.config.configuration import Configuration
-from koord_descheduler.framework.decisions import CycleDecisions, Decisions
+from koord_descheduler.framework.decisions import (
+    Action,
+    CycleDecisions,
+    Decisions,
+    NodeDecision,
+    PodDecision,
+)
 from koord_descheduler.ledger.entries import Entry, Pause
-from koord_descheduler.page.rounds import Round, read_round
-from koord_descheduler.planning.explain import LONGEST_NAME, Question, explanation
+from koord_descheduler.planning.report import MAX_NAME_LENGTH, Question, explanation
 
-MOST_ENTRIES = 200  # of the ledger, the newest ones
+MAX_NODES = 10_000  # of a map
+MAX_MAPS = 8  # of a cycle: profiles and their plugins
+MAX_MOVES = 200  # of a cycle
 
 Json = dict[str, Any]
+
+_USAGE, _LOW, _HIGH = "_usage_percent", "_low_percent", "_high_percent"
+
+
+@dataclass(frozen=True, slots=True)
+class CycleSummary:
+    """One cycle as the page has it."""
+
+    summary: Json
+    moves: list[Json]
+    maps: list[Json]
+
+
+def summarize_cycle(cycle: CycleDecisions) -> CycleSummary:
+    """Find the words of a cycle's decisions, which takes a while with many nodes."""
+    nodes, pods = cycle.nodes(), cycle.pods()
+    moves = [one for one in pods if one.action is not Action.STAY]
+    summary = {
+        "t": cycle.began,
+        "nodes": Counter(one.verdict for one in nodes),
+        "pods": Counter(one.action.value for one in pods),
+        "left_out": max(0, len(moves) - MAX_MOVES),
+    }
+    return CycleSummary(
+        summary=summary,
+        moves=[_move(cycle.began, one) for one in moves[:MAX_MOVES]],
+        maps=_maps(cycle.began, nodes),
+    )
+
+
+def _move(began: float, one: PodDecision) -> Json:
+    return {
+        "t": began,
+        "plugin": f"{one.profile}/{one.plugin}",
+        "pod": one.pod,
+        "node": one.node,
+        "action": one.action.value,
+        "to": list(one.candidates[:3]),
+        "reason": one.reason,
+    }
+
+
+def _maps(began: float, nodes: Iterable[NodeDecision]) -> list[Json]:
+    """A map for each plugin that has judged nodes."""
+    by_plugin: dict[str, list[NodeDecision]] = {}
+    for one in nodes:
+        by_plugin.setdefault(f"{one.profile}/{one.plugin}", []).append(one)
+    return [{"t": began, **_map(name, found)} for name, found in list(by_plugin.items())[:MAX_MAPS]]
+
+
+def _map(name: str, nodes: Sequence[NodeDecision]) -> Json:
+    """Columns, in the order of the nodes' names. A figure that is not known is null."""
+    shown = sorted(nodes, key=lambda one: one.node)[:MAX_NODES]
+    resources = sorted(
+        {fact.removesuffix(_USAGE) for one in shown for fact in one.facts if fact.endswith(_USAGE)}
+    )
+    return {
+        "plugin": name,
+        "left_out": len(nodes) - len(shown),
+        "nodes": [one.node for one in shown],
+        "verdicts": [one.verdict for one in shown],
+        "resources": {
+            each: {
+                "usage": [_figure(one.facts, each + _USAGE) for one in shown],
+                "low": [_figure(one.facts, each + _LOW) for one in shown],
+                "high": [_figure(one.facts, each + _HIGH) for one in shown],
+            }
+            for each in resources
+        },
+    }
+
+
+def _figure(facts: Mapping[str, float], name: str) -> float | None:
+    value = facts.get(name)
+    return None if value is None else round(value, 1)
+
+
+MAX_ENTRIES = 200  # of the ledger, the newest ones
 _Stage = tuple[int, int]  # sources and outcomes that a cycle had when it was read
 
 
@@ -28,7 +113,7 @@ class PageSources:
 
     health: Health
     decisions: Decisions
-    leads: Callable[[], bool]
+    is_leader: Callable[[], bool]
     configuration: Callable[[], Configuration]
     entries: Callable[[], Sequence[Entry]]  # the oldest first
     pauses: Callable[[], Sequence[Pause]]
@@ -43,16 +128,16 @@ class DeschedulerPage(SectionPage):
     def __init__(self, sources: PageSources, clock: Clock) -> None:
         super().__init__(clock)
         self._sources = sources
-        self._rounds: dict[float, tuple[_Stage, Round]] = {}  # by begin of the cycle
+        self._rounds: dict[float, tuple[_Stage, CycleSummary]] = {}  # by begin of the cycle
 
     async def detail(self, kind: str, name: str) -> Mapping[str, Any] | None:
         """What the last cycles decided about a node or a pod, as /explain answers."""
-        if kind not in ("node", "pod") or not name or len(name) > LONGEST_NAME:
+        if kind not in ("node", "pod") or not name or len(name) > MAX_NAME_LENGTH:
             return None
         question = Question(node=name) if kind == "node" else Question(pod=name)
         cycles = [one.copy() for one in self._sources.decisions.cycles]
-        leads = self._sources.leads()
-        return await asyncio.to_thread(explanation, cycles, question, leads=leads)
+        is_leader = self._sources.is_leader()
+        return await asyncio.to_thread(explanation, cycles, question, is_leader=is_leader)
 
     async def _read(self) -> Json:
         await self._read_cycles()
@@ -66,7 +151,7 @@ class DeschedulerPage(SectionPage):
             stage = _stage(cycles[began])
             known = self._rounds.get(began)
             if known is None or known[0] != stage:
-                made = await asyncio.to_thread(read_round, cycles[began].copy())
+                made = await asyncio.to_thread(summarize_cycle, cycles[began].copy())
                 self._rounds[began] = stage, made
                 return
 
@@ -83,8 +168,8 @@ class DeschedulerPage(SectionPage):
             "maps": next((one.maps for one in rounds if one.maps), []),
             "ledger": {
                 "count": len(entries),
-                "entries": [_entry(one) for one in reversed(entries[-MOST_ENTRIES:])],
-                "pauses": [_pause(one) for one in pauses if one.until > now][:MOST_ENTRIES],
+                "entries": [_entry(one) for one in reversed(entries[-MAX_ENTRIES:])],
+                "pauses": [_pause(one) for one in pauses if one.until > now][:MAX_ENTRIES],
             },
         }
 
@@ -93,7 +178,7 @@ class DeschedulerPage(SectionPage):
         configuration = self._sources.configuration()
         limits = configuration.limits
         return {
-            "leads": self._sources.leads(),
+            "leads": self._sources.is_leader(),
             "dry_run": configuration.dry_run,
             "interval": configuration.descheduling_interval,
             "profiles": {each.name: sorted(each.names) for each in configuration.profiles},
@@ -124,7 +209,7 @@ def _entry(one: Entry) -> Json:
     }
 
 
-def _usage(usage: Usage | None) -> Json | None:
+def _usage(usage: ReportedUsage | None) -> Json | None:
     return None if usage is None else {"cores": usage.cores, "bytes": usage.memory_bytes}
 
 

@@ -1,19 +1,87 @@
-"""A plan: the profiles of a configuration, run for one cycle in dry-run."""
+"""Plan evictions: run the profiles of a configuration for one cycle in dry-run."""
 
+import argparse
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from prometheus_client import CollectorRegistry
+
 from koord.cluster.facts import ClusterNode
+from koord.cluster.state import ClusterState
+from koord.controlplane.commands import register_installed
+from koord.controlplane.offline import (
+    DiscardingEventRecorder,
+    EmptyInformers,
+    FixedWallClock,
+    UnreachableTransport,
+)
+from koord.kube.client import ApiClient
 from koord.util.errors import KoordError
 from koord_descheduler.config.configuration import Configuration
-from koord_descheduler.config.pluginargs.cycles import HistoryDependent
-from koord_descheduler.framework.configured import profile_settings
+from koord_descheduler.config.pluginargs import HistoryDependent
+from koord_descheduler.config.v1alpha2 import GROUP_VERSION, KIND
 from koord_descheduler.framework.cycle import Descheduler
 from koord_descheduler.framework.decisions import Action, Decisions, NodeDecision, PodDecision
-from koord_descheduler.framework.handle import Services
-from koord_descheduler.framework.limiter import EvictionLimiter
-from koord_descheduler.framework.profile import ProfileError, ProfilePlugins, build_profile
-from koord_descheduler.framework.registry import PluginRegistry
+from koord_descheduler.framework.evictor import EvictionLimiter, FrameworkMetrics
+from koord_descheduler.framework.handle import Migrations, Services
+from koord_descheduler.framework.profile import (
+    PluginRegistry,
+    ProfileError,
+    ProfilePlugins,
+    build_profile,
+    profile_settings,
+)
+
+DEFAULT_LOW_THRESHOLDS: Mapping[str, float] = {"cpu": 45, "memory": 55}
+DEFAULT_HIGH_THRESHOLDS: Mapping[str, float] = {"cpu": 75, "memory": 80}
+KEPT_NAMESPACES = ("kube-system", "koordinator-system")
+
+
+def default_plan_configuration(
+    low: Mapping[str, float] = DEFAULT_LOW_THRESHOLDS,
+    high: Mapping[str, float] = DEFAULT_HIGH_THRESHOLDS,
+) -> bytes:
+    """Return a configuration file: LowNodeLoad with these thresholds, in percent of allocatable.
+
+    All else is as in the configuration that Koordinator ships, where LowNodeLoad is not enabled.
+    """
+    namespaces = {"exclude": list(KEPT_NAMESPACES)}
+    args = {
+        "LowNodeLoad": {
+            "evictableNamespaces": namespaces,
+            "lowThresholds": dict(low),
+            "highThresholds": dict(high),
+        },
+        "MigrationController": {"evictionPolicy": "Eviction", "namespaces": namespaces},
+    }
+    profile = {
+        "name": "koord-descheduler",
+        "plugins": {"balance": {"enabled": [{"name": "LowNodeLoad"}]}},
+        "pluginConfig": [{"name": name, "args": one} for name, one in args.items()],
+    }
+    document = {
+        "apiVersion": GROUP_VERSION,
+        "kind": KIND,
+        "deschedulingInterval": "10s",
+        "profiles": [profile],
+    }
+    return json.dumps(document).encode()
+
+
+def offline_services(cluster: ClusterState, now: float) -> Services:
+    """Return services for a cluster as it was at so many Unix seconds."""
+    clock = FixedWallClock(now)
+    return Services(
+        client=ApiClient(UnreachableTransport(), clock),
+        events=DiscardingEventRecorder(),
+        informers=EmptyInformers(),
+        cluster=cluster,
+        decisions=Decisions(),
+        migrations=Migrations(),
+        clock=clock,
+        metrics=FrameworkMetrics(CollectorRegistry()),
+    )
 
 
 class UnbuildableProfiles(KoordError):
@@ -116,3 +184,20 @@ async def _nodes(services: Services) -> list[ClusterNode]:
 async def _close(profiles: list[ProfilePlugins]) -> None:
     while profiles:
         await profiles.pop().close()
+
+
+def percents(text: str) -> dict[str, float]:
+    """Read the value of an option: cpu=45,memory=55."""
+    found = {}
+    for part in text.split(","):
+        name, _, amount = part.partition("=")
+        try:
+            found[name.strip()] = float(amount)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"wanted cpu=45,memory=55, found {text!r}") from None
+    return found
+
+
+def installed_plugins(name: str) -> PluginRegistry:
+    """The plugins that are installed; what is wrong with one is a warning of the command."""
+    return register_installed(name, PluginRegistry())

@@ -5,16 +5,16 @@ from typing import Any
 
 from rich.console import RenderableType
 
-from koord.component.tables import Name, figure, heading, prose, table
-from koord.controlplane.dumpreport import dump_view
+from koord.component.terminal import Name, figure, heading, prose, table
+from koord.controlplane.commands import dump_view
 
-MOST_CANDIDATES = 3  # of a pod that are shown by name
+MAX_CANDIDATES = 3  # of a pod that are shown by name
 
-_Json = Mapping[str, Any]
+_Report = Mapping[str, Any]
 _STYLES = {"evict": "cyan", "refused": "yellow", "stay": "dim"}
 
 
-def plan_view(report: _Json) -> Iterator[RenderableType]:
+def plan_view(report: _Report) -> Iterator[RenderableType]:
     """The lines of a plan."""
     counts = {name: _count(report["pods"], name) for name in ("evict", "refused", "stay")}
     yield heading(
@@ -29,7 +29,7 @@ def plan_view(report: _Json) -> Iterator[RenderableType]:
     yield from decisions_view(report)
 
 
-def explanation_view(report: _Json) -> Iterator[RenderableType]:
+def explanation_view(report: _Report) -> Iterator[RenderableType]:
     """The lines of an answer of /explain, cycle by cycle."""
     name = report["node"] or report["pod"]
     decided = [one for one in report["cycles"] if one["nodes"] or one["pods"]]
@@ -42,7 +42,7 @@ def explanation_view(report: _Json) -> Iterator[RenderableType]:
             yield prose(f"and {cycle['leftOut']} more decisions")
 
 
-def decisions_view(report: _Json) -> Iterator[RenderableType]:
+def decisions_view(report: _Report) -> Iterator[RenderableType]:
     """The nodes, the pods that would go, and those that stay."""
     if not report["nodes"] and not report["pods"]:
         yield prose("nothing was decided")
@@ -59,7 +59,7 @@ def decisions_view(report: _Json) -> Iterator[RenderableType]:
         yield _staying(staying)
 
 
-def _nodes(nodes: Sequence[_Json]) -> RenderableType:
+def _nodes(nodes: Sequence[_Report]) -> RenderableType:
     rows = table("NODE", "<VERDICT", "<BY", "WHY", "WOULD CHANGE WITH")
     for one in nodes:
         rows.add_row(
@@ -72,7 +72,7 @@ def _nodes(nodes: Sequence[_Json]) -> RenderableType:
     return rows
 
 
-def _going(pods: Sequence[_Json]) -> RenderableType:
+def _going(pods: Sequence[_Report]) -> RenderableType:
     rows = table("EVICT", "FROM", "TO ONE OF", "<BY", "WHY")
     for one in pods:
         rows.add_row(
@@ -85,7 +85,7 @@ def _going(pods: Sequence[_Json]) -> RenderableType:
     return rows
 
 
-def _staying(pods: Sequence[_Json]) -> RenderableType:
+def _staying(pods: Sequence[_Report]) -> RenderableType:
     rows = table("STAYS", "ON", "<OUTCOME", "<BY", "WHY")
     for one in pods:
         rows.add_row(
@@ -99,10 +99,10 @@ def _staying(pods: Sequence[_Json]) -> RenderableType:
 
 
 def _candidates(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:MOST_CANDIDATES])
-    more = len(names) - MOST_CANDIDATES
+    shown = ", ".join(names[:MAX_CANDIDATES])
+    more = len(names) - MAX_CANDIDATES
     return f"{shown} and {more} more" if more > 0 else shown or "-"
 
 
-def _count(pods: Sequence[_Json], action: str) -> int:
+def _count(pods: Sequence[_Report], action: str) -> int:
     return sum(one["action"] == action for one in pods)

@@ -4,10 +4,8 @@ Plugins import this module and koord.api, nothing else of the daemon.
 """
 
 from koord.api.eviction import EvictionAnswer, EvictionOutcome
-from koord.api.labelselector import LabelSelector
-from koord.api.selectortext import parse_selector_text
+from koord.api.labelselector import LabelSelector, parse_selector_text
 from koord.cluster.columns import Mask
-from koord.cluster.decoding import UsageReport
 from koord.cluster.facts import (
     AffinityTerm,
     ClusterNode,
@@ -21,14 +19,18 @@ from koord.cluster.facts import (
     PodSpec,
     PreferredTerm,
     PriorityClass,
+    ReportedAggregate,
+    ReportedPodUsage,
+    ReportedUsage,
     Selector,
     SpreadConstraint,
     Taint,
     Workload,
     selects,
 )
-from koord.cluster.predicates.fits import Fit, Misfit, fits
-from koord.cluster.predicates.moves import Moves
+from koord.cluster.hypothetical import HypotheticalMoves
+from koord.cluster.kinds import UsageReport
+from koord.cluster.predicates.fits import Fit, NodeRejectReason, fits
 from koord.cluster.predicates.nodes import (
     is_schedulable,
     matches_node_affinity,
@@ -37,11 +39,11 @@ from koord.cluster.predicates.nodes import (
 )
 from koord.cluster.predicates.spread import selector_of
 from koord.cluster.state import ClusterState
-from koord.cluster.usage import AggregatedUsage, PodMetric, Usage
 from koord.cluster.view import View, WhatIf
 from koord.cluster.workloads import Workloads, controller_of
-from koord.component.config.faults import (
-    Fault,
+from koord.component.config.componentconfig import Int32, Seconds, UInt, UInt32
+from koord.component.config.field_errors import (
+    FieldError,
     FieldPath,
     Key,
     duplicate,
@@ -51,59 +53,34 @@ from koord.component.config.faults import (
     unsupported,
     warning,
 )
-from koord.component.config.typed import Int32, Seconds, UInt, UInt32
 from koord.component.plugins.args import takes_args
-from koord.component.plugins.errors import PluginError
+from koord.component.plugins.registry import PluginError
 from koord.component.plugins.shared import SharedPart, SharedParts
-from koord.kube.client import ApiClient
-from koord.kube.deadline import Deadline
+from koord.kube.client import NODES, PODS, ApiClient, Resource
 from koord.kube.errors import (
     AlreadyExists,
     ApiError,
     Conflict,
     KubeError,
     NotFound,
-    PatchRefused,
+    PatchRejected,
     TooManyRequests,
 )
-from koord.kube.eventobjects import Event, EventType, ObjectRef
-from koord.kube.eviction import PodEvictions, read_refusal
+from koord.kube.events import Event, EventType, ObjectRef
+from koord.kube.eviction import PodEvictions, read_rejection
 from koord.kube.informer import SharedInformer
-from koord.kube.listwatch import Absent
-from koord.kube.reflector import Watched
-from koord.kube.resource import NODES, PODS, Resource
-from koord.kube.store import Change, ChangeKind
-from koord.util.backoff import Backoff
+from koord.kube.listwatch import MissingKind
+from koord.kube.reflector import Change, ChangeKind, Watched
+from koord.kube.transport import Deadline
 from koord.util.clock import Clock
 from koord.util.errors import InvalidObject, KoordError, OptionError
-from koord.util.goduration import format as duration_text
-from koord.util.health import OK, PartHealth
-from koord.util.health import Status as HealthStatus
+from koord.util.flowcontrol import Backoff
+from koord.util.goformat import format_duration as duration_text
+from koord.util.goformat import parse_float
+from koord.util.health import OK, HealthStatus, PartHealth
 from koord.util.logs import LimitedLog, LogState, get_logger
 from koord.util.stop import Stop
-from koord_descheduler.config.pluginargs import kubernetes as kubernetes_args
-from koord_descheduler.config.pluginargs.balance import (
-    BinPackStrategy,
-    CustomPriorityArgs,
-    FragmentationAwareArgs,
-    PriorityLevel,
-    PriorityMode,
-    ScaleDownBinPackArgs,
-)
-from koord_descheduler.config.pluginargs.lownodeload import (
-    AggregationType,
-    AnomalyCondition,
-    LowNodeLoadArgs,
-    NodePool,
-    Planner,
-)
-from koord_descheduler.config.pluginargs.migration import (
-    EvictionGate,
-    EvictionPolicy,
-    MigrationControllerArgs,
-    ObjectLimiter,
-)
-from koord_descheduler.config.pluginargs.parts import (
+from koord_descheduler.config.pluginargs import (
     Namespaces,
     Percents,
     PodSelector,
@@ -112,9 +89,11 @@ from koord_descheduler.config.pluginargs.parts import (
     check_namespaces,
     check_percents,
     check_pod_selectors,
+    check_pods,
     check_selector_text,
     check_unique,
 )
+from koord_descheduler.config.v1alpha2 import GROUP_VERSION
 from koord_descheduler.framework.decisions import (
     Action,
     Decision,
@@ -124,10 +103,19 @@ from koord_descheduler.framework.decisions import (
     NodeDecision,
     PodDecision,
 )
-from koord_descheduler.framework.evictions import Choice, Evictions
-from koord_descheduler.framework.evictor import EvictorProxy
-from koord_descheduler.framework.filters import FilterFunc, combine, pod_filter, pods_in
-from koord_descheduler.framework.handle import Handle, Informers, Services
+from koord_descheduler.framework.evictions import EvictionCandidate, Evictions, PureDeschedulePlugin
+from koord_descheduler.framework.evictor import EvictorProxy, eviction_reason
+from koord_descheduler.framework.handle import (
+    FilterFunc,
+    Handle,
+    Informers,
+    Migration,
+    Migrations,
+    Services,
+    combine,
+    pod_filter,
+    pods_in,
+)
 from koord_descheduler.framework.interfaces import (
     BalancePlugin,
     DeschedulePlugin,
@@ -137,12 +125,9 @@ from koord_descheduler.framework.interfaces import (
     FilterPlugin,
     Plugin,
     Relief,
+    Status,
 )
-from koord_descheduler.framework.judge import JudgePlugin
-from koord_descheduler.framework.migrations import Migration, Migrations
-from koord_descheduler.framework.registry import PluginFactory, PluginRegistry
-from koord_descheduler.framework.status import Status
-from koord_descheduler.framework.turn import because
+from koord_descheduler.framework.profile import PluginFactory, PluginRegistry
 from koord_descheduler.rules import evictorfilter
 from koord_descheduler.rules.evictorfilter import (
     EvictorFilter,
@@ -154,10 +139,16 @@ from koord_descheduler.rules.evictorfilter import (
     is_of_daemon_set,
     is_static,
     is_system_critical,
+    not_selected,
     priority_of,
 )
-from koord_descheduler.rules.nodefit import Fitting, NodeFit, nodes_matching, nodes_named, without
-from koord_descheduler.rules.podchoice import left_out
+from koord_descheduler.rules.nodefit import (
+    NodeFit,
+    NodeFitResult,
+    nodes_matching,
+    nodes_named,
+    view_without_pod,
+)
 from koord_descheduler.rules.podorder import (
     OrderKey,
     PodOrder,
@@ -170,24 +161,19 @@ from koord_descheduler.rules.podorder import (
 from koord_descheduler.rules.utilization import Move, MoveSource, Utilization, plan_moves
 
 __all__ = [
+    "GROUP_VERSION",
     "NODES",
     "OK",
     "PODS",
-    "Absent",
     "Action",
     "AffinityTerm",
-    "AggregatedUsage",
-    "AggregationType",
     "AlreadyExists",
-    "AnomalyCondition",
     "ApiClient",
     "ApiError",
     "Backoff",
     "BalancePlugin",
-    "BinPackStrategy",
     "Change",
     "ChangeKind",
-    "Choice",
     "Clock",
     "ClusterNode",
     "ClusterPod",
@@ -196,7 +182,6 @@ __all__ = [
     "Conflict",
     "ContainerKind",
     "ContainerState",
-    "CustomPriorityArgs",
     "Deadline",
     "Decision",
     "DecisionSource",
@@ -208,28 +193,25 @@ __all__ = [
     "EvictOptions",
     "EvictPlugin",
     "EvictionAnswer",
-    "EvictionGate",
+    "EvictionCandidate",
     "EvictionOutcome",
-    "EvictionPolicy",
     "Evictions",
     "Evictor",
     "EvictorFilter",
     "EvictorProxy",
     "EvictorRules",
-    "Fault",
+    "FieldError",
     "FieldPath",
     "FilterFunc",
     "FilterPlugin",
     "Findings",
     "Fit",
-    "Fitting",
-    "FragmentationAwareArgs",
     "Handle",
     "HealthStatus",
+    "HypotheticalMoves",
     "Informers",
     "Int32",
     "InvalidObject",
-    "JudgePlugin",
     "Key",
     "KoordError",
     "KubeError",
@@ -237,47 +219,43 @@ __all__ = [
     "LabelSet",
     "LimitedLog",
     "LogState",
-    "LowNodeLoadArgs",
     "Mask",
     "Migration",
-    "MigrationControllerArgs",
     "Migrations",
-    "Misfit",
+    "MissingKind",
     "Move",
     "MoveSource",
-    "Moves",
     "Namespaces",
     "NodeDecision",
     "NodeFit",
-    "NodePool",
+    "NodeFitResult",
+    "NodeRejectReason",
     "NotFound",
-    "ObjectLimiter",
     "ObjectRef",
     "OptionError",
     "OrderKey",
     "Owner",
     "PartHealth",
-    "PatchRefused",
+    "PatchRejected",
     "Percents",
-    "Planner",
     "Plugin",
     "PluginError",
     "PluginFactory",
     "PluginRegistry",
     "PodDecision",
     "PodEvictions",
-    "PodMetric",
     "PodOrder",
     "PodSelector",
     "PodSpec",
     "PreferredTerm",
     "PriorityClass",
-    "PriorityLevel",
-    "PriorityMode",
     "PriorityThreshold",
+    "PureDeschedulePlugin",
     "Relief",
+    "ReportedAggregate",
+    "ReportedPodUsage",
+    "ReportedUsage",
     "Resource",
-    "ScaleDownBinPackArgs",
     "Seconds",
     "Selector",
     "Services",
@@ -291,7 +269,6 @@ __all__ = [
     "TooManyRequests",
     "UInt",
     "UInt32",
-    "Usage",
     "UsageReport",
     "Utilization",
     "View",
@@ -300,11 +277,11 @@ __all__ = [
     "Workload",
     "Workloads",
     "annotation",
-    "because",
     "check_label_selector",
     "check_namespaces",
     "check_percents",
     "check_pod_selectors",
+    "check_pods",
     "check_selector_text",
     "check_unique",
     "combine",
@@ -312,6 +289,7 @@ __all__ = [
     "duplicate",
     "duration_text",
     "eviction_order",
+    "eviction_reason",
     "evictor_filter",
     "evictorfilter",
     "fits",
@@ -325,13 +303,13 @@ __all__ = [
     "is_static",
     "is_system_critical",
     "kube_qos_of",
-    "kubernetes_args",
     "least_important",
-    "left_out",
     "matches_node_affinity",
     "matches_terms",
     "nodes_matching",
     "nodes_named",
+    "not_selected",
+    "parse_float",
     "parse_selector_text",
     "plan_moves",
     "pod_filter",
@@ -339,13 +317,13 @@ __all__ = [
     "priority_class_of",
     "priority_of",
     "qos_of",
-    "read_refusal",
+    "read_rejection",
     "required",
     "selector_of",
     "selects",
     "takes_args",
     "tolerates_taints",
     "unsupported",
+    "view_without_pod",
     "warning",
-    "without",
 ]

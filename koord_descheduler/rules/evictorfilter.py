@@ -1,14 +1,11 @@
-"""Pods that may not be evicted, and why. Pure: a pod in, a reason out.
+"""Pods that may not be evicted, and why. Pure: a pod in, a reason out."""
 
-Source: Koordinator, EvictorFilter; Kubernetes descheduler, DefaultEvictor.
-"""
-
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from koord.api.labelselector import LabelSelector
 from koord.cluster.facts import ClusterPod, PriorityClass
-from koord_descheduler.config.pluginargs.parts import PriorityThreshold
+from koord_descheduler.config.pluginargs import Namespaces, PodSelector, PriorityThreshold
 
 EVICT = "descheduler.alpha.kubernetes.io/evict"  # an annotation, whatever its value
 PREFER_NO_EVICTION = "descheduler.alpha.kubernetes.io/prefer-no-eviction"  # the same
@@ -159,3 +156,22 @@ def evictor_filter(rules: EvictorRules, classes: Mapping[str, PriorityClass]) ->
     if rules.label_selector is not None:
         constraints.append(lacks_labels(rules.label_selector))
     return EvictorFilter((is_of_daemon_set, is_mirror, is_static, is_deleting), constraints)
+
+
+def not_selected(namespaces: Namespaces | None, selectors: Sequence[PodSelector]) -> Constraint:
+    """Forbid pods of other namespaces, and pods that none of the selectors matches.
+
+    Without a selector all labels will do; an entry without one is ignored.
+    """
+    include = frozenset(namespaces.include if namespaces else ())
+    exclude = frozenset(namespaces.exclude if namespaces else ())
+    wanted = [one.selector for one in selectors if one.selector is not None]
+
+    def constraint(pod: ClusterPod) -> str:
+        if pod.namespace in exclude or (include and pod.namespace not in include):
+            return f"its namespace {pod.namespace} is not among evictableNamespaces"
+        if wanted and not any(selector.matches(pod.labels) for selector in wanted):
+            return "no podSelector matches its labels"
+        return ""
+
+    return constraint

@@ -1,7 +1,10 @@
-"""Whether a pod would fit a node, and why not: Kubernetes' rules without the pod itself."""
+"""Whether a pod would fit another node, and why not, in bounded time."""
 
+import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,35 +12,100 @@ import numpy as np
 from koord.api.labelselector import LabelSelector, Requirement
 from koord.cluster.columns import Mask
 from koord.cluster.facts import ClusterPod, LabelSet, NodeTerm, PodSpec
-from koord.cluster.predicates.fits import RULES, Fit, Misfit, Predicate, fits
+from koord.cluster.predicates.fits import RULES, Fit, NodeRejectReason, Predicate, fits
 from koord.cluster.predicates.nodes import matches_terms
 from koord.cluster.view import View
-from koord.util.timebudget import OutOfTime
-from koord_descheduler.rules.fittime import fit_time
+from koord.util.timebudget import OutOfTime, TimeBudget
 
-_BESIDE_OTHERS = (Misfit.TOPOLOGY_SPREAD, Misfit.POD_AFFINITY, Misfit.POD_ANTI_AFFINITY)
-_ON_NODES = {misfit: rule for misfit, rule in RULES.items() if misfit not in _BESIDE_OTHERS}
+POD_SECONDS = 0.5  # of CPU for one pod
+NAMESPACE_SECONDS = 2.0  # of CPU for the pods of one namespace in one cycle
+FREE_SECONDS = 0.02  # of each pod that do not count: usual pods take a tenth of it
+
+
+class FitTime:
+    """What NodeFit has taken in one cycle, by namespace.
+
+    Only what is far above a usual pod counts, so that many usual pods of a namespace are never cut.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.thread_time) -> None:
+        """now: CPU seconds of this thread."""
+        self._now = now
+        self._spent: dict[str, float] = {}  # beyond what is free, by namespace
+        self._cut: Counter[str] = Counter()
+
+    @property
+    def cut(self) -> Mapping[str, int]:
+        """How many computations were cut, by namespace."""
+        return self._cut
+
+    @contextmanager
+    def in_force(self) -> Iterator[None]:
+        """Bill what is computed inside, also in tasks and threads that are started there."""
+        token = _TIME.set(self)
+        try:
+            yield
+        finally:
+            _TIME.reset(token)
+
+    @contextmanager
+    def of_pod_in(self, namespace: str) -> Iterator[None]:
+        """Compute inside for one pod of a namespace.
+
+        Raises:
+            OutOfTime: it took longer than it may.
+        """
+        left = NAMESPACE_SECONDS - self._spent.get(namespace, 0.0)
+        budget = TimeBudget(min(POD_SECONDS, max(left, FREE_SECONDS)), self._now)
+        try:
+            with budget:
+                yield
+        except OutOfTime:
+            self._cut[namespace] += 1
+            raise
+        finally:
+            more = budget.spent - FREE_SECONDS
+            if more > 0:
+                self._spent[namespace] = self._spent.get(namespace, 0.0) + more
+
+
+_TIME: ContextVar[FitTime | None] = ContextVar("fit_time", default=None)
+
+
+def fit_time() -> FitTime:
+    """Return the account of the cycle that runs; outside of cycles one for this pod alone."""
+    return _TIME.get() or FitTime()
+
+
+_DEPENDS_ON_PODS = (
+    NodeRejectReason.TOPOLOGY_SPREAD,
+    NodeRejectReason.POD_AFFINITY,
+    NodeRejectReason.POD_ANTI_AFFINITY,
+)
+_DEPENDS_ON_NODE = {
+    misfit: rule for misfit, rule in RULES.items() if misfit not in _DEPENDS_ON_PODS
+}
 """Rules by which a pod does not matter on other nodes than its own."""
 
-MOST_NAMES = 5  # of nodes, in a text for people
+MAX_NAMES = 5  # of nodes, in a text for people
 CUT = "its rules, or its namespace's, take too long to compute where it fits"
 
 _TEXTS = {
-    Misfit.UNSCHEDULABLE: "unschedulable",
-    Misfit.TAINTS: "a taint that it does not tolerate",
-    Misfit.NODE_AFFINITY: "its node selector or affinity",
-    Misfit.HOST_PORTS: "no free host port",
-    Misfit.RESOURCES: "too little room",
-    Misfit.VOLUMES: "its volumes out of reach",
-    Misfit.TOPOLOGY_SPREAD: "its topology spread",
-    Misfit.POD_AFFINITY: "its pod affinity",
-    Misfit.POD_ANTI_AFFINITY: "pod anti-affinity",
-    Misfit.UNREAD: "a part of the pod that cannot be read",
+    NodeRejectReason.UNSCHEDULABLE: "unschedulable",
+    NodeRejectReason.TAINTS: "a taint that it does not tolerate",
+    NodeRejectReason.NODE_AFFINITY: "its node selector or affinity",
+    NodeRejectReason.HOST_PORTS: "no free host port",
+    NodeRejectReason.RESOURCES: "too little room",
+    NodeRejectReason.VOLUMES: "its volumes out of reach",
+    NodeRejectReason.TOPOLOGY_SPREAD: "its topology spread",
+    NodeRejectReason.POD_AFFINITY: "its pod affinity",
+    NodeRejectReason.POD_ANTI_AFFINITY: "pod anti-affinity",
+    NodeRejectReason.UNREAD: "a part of the pod that cannot be read",
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Fitting:
+class NodeFitResult:
     """The nodes that a pod fits, of those that were asked for."""
 
     mask: Mask  # nodes that fit
@@ -57,13 +125,13 @@ class Fitting:
             return ""
         if self.cut:
             return CUT
-        rules = Counter(Misfit(code) for code in self.fit.misfits[self.among].tolist())
+        rules = Counter(NodeRejectReason(code) for code in self.fit.misfits[self.among].tolist())
         if not rules:
             return "there is no other node"
         parts = [f"{count} {_TEXTS[rule]}" for rule, count in sorted(rules.items())]
         return f"none of {rules.total()} nodes fits: {', '.join(parts)}"
 
-    def names(self, view: View, most: int = MOST_NAMES) -> tuple[str, ...]:
+    def names(self, view: View, most: int = MAX_NAMES) -> tuple[str, ...]:
         """Names of the first nodes that fit, by name."""
         return tuple(sorted(view.node(int(row)).name for row in np.flatnonzero(self.mask))[:most])
 
@@ -75,7 +143,7 @@ class NodeFit:
         self._view: View | None = None
         self._fits: dict[tuple[PodSpec, LabelSet, tuple[str, ...]], Fit | None] = {}  # None: cut
 
-    def elsewhere(self, pod: ClusterPod, view: View, among: Mask) -> Fitting:
+    def elsewhere(self, pod: ClusterPod, view: View, among: Mask) -> NodeFitResult:
         """Where a pod fits among these nodes but its own."""
         spec = pod.spec
         counts_itself = spec.spread or spec.affinity or spec.anti_affinity
@@ -83,16 +151,18 @@ class NodeFit:
         if own is not None and among[own]:
             among = among.copy()
             among[own] = False
-        fit = self._shared(pod, view, _ON_NODES if counts_itself else RULES)
+        fit = self._shared(pod, view, _DEPENDS_ON_NODE if counts_itself else RULES)
         if fit is not None and counts_itself and (fit.mask & among).any():
-            fit = _fits_in_time(pod, without(pod, view))
+            fit = _fits_in_time(pod, view_without_pod(pod, view))
         return _fitting(fit, view, among)
 
-    def anywhere(self, pod: ClusterPod, view: View, among: Mask) -> Fitting:
+    def anywhere(self, pod: ClusterPod, view: View, among: Mask) -> NodeFitResult:
         """Where a pod fits among these nodes, which may have its own: there it does not count."""
-        return _fitting(_fits_in_time(pod, without(pod, view)), view, among)
+        return _fitting(_fits_in_time(pod, view_without_pod(pod, view)), view, among)
 
-    def _shared(self, pod: ClusterPod, view: View, rules: Mapping[Misfit, Predicate]) -> Fit | None:
+    def _shared(
+        self, pod: ClusterPod, view: View, rules: Mapping[NodeRejectReason, Predicate]
+    ) -> Fit | None:
         if view is not self._view:
             self._view, self._fits = view, {}
         key = pod.spec, pod.label_set, pod.claims  # the label set has the namespace, too
@@ -102,7 +172,7 @@ class NodeFit:
 
 
 def _fits_in_time(
-    pod: ClusterPod, view: View, rules: Mapping[Misfit, Predicate] = RULES
+    pod: ClusterPod, view: View, rules: Mapping[NodeRejectReason, Predicate] = RULES
 ) -> Fit | None:
     """Return where a pod fits; None: that takes longer than it may."""
     try:
@@ -112,15 +182,15 @@ def _fits_in_time(
         return None
 
 
-def _fitting(fit: Fit | None, view: View, among: Mask) -> Fitting:
+def _fitting(fit: Fit | None, view: View, among: Mask) -> NodeFitResult:
     if fit is None:
         nodes = len(view)
         unknown = Fit(np.zeros(nodes, np.bool_), np.zeros(nodes, np.int8))
-        return Fitting(unknown.mask, among, unknown, cut=True)
-    return Fitting(fit.mask & among, among, fit)
+        return NodeFitResult(unknown.mask, among, unknown, cut=True)
+    return NodeFitResult(fit.mask & among, among, fit)
 
 
-def without(pod: ClusterPod, view: View) -> View:
+def view_without_pod(pod: ClusterPod, view: View) -> View:
     """The cluster without a pod; the same view if the pod is not on its node there."""
     row = view.row(pod.node)
     if row is None or all(one.key != pod.key for one in view.pods(row)):

@@ -5,8 +5,13 @@ Source: Koordinator, pkg/descheduler/utils/sorter.
 
 import re
 
-from koord.api.priority import PriorityClass, priority_class_with_default
-from koord.api.qos import KubeQoS, QoSClass, qos_with_default
+from koord.api.qos import (
+    KoordPriorityClass,
+    KubeQoS,
+    QoSClass,
+    priority_class_with_default,
+    qos_with_default,
+)
 from koord.cluster.facts import ClusterPod, LabelSet
 
 DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
@@ -16,11 +21,11 @@ OrderKey = tuple[float, ...]
 """Of two pods the one with the lower key is evicted first."""
 
 _PRIORITY_RANK = {
-    PriorityClass.FREE: 1,
-    PriorityClass.BATCH: 2,
-    PriorityClass.MID: 3,
-    PriorityClass.PROD: 4,
-    PriorityClass.NONE: 5,
+    KoordPriorityClass.FREE: 1,
+    KoordPriorityClass.BATCH: 2,
+    KoordPriorityClass.MID: 3,
+    KoordPriorityClass.PROD: 4,
+    KoordPriorityClass.NONE: 5,
 }
 _KUBE_RANK = {KubeQoS.BEST_EFFORT: 1, KubeQoS.BURSTABLE: 2, KubeQoS.GUARANTEED: 3}
 _KUBE_QOS = {each.value: each for each in KubeQoS}
@@ -54,7 +59,7 @@ def qos_of(pod: ClusterPod) -> QoSClass:
     return qos_with_default(pod.labels, kube_qos_of(pod))
 
 
-def priority_class_of(pod: ClusterPod) -> PriorityClass:
+def priority_class_of(pod: ClusterPod) -> KoordPriorityClass:
     """Koordinator's priority class of a pod, by default that of its QoS class."""
     return priority_class_with_default(pod.labels, pod.priority, qos_of(pod))
 
@@ -112,7 +117,7 @@ class PodOrder:
                 _KUBE_RANK[kube_qos_of(pod)],
                 _QOS_RANK[qos_of(pod)],
             )
-            found = self._known[key] = priority_class is PriorityClass.PROD, ranks
+            found = self._known[key] = priority_class is KoordPriorityClass.PROD, ranks
         return found
 
 

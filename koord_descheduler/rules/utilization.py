@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from koord.cluster.columns import Mask
 from koord.cluster.facts import PODS, ClusterPod
-from koord.cluster.predicates.moves import Moves
+from koord.cluster.hypothetical import HypotheticalMoves
 from koord.cluster.view import View
 
 
@@ -99,7 +99,7 @@ def plan_moves(
     rows = np.flatnonzero(destinations)
     order = sorted(rows.tolist(), key=lambda row: view.node(row).name)
     rows = np.array(order, np.intp)
-    moves = Moves(view, rows)
+    moves = HypotheticalMoves(view, rows)
     used, most, capacity = use.requested[rows].copy(), ceilings[rows], use.capacity[rows]
     for source in sources:
         here, moved = use.requested[source.row].copy(), 0

@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 
-from koord.component.http.families import FamilyRules
+from koord.component.metrics import FamilyRules
 from koord.component.plugins.discovery import discover
 from koord.controlplane.process import Process, run_process
 from koord_scheduler import NAME, PREFIX
 from koord_scheduler.daemon.run import PROGRAM, run_daemon
 from koord_scheduler.daemon.settings import Settings, load_settings
-from koord_scheduler.framework.profiles.registry import Additions, PluginRegistry
+from koord_scheduler.framework.profile import Additions, PluginRegistry
 
 _COMMANDS = f"""
 Commands beside the daemon, each with its own --help:

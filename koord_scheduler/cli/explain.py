@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from typing import Literal
 from urllib.parse import urlencode
 
-from koord.component.tables import show
-from koord.controlplane.asking import AskOptions, add_options, ask
-from koord.controlplane.commands import command_parser, run_command, say
+from koord.component.terminal import show
+from koord.controlplane.commands import command_parser, print_message, run_command
+from koord.controlplane.query_client import QueryOptions, add_options, query
 from koord_scheduler.daemon.settings import DEFAULTS
 from koord_scheduler.planning.explain import KIND
-from koord_scheduler.planning.show import explanation_view
+from koord_scheduler.planning.report import explanation_view
 
 NAME = "koord-scheduler explain"
 ADDRESS = f"http://127.0.0.1:{DEFAULTS.port}"
@@ -24,7 +24,7 @@ its container no further option is needed:
 With Koordinator's own manifests the namespace is koordinator-system."""
 
 
-class ExplainOptions(AskOptions):
+class ExplainOptions(QueryOptions):
     """The options of a command line."""
 
     pod: str
@@ -38,10 +38,10 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _explain(options: ExplainOptions) -> None:
-    found = ask(options, f"/explain?{urlencode({'pod': options.pod})}", KIND)
+    found = query(options, f"/explain?{urlencode({'pod': options.pod})}", KIND)
     if not found["leader"]:
         wanted = "its queue is its own; ask the holder of the Lease"
-        say(NAME, f"the replica at {options.address} is not the leader: {wanted}")
+        print_message(NAME, f"the replica at {options.address} is not the leader: {wanted}")
     show(found, lambda: explanation_view(found, SHOWN), options.output)
 
 

@@ -4,14 +4,12 @@ import argparse
 import asyncio
 from collections.abc import Sequence
 
-from koord.component.tables import show
-from koord.controlplane.commands import run_command
-from koord.controlplane.dumpreport import dump_report
+from koord.component.terminal import show
+from koord.controlplane.commands import dump_report, run_command
 from koord.util.errors import OptionError
-from koord_scheduler.cli.planned import PlanOptions, options_parser, planned
-from koord_scheduler.framework.profiles.registry import Additions
-from koord_scheduler.planning.report import Json, decision_report
-from koord_scheduler.planning.show import placement_view
+from koord_scheduler.cli.inputs import PlanOptions, options_parser, plan_inputs
+from koord_scheduler.framework.profile import Additions
+from koord_scheduler.planning.report import Json, decision_report, placement_view
 
 NAME = "koord-scheduler place"
 SHOWN = 20  # nodes of a table
@@ -54,7 +52,7 @@ def _place(options: PlaceOptions, additions: Additions) -> None:
 
 
 async def _decide(options: PlaceOptions, additions: Additions) -> Json:
-    async with planned(NAME, options, additions) as found:
+    async with plan_inputs(NAME, options, additions) as found:
         if len({id(pod.spec) for pod in found.pods}) > 1:
             hint = "name a file with one pod, or use `koord-scheduler simulate`"
             raise OptionError(str(options.pods), f"{len(found.pods)} different pods", hint)

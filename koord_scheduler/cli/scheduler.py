@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from koord.controlplane.dispatch import Command, dispatch
 
 if TYPE_CHECKING:
-    from koord_scheduler.framework.profiles.registry import Additions
+    from koord_scheduler.framework.profile import Additions
 
 COMMANDS = {
     "place": Command("koord_scheduler.cli.place", takes_more=True),

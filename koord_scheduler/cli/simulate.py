@@ -5,14 +5,11 @@ import asyncio
 from collections.abc import Sequence
 from random import Random
 
-from koord.component.progress import ProgressReport
-from koord.component.tables import show
-from koord.controlplane.commands import run_command
-from koord.controlplane.dumpreport import dump_report
-from koord_scheduler.cli.planned import PlanOptions, options_parser, planned
-from koord_scheduler.framework.profiles.registry import Additions
-from koord_scheduler.planning.report import Json, simulation_report
-from koord_scheduler.planning.show import simulation_view
+from koord.component.terminal import ProgressReport, show
+from koord.controlplane.commands import dump_report, run_command
+from koord_scheduler.cli.inputs import PlanOptions, options_parser, plan_inputs
+from koord_scheduler.framework.profile import Additions
+from koord_scheduler.planning.report import Json, simulation_report, simulation_view
 from koord_scheduler.planning.simulation import Simulation
 
 NAME = "koord-scheduler simulate"
@@ -56,7 +53,7 @@ def _simulate(options: SimulateOptions, additions: Additions) -> None:
 
 
 async def _play(options: SimulateOptions, additions: Additions) -> Json:
-    async with planned(NAME, options, additions) as found:
+    async with plan_inputs(NAME, options, additions) as found:
         simulation = Simulation(found.profiles, found.services)
         draw = Random(options.seed)  # noqa: S311 - no secret
         with ProgressReport(f"placing {len(found.pods)} pods") as report:

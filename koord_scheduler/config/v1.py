@@ -1,13 +1,11 @@
-"""KubeSchedulerConfiguration v1, as files have it.
+"""KubeSchedulerConfiguration v1, as files have it, and hints for older versions."""
 
-Source: Kubernetes, k8s.io/kube-scheduler/config/v1.
-"""
-
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Self
 
-from koord.api.decoding.wire import wire
-from koord.component.config.typed import Int32, Seconds
+from koord.api.gojson import wire
+from koord.component.config.componentconfig import Int32, Seconds
 from koord.controlplane import sections
 from koord.controlplane.sections import ClientConnection
 
@@ -148,3 +146,30 @@ class KubeSchedulerConfiguration:
             client_connection=self.client_connection.complete(),
             extenders=tuple(one.complete() for one in self.extenders),
         )
+
+
+_WEIGHTS = "TaintToleration now weighs 3, NodeAffinity and InterPodAffinity 2"
+_ADDRESSES = "healthzBindAddress and metricsBindAddress are the flags --address and --port"
+_SPREAD = "SelectorSpread is PodTopologySpread's default constraints"
+_FIT = (
+    "NodeResourcesLeastAllocated, NodeResourcesMostAllocated and RequestedToCapacityRatio are "
+    "scoringStrategy of NodeResourcesFitArgs"
+)
+_CHANGES: Mapping[str, tuple[str, ...]] = {
+    "v1beta3": (_SPREAD,),
+    "v1beta2": (_ADDRESSES, _WEIGHTS, _SPREAD),
+    "v1beta1": (_ADDRESSES, _FIT, _WEIGHTS, _SPREAD),
+    "v1alpha2": (_ADDRESSES, _FIT, _WEIGHTS, _SPREAD),
+    "v1alpha1": (_ADDRESSES, _FIT, _WEIGHTS, _SPREAD),
+}
+
+
+def version_hint(found: object) -> str:
+    """Return what to do about an apiVersion that is not served; "": it never was."""
+    group, _, version = str(found).partition("/")
+    if group != GROUP or version not in _CHANGES:
+        return ""
+    return (
+        f"{version} is gone since Kubernetes 1.29 or earlier: write {GROUP_VERSION} here and in "
+        f"the args of plugins, and see to this: {'; '.join(_CHANGES[version])}"
+    )

@@ -6,50 +6,45 @@ from collections.abc import Iterable, Mapping
 
 from aiohttp import web
 
-from koord.cluster import decoding
+from koord.cluster import kinds
 from koord.component.http.endpoints import guarded
 from koord.component.http.exposition import Exposition
 from koord.component.http.sockets import Address
 from koord.component.page.serving import Page
-from koord.component.plugins.shared import metered
-from koord.component.plugins.waits import PluginWaits
-from koord.component.tasks import supervise
-from koord.controlplane.connection import Connection, connect
-from koord.controlplane.daemon import CommonParts, beside
-from koord.controlplane.kinds import SERVED_TO_SCHEDULER
-from koord.controlplane.leaderclient import LeaderClient
-from koord.controlplane.program import Program
+from koord.component.plugins.shared import ReadinessWaits, metered
+from koord.component.supervisor import supervise
+from koord.controlplane.cluster_access import ClusterAccess, LeaderClient, connect
+from koord.controlplane.clusterfeed import SCHEDULER_KINDS
+from koord.controlplane.daemon import CommonParts, run_in_background
+from koord.controlplane.sections import ComponentInfo
 from koord.controlplane.serving import HttpSources, create_app, oldest_tls
 from koord.kube.events import EventLimits
 from koord.util.clock import Clock
 from koord.util.errors import KoordError
-from koord.util.health import OK, PartHealth, Status
+from koord.util.health import OK, HealthStatus, PartHealth
 from koord.util.logs import get_logger
 from koord.util.stop import Stop
 from koord_scheduler import NAME, PREFIX, __version__
-from koord_scheduler.cache.assumed import SchedulerState
-from koord_scheduler.config.write import to_document, without_secrets
-from koord_scheduler.daemon.debugflags import add_debug_flags
-from koord_scheduler.daemon.rest import RestServices
+from koord_scheduler.cache import SchedulerCache
+from koord_scheduler.config.file import to_document, without_secrets
+from koord_scheduler.daemon.endpoints import RestServices, add_debug_flags
 from koord_scheduler.daemon.settings import Settings
-from koord_scheduler.extenders.chain import Extenders
-from koord_scheduler.extenders.objects import FollowedObjects
-from koord_scheduler.extenderserver.access import Access
-from koord_scheduler.extenderserver.served import served_profile
-from koord_scheduler.extenderserver.server import extender_server, served_verbs
+from koord_scheduler.extenders.client import Extenders, FollowedObjects
+from koord_scheduler.extenderserver.host import served_profile
+from koord_scheduler.extenderserver.server import Access, extender_server, served_verbs
 from koord_scheduler.framework.extension.auditor import WorkloadAuditor
-from koord_scheduler.framework.extension.providers import OwnInformer, Provided
+from koord_scheduler.framework.extension.providers import OwnInformer, ProvidedServices
 from koord_scheduler.framework.handle import new_services
 from koord_scheduler.framework.nominator import Nominator
-from koord_scheduler.framework.profiles.profile import ProfileError, ProfilePlugins, build_profile
+from koord_scheduler.framework.profile import ProfileError, ProfilePlugins, build_profile
 from koord_scheduler.planning.explain import Running, explain_handler
-from koord_scheduler.queue.backoff import BackoffOptions
+from koord_scheduler.queue.schedulingqueue import BackoffOptions
 from koord_scheduler.scheduling.metrics import SchedulingMetrics
 from koord_scheduler.scheduling.scheduler import Scheduler
 
-PROGRAM = Program(NAME, PREFIX, __version__)
-_UNUSED = (decoding.DEPLOYMENT, decoding.CLONE_SET, decoding.PRIORITY_CLASS)
-FOLLOWED = {kind: place for kind, place in SERVED_TO_SCHEDULER.items() if kind not in _UNUSED}
+PROGRAM = ComponentInfo(NAME, PREFIX, __version__)
+_UNUSED = (kinds.DEPLOYMENT, kinds.CLONE_SET, kinds.PRIORITY_CLASS)
+FOLLOWED = {kind: place for kind, place in SCHEDULER_KINDS.items() if kind not in _UNUSED}
 """The kinds that a scheduler follows."""
 
 log = get_logger("koord_scheduler.daemon")
@@ -79,12 +74,12 @@ async def run_daemon(
 
 def connect_daemon(
     settings: Settings, exposition: Exposition, clock: Clock, hostname: str
-) -> Connection[SchedulerState]:
+) -> ClusterAccess[SchedulerCache]:
     """Make what talks to the API server. Raises ConfigError; see connect."""
     client = settings.configuration.client_connection
     return connect(
         client,
-        SchedulerState(clock),
+        SchedulerCache(clock),
         FOLLOWED,
         PROGRAM,
         environ=settings.environ,
@@ -104,7 +99,7 @@ class Daemon:
     def __init__(
         self,
         settings: Settings,
-        connection: Connection[SchedulerState],
+        connection: ClusterAccess[SchedulerCache],
         exposition: Exposition,
         clock: Clock,
         hostname: str,
@@ -123,7 +118,7 @@ class Daemon:
         if not self._serves:  # as an extender each replica answers
             self._common.elect(self._lead, hostname=hostname, component=NAME)
         extenders = settings.configuration.extenders
-        client = LeaderClient(connection.transport, clock, self._common.leads)
+        client = LeaderClient(connection.transport, clock, self._common.is_leader)
         objects = FollowedObjects(client, connection.informers, extenders)
         self._extenders = Extenders(extenders, objects, clock) if extenders else None
         self._services = new_services(
@@ -147,8 +142,8 @@ class Daemon:
         self._metrics = SchedulingMetrics(exposition.internal)
         self._profiles: list[ProfilePlugins] = []
         self._informers: Mapping[str, OwnInformer] = {}
-        self._waits = PluginWaits(clock)  # for the informers of plugins
-        self._rest = RestServices(connection.state, self._common.leads, clock)
+        self._waits = ReadinessWaits(clock)  # for the informers of plugins
+        self._rest = RestServices(connection.state, self._common.is_leader, clock)
         self._scheduler: Scheduler | None = None  # until its plugins are made
         self._made = Stop(clock)  # they are
         plain = (settings.options.plain_address,)
@@ -210,7 +205,7 @@ class Daemon:
                 errors.append(err)
         if errors:
             raise ProfileErrors("; ".join(map(str, errors)))
-        self._use(Provided(self._profiles))
+        self._use(ProvidedServices(self._profiles))
         if self._serves:
             self._connection.state.observe(self._services.changes.notify)
             return
@@ -225,12 +220,12 @@ class Daemon:
             resizes=self._settings.gates.enabled("ResizePod"),
             extenders=self._extenders,
             debugging=self._debugging,
-            patience=own.patience(),
-            longest_in_pool=own.longest_in_pool.value,
+            timeouts=own.timeouts(),
+            max_in_unschedulable_pods=own.max_in_unschedulable_pods.value,
             diagnoses=own.diagnoses.value,
         )
 
-    def _use(self, provided: Provided) -> None:
+    def _use(self, provided: ProvidedServices) -> None:
         """Have what plugins bring along work: endpoints, controllers, informers."""
         self._rest.provide(provided)
         provided.add_controllers(self._services.shared, self._settings.own.controller_plugins.value)
@@ -252,10 +247,10 @@ class Daemon:
         After another replica, not before all that it has bound is known.
         """
         assert self._scheduler is not None  # noqa: S101 - plugins are made before
-        async with beside(self._clock) as start:
+        async with run_in_background(self._clock) as start:
             start(self._run_shared)
             if self._common.follows():
-                await stop.bound(self._connection.feed.catch_up(decoding.POD))
+                await stop.bound(self._connection.feed.catch_up(kinds.POD))
             await stop.bound(self._services.shared.wait_ready())
             if not stop.is_set():
                 await self._scheduler.run(stop)
@@ -266,19 +261,18 @@ class Daemon:
 
     def _app(self, sources: HttpSources) -> web.Application:
         """The endpoints of every daemon, what the scheduler answers about pods, and debug flags."""
-        app, handler = create_app(sources), explain_handler(self._running, self._common.leads)
+        app, handler = create_app(sources), explain_handler(self._running, self._common.is_leader)
         app.router.add_get("/explain", guarded(sources.guard, handler))
         add_debug_flags(app, self._debugging)
         self._rest.add_to(app, sources.guard)
         return app
 
     def _page(self) -> Page:
-        from koord_scheduler.daemon.page import scheduler_page
-        from koord_scheduler.page.source import PageSources
+        from koord_scheduler.page.source import PageSources, scheduler_page
 
         sources = PageSources(
             health=self._common.components.health,
-            leads=self._common.leads,
+            is_leader=self._common.is_leader,
             serves=self._serves,
             running=self._running,
             permits=lambda: self._services.waiting,
@@ -310,7 +304,7 @@ class Daemon:
             clock=self._clock,
         )
         with self._services.limits:
-            async with beside(self._clock) as start:
+            async with run_in_background(self._clock) as start:
                 start(self._run_shared)
                 try:
                     await stop.bound(self._services.shared.wait_ready())
@@ -352,7 +346,7 @@ class Daemon:
         """Degraded: a profile names plugins that this build does not have."""
         missing = self._settings.configuration.not_built
         if missing:
-            return PartHealth(Status.DEGRADED, f"not built: {', '.join(missing)}")
+            return PartHealth(HealthStatus.DEGRADED, f"not built: {', '.join(missing)}")
         return OK
 
     def _scheduling_health(self) -> PartHealth:

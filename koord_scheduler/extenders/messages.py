@@ -14,14 +14,14 @@ from typing import Annotated, Any, TypeVar
 
 from msgspec import DecodeError, Meta, Raw, Struct, field, json
 
-from koord.cluster.decoder import LARGEST_OBJECT
+from koord.cluster.decoder import MAX_OBJECT_BYTES
 from koord.util.errors import InvalidObject
 
 MIN_SCORE = 0
 MAX_SCORE = 10
-LONGEST_REASON = 1024  # characters of a reason that are kept
-MOST_NODES = 20_000  # in one message
-LONGEST_NAME = 260  # bytes of a node's in a list; Kubernetes has at most 253
+MAX_REASON_LENGTH = 1024  # characters of a reason that are kept
+MAX_NODES = 20_000  # in one message
+MAX_NAME_LENGTH = 260  # bytes of a node's in a list; Kubernetes has at most 253
 
 T = TypeVar("T")
 
@@ -30,7 +30,7 @@ Victims = Mapping[str, Sequence[str]]
 
 
 @dataclass(frozen=True, slots=True)
-class Arguments:
+class ExtenderArgs:
     """A question about a pod and some nodes: of filter and prioritize."""
 
     pod: bytes  # as the API server has it
@@ -39,7 +39,7 @@ class Arguments:
 
 
 @dataclass(frozen=True, slots=True)
-class FilterAnswer:
+class ExtenderFilterResult:
     """Which nodes passed, and why the others did not."""
 
     names: tuple[str, ...] | None  # None: the answer says nothing about that
@@ -49,7 +49,7 @@ class FilterAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeVictims:
+class MetaVictims:
     """Pods of a node that would be evicted, by uid."""
 
     uids: tuple[str, ...]
@@ -57,7 +57,7 @@ class NodeVictims:
 
 
 @dataclass(frozen=True, slots=True)
-class BindArguments:
+class ExtenderBindingArgs:
     """A pod and the node that it is to be bound to."""
 
     namespace: str
@@ -66,7 +66,7 @@ class BindArguments:
     node: str
 
 
-def write_arguments(asked: Arguments) -> bytes:
+def write_extender_args(asked: ExtenderArgs) -> bytes:
     """Return a question for filter or prioritize."""
     nodes = None
     if asked.nodes is not None:
@@ -75,7 +75,7 @@ def write_arguments(asked: Arguments) -> bytes:
     return json.encode({"Pod": Raw(asked.pod), "Nodes": nodes, "NodeNames": names})
 
 
-def read_arguments(data: bytes | bytearray) -> Arguments:
+def read_extender_args(data: bytes | bytearray) -> ExtenderArgs:
     """Return the question that a scheduler asks; nodes are views of the data.
 
     Nothing is made of what is not asked for, and of no more than MOST_NODES nodes: a body of
@@ -85,20 +85,20 @@ def read_arguments(data: bytes | bytearray) -> Arguments:
         InvalidObject: it is none.
     """
     where = "ExtenderArgs"
-    found = _typed(data, _Asked, where)
+    found = _typed(data, _ExtenderArgs, where)
     pod, nodes = found.pod or found.small_pod, found.nodes or found.small_nodes
     listed = found.names or found.small_names
-    if len(pod) > LARGEST_OBJECT or not bytes(pod).startswith(b"{"):
+    if len(pod) > MAX_OBJECT_BYTES or not bytes(pod).startswith(b"{"):
         raise InvalidObject(where, wanted="a Pod", found=f"{len(pod)} bytes")
     if listed not in _NOTHING:
-        return Arguments(bytes(pod), _listed_names(listed), None)
+        return ExtenderArgs(bytes(pod), _listed_names(listed), None)
     if nodes in _NOTHING:
         raise InvalidObject(where, wanted="Nodes or NodeNames", found="neither")
-    return Arguments(bytes(pod), *_whole_nodes(nodes))
+    return ExtenderArgs(bytes(pod), *_whole_nodes(nodes))
 
 
-def write_filter_answer(
-    answer: FilterAnswer, nodes: Sequence[bytes | Raw] | None = None
+def write_filter_result(
+    answer: ExtenderFilterResult, nodes: Sequence[bytes | Raw] | None = None
 ) -> list[bytes | Raw]:
     """Return the answer to filter in pieces; nodes: those that passed, where they travel."""
     rest = {
@@ -116,7 +116,7 @@ def write_filter_answer(
     return pieces
 
 
-def read_filter_answer(data: bytes) -> FilterAnswer:
+def read_filter_result(data: bytes) -> ExtenderFilterResult:
     """Return an extender's answer to filter.
 
     Raises:
@@ -132,7 +132,7 @@ def read_filter_answer(data: bytes) -> FilterAnswer:
         raise InvalidObject(
             "ExtenderFilterResult", wanted="NodeNames, Nodes or Error", found="none of them"
         )
-    return FilterAnswer(
+    return ExtenderFilterResult(
         names=names,
         failed=_reasons(found.get("failednodes"), "FailedNodes"),
         unresolvable=_reasons(
@@ -175,7 +175,7 @@ def read_priorities(data: bytes) -> Mapping[str, int]:
 
 def write_preempt(
     pod: bytes,
-    victims: Mapping[str, NodeVictims],
+    victims: Mapping[str, MetaVictims],
     whole: Mapping[str, bytes] | None,
 ) -> bytes:
     """Return a question for preempt. whole: victims by uid, where they travel themselves."""
@@ -192,7 +192,7 @@ def write_preempt(
     )
 
 
-def read_preempt_answer(data: bytes) -> Mapping[str, NodeVictims]:
+def read_preempt_result(data: bytes) -> Mapping[str, MetaVictims]:
     """Return the candidates that an extender leaves, with their victims.
 
     Raises:
@@ -212,11 +212,11 @@ def read_preempt_answer(data: bytes) -> Mapping[str, NodeVictims]:
         if not isinstance(violations, int) or not all(isinstance(uid, str) for uid in uids):
             wanted = "Pods with UIDs, and a whole number of NumPDBViolations"
             raise InvalidObject(where, wanted=wanted, found=_short(item))
-        found[name] = NodeVictims(tuple(map(str, uids)), violations)
+        found[name] = MetaVictims(tuple(map(str, uids)), violations)
     return found
 
 
-def write_bind(asked: BindArguments) -> bytes:
+def write_bind(asked: ExtenderBindingArgs) -> bytes:
     """Return a question for bind."""
     return json.encode(
         {
@@ -228,7 +228,7 @@ def write_bind(asked: BindArguments) -> bytes:
     )
 
 
-def read_bind(data: bytes | bytearray) -> BindArguments:
+def read_bind(data: bytes | bytearray) -> ExtenderBindingArgs:
     """Return which pod a scheduler wants bound.
 
     Raises:
@@ -239,7 +239,7 @@ def read_bind(data: bytes | bytearray) -> BindArguments:
     if not all(isinstance(one, str) and one for one in parts):
         wanted = "PodNamespace, PodName, PodUID and Node"
         raise InvalidObject("ExtenderBindingArgs", wanted=wanted, found=_short(found))
-    return BindArguments(*map(str, parts))
+    return ExtenderBindingArgs(*map(str, parts))
 
 
 def write_error(error: str) -> bytes:
@@ -256,7 +256,7 @@ def read_error(data: bytes) -> str:
     return _text(_object(data, "ExtenderBindingResult").get("error"), "Error")
 
 
-class _Asked(Struct, gc=False):
+class _ExtenderArgs(Struct, gc=False):
     """ExtenderArgs, with the names of Go and in small letters; what else there is costs nothing."""
 
     pod: Raw = field(name="Pod", default=Raw())
@@ -284,8 +284,8 @@ class _Node(Struct, gc=False):
 
     def __post_init__(self) -> None:
         _counted.nodes += 1
-        if _counted.nodes > MOST_NODES:
-            raise ValueError(f"more than {MOST_NODES} nodes")
+        if _counted.nodes > MAX_NODES:
+            raise ValueError(f"more than {MAX_NODES} nodes")
 
 
 class _Named(Struct, gc=False):
@@ -308,8 +308,8 @@ def _whole_nodes(data: Raw) -> tuple[tuple[str, ...], list[Raw]]:
 
 def _listed_names(data: Raw) -> tuple[str, ...]:
     # No name has a comma.
-    if len(data) > MOST_NODES * LONGEST_NAME or bytes(data).count(b",") >= MOST_NODES:
-        wanted = f"a list of at most {MOST_NODES}"
+    if len(data) > MAX_NODES * MAX_NAME_LENGTH or bytes(data).count(b",") >= MAX_NODES:
+        wanted = f"a list of at most {MAX_NODES}"
         raise InvalidObject("NodeNames", wanted=wanted, found=f"{len(data)} bytes")
     return tuple(_typed(data, list[str], "NodeNames"))
 
@@ -342,8 +342,8 @@ def _folded(found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _list(found: object, where: str) -> list[Any]:
-    if not isinstance(found, list) or len(found) > MOST_NODES:
-        raise InvalidObject(where, wanted=f"a list of at most {MOST_NODES}", found=_short(found))
+    if not isinstance(found, list) or len(found) > MAX_NODES:
+        raise InvalidObject(where, wanted=f"a list of at most {MAX_NODES}", found=_short(found))
     return found
 
 
@@ -381,13 +381,13 @@ def _reasons(found: object, where: str) -> Mapping[str, str]:
         return {}
     if not isinstance(found, dict) or not all(isinstance(one, str) for one in found.values()):
         raise InvalidObject(where, wanted="reasons by node", found=_short(found))
-    return {name: reason[:LONGEST_REASON] for name, reason in found.items()}
+    return {name: reason[:MAX_REASON_LENGTH] for name, reason in found.items()}
 
 
 def _text(found: object, where: str) -> str:
     if found is not None and not isinstance(found, str):
         raise InvalidObject(where, wanted="a text", found=_short(found))
-    return (found or "")[:LONGEST_REASON]
+    return (found or "")[:MAX_REASON_LENGTH]
 
 
 def _is_whole(score: object) -> bool:

@@ -1,50 +1,53 @@
-"""Answers to a kube-scheduler by the plugins of profiles.
-
-Nodes and pods come from watches; a request is about names. A node that is not known passes, and
-scores 0.
-"""
+"""Run the plugins of profiles for a kube-scheduler, and say which plugins can be served."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from koord.cluster.decoder import Decoder
-from koord.cluster.decoding import POD
 from koord.cluster.facts import ClusterPod
-from koord.cluster.parts import Faults
+from koord.cluster.kinds import POD
+from koord.cluster.lenient_decoding import DecodingFaults
 from koord.cluster.view import View
 from koord.util.clock import Clock
+from koord.util.errors import KoordError
 from koord.util.logs import LimitedLog, get_logger
 from koord.util.ttlcache import TtlCache
-from koord_scheduler.cache.assumed import AssumeError, SchedulerState
-from koord_scheduler.config.points import Point
+from koord_scheduler.cache import AssumeError, SchedulerCache
+from koord_scheduler.config.profiles import (
+    DEFAULT_POINTS,
+    DEFAULT_PRE_BIND,
+    MISSING_PLUGINS,
+    EnabledPlugin,
+    Point,
+    Profile,
+)
 from koord_scheduler.extenders.messages import (
     MAX_SCORE,
     MIN_SCORE,
-    Arguments,
-    BindArguments,
-    FilterAnswer,
+    ExtenderArgs,
+    ExtenderBindingArgs,
+    ExtenderFilterResult,
 )
-from koord_scheduler.framework.calls import PointFailed
+from koord_scheduler.framework.calls import ExtensionPointError
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.diagnosis import FEASIBLE, NodeStatuses
-from koord_scheduler.framework.nodes.forms import Rows
-from koord_scheduler.framework.nodes.search import Found
-from koord_scheduler.framework.profiles.profile import ProfilePlugins
-from koord_scheduler.framework.results import Scores
-from koord_scheduler.framework.status import SUCCESS, Code, Status
+from koord_scheduler.framework.nodes.adapters import Rows
+from koord_scheduler.framework.nodes.search import SearchResult
+from koord_scheduler.framework.profile import ProfilePlugins
+from koord_scheduler.framework.status import SUCCESS, Code, Scores, Status
 from koord_scheduler.scheduling.attempt import ProfileCycle
 
-STATE_SECONDS = 60.0  # that what filter has computed is kept for prioritize and bind
-MOST_STATES = 1024
+CACHED_CYCLE_SECONDS = 60.0  # that what filter has computed is kept for prioritize and bind
+MAX_CACHED_CYCLES = 1024
 
 log = get_logger("koord_scheduler.extender")
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class CachedCycle:
     """What filter has computed for a pod, over the nodes as they were then."""
 
     state: CycleState
@@ -57,7 +60,7 @@ class PluginHost:
     def __init__(
         self,
         profiles: Sequence[ProfilePlugins],
-        state: SchedulerState,
+        state: SchedulerCache,
         clock: Clock,
         *,
         fail_open: bool = False,
@@ -69,12 +72,12 @@ class PluginHost:
         self._first = cycles[0]
         self._state = state
         self._decoder = Decoder()
-        self._kept: TtlCache[str, Kept] = TtlCache(clock, MOST_STATES)
+        self._kept: TtlCache[str, CachedCycle] = TtlCache(clock, MAX_CACHED_CYCLES)
         self._under_way: set[str] = set()  # uids of pods that are being bound
         self._fail_open = fail_open
         self._failures = LimitedLog(log, clock)
 
-    def filter(self, asked: Arguments) -> FilterAnswer:
+    def filter(self, asked: ExtenderArgs) -> ExtenderFilterResult:
         """Return which of the nodes pass, in their order.
 
         Raises:
@@ -85,13 +88,13 @@ class PluginHost:
         found = cycle.search.search(state, pod, view, everywhere=True)
         if found.status.code is Code.ERROR:
             return self._failed(pod, asked.names, found.status)
-        self._kept.put(pod.uid, Kept(state, view), STATE_SECONDS)
-        answer, plugins = _answer(asked.names, view, found)
+        self._kept.put(pod.uid, CachedCycle(state, view), CACHED_CYCLE_SECONDS)
+        answer, plugins = _filter_result(asked.names, view, found)
         if plugins:
             log.debug("nodes.rejected", pod=pod.key, plugins=dict(plugins))
         return answer
 
-    def prioritize(self, asked: Arguments) -> Mapping[str, int]:
+    def prioritize(self, asked: ExtenderArgs) -> Mapping[str, int]:
         """Return scores of the nodes, from 0 to 10; 0 of all where a plugin fails.
 
         Raises:
@@ -100,25 +103,25 @@ class PluginHost:
         pod = self._pod(asked.pod)
         cycle, nothing = self._cycle(pod), dict.fromkeys(asked.names, 0)
         try:
-            kept = self._known(cycle, pod)
-            rows = _rows(asked.names, kept.view)
-            feasible = np.zeros(len(kept.view), np.bool_)
+            cached_cycle = self._known(cycle, pod)
+            rows = _rows(asked.names, cached_cycle.view)
+            feasible = np.zeros(len(cached_cycle.view), np.bool_)
             feasible[rows[rows >= 0]] = True
             if not feasible.any():
                 return nothing
-            table = cycle.scoring.scores(kept.state, pod, kept.view, feasible)
-        except PointFailed as err:
+            table = cycle.scoring.scores(cached_cycle.state, pod, cached_cycle.view, feasible)
+        except ExtensionPointError as err:
             self._failures.warning("prioritize.failed", pod=pod.key, error=str(err))
             return nothing
         weights = {one.name: one.weight or 1 for one in cycle.plugins.settings.enabled(Point.SCORE)}
         total = sum(weights[name] for name in table.columns)
         if not total:
             return nothing
-        scores = np.zeros(len(kept.view) + 1, np.int64)  # the last one is for unknown nodes
+        scores = np.zeros(len(cached_cycle.view) + 1, np.int64)  # the last one is for unknown nodes
         scores[table.rows] = wire_scores(table.totals // total)
         return dict(zip(asked.names, scores[rows].tolist(), strict=True))
 
-    async def bind(self, asked: BindArguments) -> str:
+    async def bind(self, asked: ExtenderBindingArgs) -> str:
         """Bind a pod by the plugins; return what went wrong, "": it is bound.
 
         A pod that is bound to that node already is.
@@ -132,14 +135,14 @@ class PluginHost:
             return "" if pod.node == asked.node else f"pod {pod.key} is bound to node {pod.node}"
         try:
             status = await self._bind(pod, asked.node)
-        except (AssumeError, PointFailed) as err:
+        except (AssumeError, ExtensionPointError) as err:
             return str(err)
         return "" if status.ok else status.message or status.code.title
 
     async def _bind(self, pod: ClusterPod, node: str) -> Status:
         cycle = self._cycle(pod)
-        kept = self._known(cycle, pod)
-        binding, state, uid = cycle.binding, kept.state, pod.uid
+        cached_cycle = self._known(cycle, pod)
+        binding, state, uid = cycle.binding, cached_cycle.state, pod.uid
         pod = self._state.assume(pod, node)
         self._under_way.add(uid)
         status = Status.failed("the binding was given up")
@@ -164,30 +167,32 @@ class PluginHost:
         return status
 
     def _pod(self, data: bytes) -> ClusterPod:
-        return self._decoder.object(POD, data, Faults())
+        return self._decoder.object(POD, data, DecodingFaults())
 
     def _cycle(self, pod: ClusterPod) -> ProfileCycle:
         """The profile that has the pod's scheduler name, or else the first one."""
         return self._profiles.get(pod.scheduler_name, self._first)
 
-    def _known(self, cycle: ProfileCycle, pod: ClusterPod) -> Kept:
+    def _known(self, cycle: ProfileCycle, pod: ClusterPod) -> CachedCycle:
         """What filter has computed; else it is computed now. Raises PointFailed."""
         try:
             return self._kept[pod.uid]
         except KeyError:
-            made = Kept(_measured(), self._state.view())
+            made = CachedCycle(_measured(), self._state.view())
         status = cycle.search.pre_filter(made.state, pod, made.view).status
         if status.code is Code.ERROR:
-            raise PointFailed(status)
+            raise ExtensionPointError(status)
         return made
 
-    def _failed(self, pod: ClusterPod, names: tuple[str, ...], status: Status) -> FilterAnswer:
+    def _failed(
+        self, pod: ClusterPod, names: tuple[str, ...], status: Status
+    ) -> ExtenderFilterResult:
         facts = {"pod": pod.key, "error": status.message}
         if self._fail_open:
             self._failures.warning("filter.skipped", **facts)
-            return FilterAnswer(names)
+            return ExtenderFilterResult(names)
         self._failures.warning("filter.failed", **facts)
-        return FilterAnswer((), error=status.message)
+        return ExtenderFilterResult((), error=status.message)
 
 
 def wire_scores(scores: Scores) -> Scores:
@@ -208,11 +213,13 @@ def _rows(names: Sequence[str], view: View) -> Rows:
     return np.fromiter((get(name, -1) for name in names), np.intp, len(names))
 
 
-def _answer(names: Sequence[str], view: View, found: Found) -> tuple[FilterAnswer, Counter[str]]:
+def _filter_result(
+    names: Sequence[str], view: View, found: SearchResult
+) -> tuple[ExtenderFilterResult, Counter[str]]:
     """The answer, and how many nodes each plugin rejects."""
     statuses = _statuses(found)
     if statuses is None:
-        return FilterAnswer(tuple(names)), Counter()
+        return ExtenderFilterResult(tuple(names)), Counter()
     rows = _rows(names, view)
     numbers = np.append(statuses.numbers, FEASIBLE)[rows]  # a node that is not known passes
     of_number = {number: statuses.of_number(number) for number in np.unique(numbers).tolist()}
@@ -228,9 +235,75 @@ def _answer(names: Sequence[str], view: View, found: Found) -> tuple[FilterAnswe
         else:
             failed[name] = status.message
     plugins = Counter(one.plugin for n in numbers.tolist() if (one := of_number[n]) is not None)
-    return FilterAnswer(tuple(passed), failed, unresolvable), plugins
+    return ExtenderFilterResult(tuple(passed), failed, unresolvable), plugins
 
 
-def _statuses(found: Found) -> NodeStatuses | None:
+def _statuses(found: SearchResult) -> NodeStatuses | None:
     """The statuses of nodes; None: there are no nodes at all."""
     return found.statuses or found.diagnosis.node_statuses
+
+
+FILTER, PRIORITIZE, BIND = "filter", "prioritize", "bind"
+"""Verbs, as the extender's configuration names them."""
+
+VERBS = {
+    FILTER: (Point.PRE_FILTER, Point.FILTER),
+    PRIORITIZE: (Point.PRE_SCORE, Point.SCORE),
+    BIND: (Point.RESERVE, Point.PRE_BIND, Point.BIND, Point.POST_BIND),
+}
+"""Verbs, and the extension points whose plugins need them."""
+
+_REFUSED = {
+    Point.PRE_ENQUEUE: "set spec.schedulingGates, which a controller removes",
+    Point.QUEUE_SORT: "the queue is kube-scheduler's",
+    Point.POST_FILTER: "preemption is kube-scheduler's",
+    Point.PERMIT: "a pod cannot be made to wait after its node was chosen",
+}
+_KUBE_SCHEDULER_POINTS = frozenset((*DEFAULT_POINTS, DEFAULT_PRE_BIND, MISSING_PLUGINS))
+"""Plugins that kube-scheduler runs itself, and what is only there for others."""
+
+
+class NotServable(KoordError):
+    """A profile has what the protocol cannot do, or nothing to serve."""
+
+
+def served_profile(profile: Profile) -> Profile:
+    """The profile without what kube-scheduler does itself.
+
+    Kubernetes' default plugins are left out but where a binding needs them, and for the order of a
+    queue that is never asked.
+
+    Raises:
+        NotServable: with each plugin and point that cannot be served.
+    """
+    errors = list(_errors(profile))
+    if errors:
+        raise NotServable(f"profile {profile.scheduler_name}: {'; '.join(errors)}")
+    served = {Point.QUEUE_SORT, Point.BIND}
+    if BIND in verbs_of(profile):
+        served.add(Point.PRE_BIND)
+    plugins = {
+        point: profile.enabled(point) if point in served else _own(profile, point)
+        for point in Point
+    }
+    return replace(profile, plugins=plugins, percentage_of_nodes_to_score=None)
+
+
+def verbs_of(profile: Profile) -> tuple[str, ...]:
+    """The verbs that a profile's plugins need."""
+    return tuple(
+        verb for verb, points in VERBS.items() if any(_own(profile, point) for point in points)
+    )
+
+
+def _errors(profile: Profile) -> Iterator[str]:
+    for point, hint in _REFUSED.items():
+        for one in _own(profile, point):
+            yield f'plugin "{one.name}" cannot be served at {point}: {hint}; disable it there'
+    if not verbs_of(profile):
+        yield "wanted a plugin to serve, found only those that kube-scheduler has itself"
+
+
+def _own(profile: Profile, point: Point) -> tuple[EnabledPlugin, ...]:
+    """The plugins at a point that kube-scheduler does not have."""
+    return tuple(one for one in profile.enabled(point) if one.name not in _KUBE_SCHEDULER_POINTS)

@@ -11,28 +11,33 @@ from typing import cast
 
 from koord.cluster.facts import ClusterPod
 from koord.cluster.view import View
-from koord.component.plugins.errors import PluginError
-from koord_scheduler.config.points import Point
-from koord_scheduler.framework.answers import status_of
-from koord_scheduler.framework.calls import Loaded, PointFailed
+from koord.component.plugins.registry import PluginError
+from koord_scheduler.config.profiles import Point
+from koord_scheduler.framework.calls import ExtensionPointError, Loaded
 from koord_scheduler.framework.cyclestate import CycleState
-from koord_scheduler.framework.diagnosis import NodeStatuses
-from koord_scheduler.framework.extension.podchanges import PreBindExtensions, pod_changes
-from koord_scheduler.framework.extension.pods import ResizePodPlugin
-from koord_scheduler.framework.extension.reserved import ReservedRoom
-from koord_scheduler.framework.extension.suggestions import suggestion_of
+from koord_scheduler.framework.diagnosis import NodeStatuses, suggestion_of
+from koord_scheduler.framework.extension.reservations import ReservationPlugins
 from koord_scheduler.framework.extension.transformers import Transformers
 from koord_scheduler.framework.interfaces import (
     BindPlugin,
     PermitPlugin,
     PostBindPlugin,
     PostFilterPlugin,
+    PreBindExtensions,
     PreBindPlugin,
     ReservePlugin,
+    ResizePodPlugin,
+    pod_changes,
 )
-from koord_scheduler.framework.profiles.profile import ProfilePlugins
-from koord_scheduler.framework.results import PostFilterResult, Wait
-from koord_scheduler.framework.status import SUCCESS, Code, Status
+from koord_scheduler.framework.profile import ProfilePlugins
+from koord_scheduler.framework.status import (
+    SUCCESS,
+    Code,
+    PostFilterResult,
+    Status,
+    Wait,
+    status_of,
+)
 
 UNRESERVE = "Unreserve"
 
@@ -47,7 +52,7 @@ class PodBinding:
         self._plugins = plugins
         self._calls = plugins.calls
         self._transformers = Transformers(plugins)
-        self._room = ReservedRoom(plugins)
+        self._room = ReservationPlugins(plugins)
         plugins.complete_reservations(self._room)
         self._waiting = plugins.services.waiting
         self._clock = plugins.services.clock
@@ -113,7 +118,7 @@ class PodBinding:
                 work = partial(plugin.resize_pod, state, pod, node)
                 try:
                     answer = self._calls.call(loaded, Point.RESERVE, state, work)
-                except PointFailed as err:
+                except ExtensionPointError as err:
                     return err.status
                 if isinstance(answer, ClusterPod) and answer.uid == pod.uid:
                     pod = answer
@@ -150,7 +155,7 @@ class PodBinding:
                     self._calls.call(
                         loaded, Point.RESERVE, state, plugin.unreserve, state, pod, node
                     )
-                except PointFailed:
+                except ExtensionPointError:
                     continue  # it is logged
 
     def permit(self, state: CycleState, pod: ClusterPod, node: str) -> Status:
@@ -212,7 +217,7 @@ class PodBinding:
                     continue
                 plugin = cast(PreBindPlugin, loaded.plugin)
                 make = partial(plugin.pre_bind, state, pod, node)
-                seconds = self._plugins.limits.bind + plugin.patience
+                seconds = self._plugins.limits.bind + plugin.pre_bind_timeout
                 status = await self._later(loaded, Point.PRE_BIND, state, make, seconds=seconds)
                 if not status.ok:
                     ended(status.code)
@@ -266,7 +271,7 @@ class PodBinding:
         seconds = self._plugins.limits.post_filter
         try:
             answer = await self._calls.run(loaded, Point.POST_FILTER, state, make, seconds)
-        except PointFailed as err:
+        except ExtensionPointError as err:
             return PostFilterResult(None, err.status)
         if dry_run and isinstance(answer, Status) and answer.code is Code.SKIP:
             return PostFilterResult(None, answer)
@@ -281,7 +286,7 @@ class PodBinding:
         plugin = cast(PermitPlugin, loaded.plugin)
         try:
             answer = self._calls.call(loaded, Point.PERMIT, state, plugin.permit, state, pod, node)
-        except PointFailed as err:
+        except ExtensionPointError as err:
             return err.status
         if not isinstance(answer, Wait):
             return self._checked(loaded, Point.PERMIT, answer)
@@ -302,7 +307,7 @@ class PodBinding:
     ) -> Status:
         try:
             answer = self._calls.call(loaded, point, state, work, state, pod, node)
-        except PointFailed as err:
+        except ExtensionPointError as err:
             return err.status
         return self._checked(loaded, point, answer, *extra)
 
@@ -320,7 +325,7 @@ class PodBinding:
             seconds = self._plugins.limits.bind
         try:
             answer = await self._calls.run(loaded, point, state, make, seconds)
-        except PointFailed as err:
+        except ExtensionPointError as err:
             return err.status
         return self._checked(loaded, point, answer, *extra)
 
@@ -331,7 +336,7 @@ class PodBinding:
         except PluginError as err:
             return self._calls.failed(loaded, point, err)
         if status.code is Code.ERROR:
-            return self._calls.failed(loaded, point, PointFailed(status))
+            return self._calls.failed(loaded, point, ExtensionPointError(status))
         return status
 
 

@@ -1,23 +1,91 @@
-"""Calls of plugins' code: whatever it does, only the pod's cycle fails."""
+"""Calls of plugins' code, timed and counted: whatever a plugin does, only the pod's cycle fails."""
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, ParamSpec, TypeVar
 
-from koord.component.plugins.code import PluginCode, PluginHeldLoop
-from koord.component.plugins.errors import PluginBlocked
-from koord.component.plugins.failures import FailureLog
+from prometheus_client import CollectorRegistry, Histogram
+from prometheus_client.metrics_core import CounterMetricFamily
+
+from koord.component.metrics import OwnMetrics, PlainHistogram
+from koord.component.plugins.execution import (
+    FailureLog,
+    PluginBlockedLoop,
+    PluginCode,
+    RepeatedTimeLimit,
+)
 from koord.component.plugins.meter import PluginExitError
-from koord.component.plugins.timelimit import ManyLimits
+from koord.component.plugins.registry import PluginBlocked
 from koord.util.clock import Clock
 from koord.util.errors import KoordError, error_text
 from koord.util.logs import get_logger
-from koord_scheduler.config.points import Point
+from koord_scheduler.config.profiles import Point
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.interfaces import Plugin
-from koord_scheduler.framework.metrics import FrameworkMetrics
 from koord_scheduler.framework.status import Code, Status
+
+
+class PluginEvaluations:
+    """scheduler_plugin_evaluation_total: counted twenty times a cycle, so by plain numbers."""
+
+    def __init__(self) -> None:
+        self._counts: dict[tuple[str, str, str], list[int]] = {}
+
+    def of(self, plugin: str, point: str, profile: str) -> list[int]:
+        """The only item is the number of evaluations, for the caller to raise."""
+        return self._counts.setdefault((plugin, point, profile), [0])
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        """As prometheus_client's Collector."""
+        (family,) = self.describe()
+        for labels, (count,) in tuple(self._counts.items()):
+            family.add_metric(labels, count)
+        yield family
+
+    def describe(self) -> Iterator[CounterMetricFamily]:
+        """As prometheus_client's Collector."""
+        yield CounterMetricFamily(
+            "scheduler_plugin_evaluation",
+            "Number of attempts to schedule pods by each plugin and the extension point.",
+            labels=("plugin", "extension_point", "profile"),
+        )
+
+
+class FrameworkMetrics(OwnMetrics):
+    """Durations of extension points and of plugins, and how often plugins are called."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        super().__init__(registry)
+        self.points = PlainHistogram(
+            "scheduler_framework_extension_point_duration_seconds",
+            "Latency for running all plugins of a specific extension point.",
+            ["extension_point", "status", "profile"],
+            buckets=exponential(0.0001, 2, 12),
+            registry=registry,
+        )
+        self.plugins = PlainHistogram(
+            "scheduler_plugin_execution_duration_seconds",
+            "Duration for running a plugin at a specific extension point, of some of the cycles.",
+            ["plugin", "extension_point", "status"],
+            buckets=exponential(0.00001, 1.5, 20),
+            registry=registry,
+        )
+        self.evaluations = PluginEvaluations()
+        registry.register(self.evaluations)
+        self.permit_waits = Histogram(
+            "scheduler_permit_wait_duration_seconds",
+            "Duration of waiting on permit.",
+            ["result"],
+            buckets=exponential(0.001, 2, 15),
+            registry=registry,
+        )
+
+
+def exponential(start: float, factor: float, count: int) -> tuple[float, ...]:
+    """Bounds of so many buckets, each the factor times the one before."""
+    return tuple(start * factor**power for power in range(count))
+
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -47,7 +115,7 @@ class Loaded:
         return self.plugin.name
 
 
-class PointFailed(KoordError):
+class ExtensionPointError(KoordError):
     """A plugin failed at an extension point."""
 
     def __init__(self, status: Status) -> None:
@@ -63,7 +131,7 @@ class PluginCalls:
         profile: str,
         metrics: FrameworkMetrics,
         clock: Clock,
-        limits: ManyLimits,
+        limits: RepeatedTimeLimit,
         step_seconds: float,
     ) -> None:
         self.profile = profile
@@ -172,17 +240,19 @@ class PluginCalls:
 
     def failed(self, loaded: Loaded, point: Point, error: BaseException) -> Status:
         """Log an error of a plugin; return it as a status that names the plugin."""
-        cause = error.status.error if isinstance(error, PointFailed) else None
+        cause = error.status.error if isinstance(error, ExtensionPointError) else None
         facts = {"profile": self.profile, "extension_point": point.label}
         self._failures.failed("plugin.failed", loaded.name, cause or error, **facts)
         text = error_text(error)
         message = f'running {point.label} plugin "{loaded.name}": {text}'
         return Status(Code.ERROR, (message,), loaded.name)
 
-    def interrupted(self, loaded: Loaded, point: Point, error: BaseException) -> PointFailed:
+    def interrupted(
+        self, loaded: Loaded, point: Point, error: BaseException
+    ) -> ExtensionPointError:
         """What ends a cycle after code of a plugin raised this inside of the limits."""
         if isinstance(error, PluginBlocked):
-            error = PluginHeldLoop(f"plugin {loaded.name}: {error}")
+            error = PluginBlockedLoop(f"plugin {loaded.name}: {error}")
         elif isinstance(error, SystemExit):
             error = PluginExitError(loaded.name)
         return self._failure(loaded, point, None, error)
@@ -199,12 +269,12 @@ class PluginCalls:
 
     def _failure(
         self, loaded: Loaded, point: Point, began: float | None, error: BaseException
-    ) -> PointFailed:
+    ) -> ExtensionPointError:
         self._end(loaded, point, began, Code.ERROR)
-        return PointFailed(self.failed(loaded, point, error))
+        return ExtensionPointError(self.failed(loaded, point, error))
 
 
-class CallsInARow(Generic[P, T]):
+class SequentialCalls(Generic[P, T]):
     """Code of several plugins that gets the same arguments: one is called after the other.
 
     Together they have the time of one, so that a call costs little more than its code. Raises

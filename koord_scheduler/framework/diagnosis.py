@@ -1,16 +1,14 @@
-"""Why nodes are not feasible, node by node and in one sentence.
-
-Source: Kubernetes, pkg/scheduler/framework/types.go (Diagnosis, FitError).
-"""
+"""Why nodes are not feasible, node by node and in one sentence, and what plugins suggest."""
 
 from collections import Counter
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 import numpy as np
 
 from koord.cluster.columns import Mask
-from koord_scheduler.framework.results import Numbers
-from koord_scheduler.framework.status import Code, Status
+from koord_scheduler.framework.cyclestate import CycleState
+from koord_scheduler.framework.status import Code, Numbers, Status
 
 FEASIBLE = 0
 ABSENT = -1  # not looked at
@@ -100,3 +98,41 @@ class Diagnosis:
         if self.post_filter_message:
             text += f" {self.post_filter_message}"
         return text
+
+
+_KEY = "scheduling.koordinator.sh/suggestion"
+
+
+class SuggestionType(StrEnum):
+    """What would help."""
+
+    EVICT_WORKLOAD_SELF = "EvictWorkloadSelf"
+    WAITING_VICTIM_RELEASED = "WaitingVictimReleased"
+    DELETE_CONFLICT_PVC = "DeleteConflictPVC"
+
+
+@dataclass(frozen=True, slots=True)
+class Suggestion:
+    """Shown in the event and in the pod's condition, after PostFilter's message."""
+
+    type: SuggestionType
+    message: str
+
+    def clone(self) -> "Suggestion":
+        return self
+
+    def __str__(self) -> str:
+        return f"Suggestion: {{type: {self.type}, message: {self.message}}}"
+
+
+def suggest(state: CycleState, suggestion: Suggestion) -> bool:
+    """Make a suggestion in this cycle; return whether it is the first one."""
+    if suggestion_of(state) is not None:
+        return False
+    state.write(_KEY, suggestion)
+    return True
+
+
+def suggestion_of(state: CycleState) -> Suggestion | None:
+    """The suggestion of this cycle; None: there is none."""
+    return state.find(_KEY, Suggestion)

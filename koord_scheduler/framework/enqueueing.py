@@ -5,33 +5,32 @@ from enum import IntEnum
 from typing import cast
 
 from koord.cluster.facts import ClusterPod
-from koord.component.plugins.errors import PluginError
+from koord.component.plugins.registry import PluginError
 from koord.util.errors import error_text
-from koord_scheduler.config.points import Point
-from koord_scheduler.framework.answers import status_of
-from koord_scheduler.framework.calls import Loaded, PointFailed
+from koord_scheduler.config.profiles import Point
+from koord_scheduler.framework.calls import ExtensionPointError, Loaded
 from koord_scheduler.framework.cyclestate import CycleState
-from koord_scheduler.framework.events import (
-    WILDCARD,
-    ClusterEvent,
-    HintedEvent,
-    QueueingHint,
-    event_defect,
-)
 from koord_scheduler.framework.interfaces import (
     EnqueueExtensions,
     PreEnqueuePlugin,
     QueueSortPlugin,
 )
-from koord_scheduler.framework.profiles.profile import ProfileError, ProfilePlugins
-from koord_scheduler.framework.queuedpod import QueuedPod
-from koord_scheduler.framework.status import SUCCESS, UNREAD, Status
+from koord_scheduler.framework.profile import ProfileError, ProfilePlugins
+from koord_scheduler.framework.status import SUCCESS, UNREAD, Status, status_of
+from koord_scheduler.framework.types import (
+    WILDCARD,
+    ClusterEvent,
+    HintedEvent,
+    QueuedPod,
+    QueueingHint,
+    event_defect,
+)
 
 EVERYTHING = (HintedEvent(WILDCARD),)
 """Of a plugin that does not say what helps, and of an extender."""
 
 
-class Worth(IntEnum):
+class RequeueDecision(IntEnum):
     """What is to be done with a rejected pod after an event."""
 
     SKIP = 0  # it stays where it is
@@ -84,7 +83,7 @@ class Enqueueing:
         """Whether a plugin has registered such an event."""
         return any(each.event.covers(event) for each in self.events(profile, plugin))
 
-    def worth(
+    def requeue_decision(
         self,
         queued: QueuedPod,
         event: ClusterEvent,
@@ -92,7 +91,7 @@ class Enqueueing:
         new: object,
         *,
         without_hints: bool = False,
-    ) -> Worth:
+    ) -> RequeueDecision:
         """What is to be done with a pod after an event: as the plugins say that rejected it.
 
         Of a gated pod only the plugin that keeps it is asked. without_hints: each event that a
@@ -100,18 +99,18 @@ class Enqueueing:
         """
         profile, gate = queued.pod.scheduler_name, queued.gating_plugin
         if gate and not self.interested(profile, gate, event):
-            return Worth.SKIP
+            return RequeueDecision.SKIP
         if not queued.rejecting_plugins or event.wildcard:
-            return Worth.AFTER_BACKOFF
-        found = Worth.SKIP
+            return RequeueDecision.AFTER_BACKOFF
+        found = RequeueDecision.SKIP
         for plugin in (gate,) if gate else sorted(queued.rejecting_plugins):
             for each in self.events(profile, plugin):
                 if each.event.covers(event) and (
                     without_hints or self._helps(plugin, each, queued.pod, old, new)
                 ):
                     if plugin in queued.pending_plugins:
-                        return Worth.AT_ONCE
-                    found = Worth.AFTER_BACKOFF
+                        return RequeueDecision.AT_ONCE
+                    found = RequeueDecision.AFTER_BACKOFF
                     break
         return found
 
@@ -136,7 +135,7 @@ class Enqueueing:
                 loaded, Point.PRE_ENQUEUE, self._state, plugin.pre_enqueue, pod
             )
             return status_of(answer, loaded.name)
-        except PointFailed as err:
+        except ExtensionPointError as err:
             return err.status
         except PluginError as err:
             return profile.calls.failed(loaded, Point.PRE_ENQUEUE, err)

@@ -1,6 +1,7 @@
-"""What factories get: everything that a plugin may use, handed in."""
+"""The handle: everything that the factory of a plugin gets and a plugin may use."""
 
-from collections.abc import Callable, Iterable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -9,42 +10,102 @@ from prometheus_client import CollectorRegistry
 from koord.cluster.columns import Mask
 from koord.cluster.facts import ClusterPod
 from koord.cluster.state import ClusterState
-from koord.cluster.view import View
+from koord.cluster.view import View, WhatIf
+from koord.component.plugins.execution import RepeatedTimeLimit
 from koord.component.plugins.shared import SharedParts
-from koord.component.plugins.timelimit import ManyLimits
 from koord.util.clock import Clock
-from koord_scheduler.framework.changes import Changes
+from koord_scheduler.framework.calls import FrameworkMetrics
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.diagnosis import NodeStatuses
-from koord_scheduler.framework.extension.control import ControlSlot, SchedulerControl
-from koord_scheduler.framework.extension.handlers import FailureFilters, ForgetHandlers, StartHooks
 from koord_scheduler.framework.extension.networktopology import (
     MISSING,
     TOPOLOGIES,
     WITHOUT,
     NetworkTopology,
 )
-from koord_scheduler.framework.metrics import FrameworkMetrics
+from koord_scheduler.framework.handlers import Changes, FailureFilters, ForgetHandlers, StartHooks
 from koord_scheduler.framework.nominator import Nominator
-from koord_scheduler.framework.status import Status
+from koord_scheduler.framework.status import SUCCESS, Status
 from koord_scheduler.framework.waitingpods import WaitingPods
 
 if TYPE_CHECKING:
-    from koord.kube.client import ApiClient
+    from koord.kube.client import ApiClient, Resource
     from koord.kube.events import EventRecorder
     from koord.kube.informer import SharedInformer
-    from koord.kube.listwatch import Absent
-    from koord.kube.resource import Resource
+    from koord.kube.listwatch import MissingKind
     from koord_scheduler.framework.extension.auditor import WorkloadAuditor
     from koord_scheduler.framework.extension.numa import TopologyManager
-    from koord_scheduler.framework.extension.reserved import ReservedRoom
+    from koord_scheduler.framework.extension.reservations import ReservationPlugins
+
+
+class SchedulerControl(ABC):
+    """The scheduler's cache and queue, for plugins that have pods of their own.
+
+    There is none yet while plugins are made; ask the handle for it each time.
+
+    Source: Koordinator, pkg/scheduler/frameworkext (Scheduler).
+    """
+
+    @abstractmethod
+    def pod(self, key: str) -> ClusterPod | None:
+        """A pod by namespace/name, on the node that it is assumed to be on; None: not known."""
+
+    @abstractmethod
+    def is_assumed(self, uid: str) -> bool:
+        """Whether a pod is on its node though the API server does not say so yet."""
+
+    @abstractmethod
+    def forget_pod(self, pod: ClusterPod) -> bool:
+        """Take an assumed pod off its node; return whether it was assumed.
+
+        All forget handlers are called, whether it was or not.
+        """
+
+    @abstractmethod
+    def put_own_pod(self, pod: ClusterPod) -> None:
+        """Put a pod that the API server does not have, such as one that stands for a reservation.
+
+        Bound to a node, it takes its room there; without one, and asking for one of our profiles,
+        it is queued. Put again, it is changed. Lists of the API server do not remove it.
+
+        Raises:
+            ValueError: the API server has a pod of this name.
+        """
+
+    @abstractmethod
+    def remove_own_pod(self, key: str) -> None:
+        """Remove such a pod; one that is none is left alone."""
+
+    @abstractmethod
+    def activate(self, uids: Iterable[str]) -> None:
+        """Have pods be tried now, whatever they wait for; gates still count."""
+
+    @abstractmethod
+    def activate_all(self) -> None:
+        """Have all rejected pods be tried again, after their backoff."""
+
+
+class ControlSlot:
+    """Where the scheduler is found once it is there."""
+
+    def __init__(self) -> None:
+        self._control: SchedulerControl | None = None
+
+    def set(self, control: SchedulerControl) -> None:
+        self._control = control
+
+    def get(self) -> SchedulerControl:
+        """Raises LookupError: it is not there."""
+        if self._control is None:
+            raise LookupError("there is no scheduler yet: ask for it when pods are scheduled")
+        return self._control
 
 
 class Informers(Protocol):
     """The collections that the daemon follows, one copy of each for all plugins."""
 
     def informer(
-        self, resource: "Resource", *, absent: "Absent | None" = None, without: str = ""
+        self, resource: "Resource", *, absent: "MissingKind | None" = None, without: str = ""
     ) -> "SharedInformer[Any]":
         """Return the informer of a kind; it is started with the others.
 
@@ -130,7 +191,7 @@ class Services:
     """To be asked about preemptions; None: there are none."""
     shared: SharedParts = field(default_factory=SharedParts)
     """Parts of plugins that exist once in this process, and run while it leads."""
-    limits: ManyLimits = field(default_factory=ManyLimits)
+    limits: RepeatedTimeLimit = field(default_factory=RepeatedTimeLimit)
     """Of plugins' code that does not await. Entered by whoever runs cycles and the queue, for as
     long as they run, which makes each call cheap.
     """
@@ -177,7 +238,7 @@ def new_services(
     )
 
 
-def _none_yet() -> "ReservedRoom":
+def _none_yet() -> "ReservationPlugins":
     raise LookupError("the profile is not complete: ask for reservations in a cycle")
 
 
@@ -195,7 +256,7 @@ class Handle:
     """Those of the profile; there are none yet while its plugins are made."""
     registered: frozenset[str] = frozenset()
     """Names of the plugins that this process has, whatever profiles enable."""
-    reservations: Callable[[], "ReservedRoom"] = _none_yet
+    reservations: Callable[[], "ReservationPlugins"] = _none_yet
     """What runs the profile's plugins that look at reservations; none while plugins are made."""
     numa: Callable[[], "TopologyManager"] = _no_numa
     """Chooses NUMA nodes by the hints of the profile's plugins; none while plugins are made."""
@@ -207,3 +268,67 @@ class Handle:
             LookupError: there is none yet, as while plugins are made, or none at all, as in a plan.
         """
         return self.services.control.get()
+
+
+_Hypothetical = tuple[WhatIf, CycleState]
+
+
+class NodeWhatIf:
+    """A node without some of its pods, as all plugins of a profile see it.
+
+    Where other pods are nominated to the node, the pod must fit with them and without them. Raises
+    PointFailed where a plugin has failed.
+    """
+
+    def __init__(
+        self,
+        filters: NodeFilters,
+        state: CycleState,
+        pod: ClusterPod,
+        nodes: View,
+        row: int,
+        nominated_pods: Sequence[ClusterPod] = (),
+    ) -> None:
+        """state: of the cycle, after PreFilter; it is not changed. rivals: nominated pods."""
+        self.status: Status = SUCCESS
+        """What Filter said the last time."""
+        self._filters = filters
+        self._pod = pod
+        self._row = row
+        self._name = nodes.node(row).name
+        self._counted = filters.count_pods(state)
+        self._worlds: list[_Hypothetical] = [(nodes.what_if(), state.clone())]
+        there = {one.key for one in nodes.pods(row)} if nominated_pods else set()
+        missing = [one for one in nominated_pods if one.key not in there]
+        if missing:
+            crowded = nodes.what_if(), state.clone()
+            self._add(crowded, missing)
+            self._worlds.insert(0, crowded)
+
+    def remove(self, pods: Sequence[ClusterPod]) -> None:
+        """Have pods leave the node."""
+        for what_if, state in self._worlds:
+            for pod in pods:
+                what_if.remove(pod.key, self._name)
+                if self._counted:
+                    self._filters.remove_pod(state, self._pod, pod, what_if.view(), self._row)
+
+    def add(self, pods: Sequence[ClusterPod]) -> None:
+        """Have pods that have left come back."""
+        for world in self._worlds:
+            self._add(world, pods)
+
+    def fits(self) -> bool:
+        """Whether the pod passes Filter on the node as it is now."""
+        for what_if, state in self._worlds:
+            self.status = self._filters.filter_row(state, self._pod, what_if.view(), self._row)
+            if not self.status.ok:
+                return False
+        return True
+
+    def _add(self, world: _Hypothetical, pods: Sequence[ClusterPod]) -> None:
+        what_if, state = world
+        for pod in pods:
+            what_if.add(pod, self._name)
+            if self._counted:
+                self._filters.add_pod(state, self._pod, pod, what_if.view(), self._row)

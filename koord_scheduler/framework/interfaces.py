@@ -1,34 +1,24 @@
-"""Interfaces of plugins, one for each extension point. One plugin may have several of them.
-
-Filter, Score and NormalizeScore have two forms: the plain one looks at one node, the vector one at
-all nodes at once. A plugin has either or both; where both are there they agree.
-
-Everything runs on the daemon's event loop; only what is a coroutine may wait. Where None may be
-returned it is Success; what raises has failed.
-
-Source: Kubernetes, k8s.io/kube-scheduler/framework.
-"""
+"""Interfaces of plugins, one for each extension point. One plugin may have several of them."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass, field
 
 from koord.cluster.columns import Mask
 from koord.cluster.facts import ClusterPod
 from koord.cluster.view import View
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.diagnosis import NodeStatuses
-from koord_scheduler.framework.events import HintedEvent
-from koord_scheduler.framework.nodeinfo import NodeInfo
-from koord_scheduler.framework.queuedpod import QueuedPod
-from koord_scheduler.framework.results import (
+from koord_scheduler.framework.status import (
     NodeScore,
     PostFilterResult,
     PreFilterResult,
     Scores,
+    Status,
     Verdicts,
     Wait,
 )
-from koord_scheduler.framework.status import Status
+from koord_scheduler.framework.types import HintedEvent, NodeInfo, QueuedPod
 
 
 class Plugin:
@@ -236,7 +226,7 @@ class PermitPlugin(Plugin, ABC):
 class PreBindPlugin(Plugin, ABC):
     """Prepares what the pod needs before it is bound."""
 
-    patience: float = 0.0
+    pre_bind_timeout: float = 0.0
     """Seconds that pre_bind may take beyond those that each plugin has."""
 
     def pre_bind_pre_flight(
@@ -264,3 +254,60 @@ class PostBindPlugin(Plugin, ABC):
     @abstractmethod
     async def post_bind(self, state: CycleState, pod: ClusterPod, node_name: str) -> None:
         """Clean up."""
+
+
+class NextPodPlugin(Plugin, ABC):
+    """Says which pod is tried next; one plugin name for all profiles."""
+
+    @abstractmethod
+    def next_pod(self) -> str | None:
+        """Return the uid of a pod that waits in the queue; None: the queue's own order."""
+
+
+class ResizePodPlugin(Plugin, ABC):
+    """Changes what a pod requests, once its node is known. Needs the feature gate ResizePod."""
+
+    @abstractmethod
+    def resize_pod(
+        self, state: CycleState, pod: ClusterPod, node_name: str
+    ) -> ClusterPod | Status | None:
+        """Return the pod with other requests, as it is assumed on the node; None: as it is."""
+
+
+_KEY = "scheduling.koordinator.sh/pod-changes"
+
+
+@dataclass(slots=True)
+class PodChanges:
+    """Labels and annotations to set on a pod before it is bound; None: to remove."""
+
+    labels: dict[str, str | None] = field(default_factory=dict)
+    annotations: dict[str, str | None] = field(default_factory=dict)
+
+    def clone(self) -> "PodChanges":
+        return PodChanges(dict(self.labels), dict(self.annotations))
+
+    @property
+    def metadata(self) -> Mapping[str, object]:
+        """The fields of a merge patch's metadata; empty: nothing is changed."""
+        both = {"labels": self.labels, "annotations": self.annotations}
+        return {name: dict(values) for name, values in both.items() if values}
+
+
+class PreBindExtensions(Plugin, ABC):
+    """Applies what PreBind plugins have changed; active where its plugin is enabled at preBind."""
+
+    @abstractmethod
+    async def apply_patch(
+        self, state: CycleState, pod: ClusterPod, changes: PodChanges
+    ) -> Status | None:
+        """Apply it, fail, or skip it: then the next plugin's turn comes."""
+
+
+def pod_changes(state: CycleState) -> PodChanges:
+    """Return what is changed about the pod of this cycle, to be added to in PreBind or before."""
+    found = state.find(_KEY, PodChanges)
+    if found is None:
+        found = PodChanges()
+        state.write(_KEY, found)
+    return found

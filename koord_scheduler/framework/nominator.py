@@ -1,11 +1,10 @@
-"""Pods that were nominated to a node: room is being made for them there.
+"""Nominated pods by node, and those of them that go before a given pod."""
 
-Source: Kubernetes, pkg/scheduler/backend/queue/nominator.go.
-"""
-
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 
 from koord.cluster.facts import ClusterPod
+from koord.cluster.hypothetical import PodOverlay
 
 
 class Nominator:
@@ -72,7 +71,7 @@ class Nominator:
         """The pods that are nominated to a node."""
         return tuple(self._by_node.get(node, {}).values())
 
-    def rivals(self, pod: ClusterPod) -> Mapping[str, Sequence[ClusterPod]]:
+    def nominated_pods(self, pod: ClusterPod) -> Mapping[str, Sequence[ClusterPod]]:
         """By node, the other nominated pods whose priority is equal or higher: they go first.
 
         Of those of other schedulers only the pods whose priority is higher.
@@ -94,7 +93,7 @@ class Nominator:
                 found[node] = [*first, *found.get(node, ())]
         return found
 
-    def rivals_on(self, pod: ClusterPod, node: str) -> Sequence[ClusterPod]:
+    def nominated_pods_on(self, pod: ClusterPod, node: str) -> Sequence[ClusterPod]:
         """The rivals on one node."""
         least = pod.priority or 0
         pods = self._by_node.get(node, {})
@@ -110,3 +109,40 @@ class Nominator:
 def _weight(pod: ClusterPod) -> tuple[object, ...]:
     """What others may mind about a pod."""
     return pod.label_set, pod.spec, pod.priority, pod.claims, pod.annotations
+
+
+MAX_PRIORITIES = 8  # whose crowds are kept: 1 KB for each nominated pod
+
+
+class NominatedPods:
+    """For pods of each priority the crowd of those nominated pods that go before them."""
+
+    def __init__(self, nominator: Nominator) -> None:
+        self._nominator = nominator
+        self._version = nominator.version
+        self._crowds: OrderedDict[int, PodOverlay] = OrderedDict()  # by priority
+
+    def of(self, pod: ClusterPod) -> PodOverlay | None:
+        """Return the rivals of a pod on all nodes; None: there are none."""
+        nominator = self._nominator
+        if not len(nominator):
+            return None
+        if nominator.node_of(pod.key) is not None:  # not its own rival
+            return PodOverlay(nominator.nominated_pods(pod))
+        if nominator.version != self._version:
+            self._version = nominator.version
+            for priority, crowd in self._crowds.items():
+                crowd.put(nominator.of_priority(priority))
+        priority = pod.priority or 0
+        found = self._crowds.get(priority)
+        if found is None:
+            found = self._crowds[priority] = PodOverlay(nominator.of_priority(priority))
+            if len(self._crowds) > MAX_PRIORITIES:
+                self._crowds.popitem(last=False)
+        self._crowds.move_to_end(priority)
+        return found
+
+    def on_node(self, pod: ClusterPod, node: str) -> PodOverlay | None:
+        """Return the rivals of a pod on one node alone; None: there are none."""
+        found = self._nominator.nominated_pods_on(pod, node)
+        return PodOverlay({node: found}) if found else None

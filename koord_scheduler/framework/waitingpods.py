@@ -8,10 +8,9 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 
 from koord.cluster.facts import ClusterPod
-from koord.util import goduration
+from koord.util import goformat
 from koord.util.clock import Clock
-from koord_scheduler.framework.results import MOST_PERMIT_WAIT
-from koord_scheduler.framework.status import SUCCESS, Status
+from koord_scheduler.framework.status import MAX_PERMIT_WAIT, SUCCESS, Status
 
 
 class WaitingPod:
@@ -23,7 +22,7 @@ class WaitingPod:
         self._done: asyncio.Future[Status] = asyncio.get_running_loop().create_future()
         self._timers: dict[str, asyncio.Future[None]] = {}
         for plugin, wanted in waits.items():
-            seconds = min(wanted, MOST_PERMIT_WAIT)
+            seconds = min(wanted, MAX_PERMIT_WAIT)
             timer = self._timers[plugin] = clock.timer(seconds)
             timer.add_done_callback(partial(self._expire, plugin, seconds))
 
@@ -52,7 +51,7 @@ class WaitingPod:
     def _expire(self, plugin: str, seconds: float, timer: "asyncio.Future[None]") -> None:
         if timer.cancelled():
             return
-        waited = goduration.format(seconds)
+        waited = goformat.format_duration(seconds)
         self.reject(plugin, f"rejected due to timeout after waiting {waited} at plugin {plugin}")
 
     def _end(self, status: Status) -> bool:

@@ -1,20 +1,24 @@
-"""What koord-scheduler gives its status page: the queue, the latest decisions, scores of a pod."""
+"""The status page of koord-scheduler: the queue, the latest decisions, the scores of a pod.
+
+Imported only while the page is served.
+"""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from importlib.resources import files
 from itertools import islice
 from typing import Any
 
-from koord.component.page.health import health_section
-from koord.component.page.sections import SectionPage
+from koord.component.page.sections import SectionPage, health_section
+from koord.component.page.serving import Page
 from koord.util.clock import Clock
 from koord.util.health import Health
-from koord_scheduler.framework.queuedpod import QueuedPod
+from koord_scheduler.framework.types import QueuedPod
 from koord_scheduler.framework.waitingpods import WaitingPod
-from koord_scheduler.planning.explain import LONGEST_KEY, Running, explanation
+from koord_scheduler.planning.explain import MAX_KEY_LENGTH, Running, explanation
 
-MOST_PODS = 200  # that wait
-MOST_NODES = 20  # of the scores of a pod, and of the nodes that are excluded
+MAX_PODS = 200  # that wait
+MAX_NODES = 20  # of the scores of a pod, and of the nodes that are excluded
 
 Json = dict[str, Any]
 
@@ -24,7 +28,7 @@ class PageSources:
     """The sources of the page. All are called on the event loop and must be quick."""
 
     health: Health
-    leads: Callable[[], bool]
+    is_leader: Callable[[], bool]
     serves: bool  # a kube-scheduler, as its extender, and schedules nothing itself
     running: Callable[[], Running | None]  # None: plugins are made, or it serves
     permits: Callable[[], Iterable[WaitingPod]]
@@ -43,9 +47,9 @@ class SchedulerPage(SectionPage):
     async def detail(self, kind: str, name: str) -> Mapping[str, Any] | None:
         """Where a pod would go now by which scores, and why not elsewhere; as /explain, shorter."""
         running = self._sources.running()
-        if kind != "pod" or not 0 < len(name) <= LONGEST_KEY or running is None:
+        if kind != "pod" or not 0 < len(name) <= MAX_KEY_LENGTH or running is None:
             return None
-        found = await explanation(running, name, leads=self._sources.leads())
+        found = await explanation(running, name, is_leader=self._sources.is_leader())
         if found is None or found["decision"] is None:
             return found
         return {**found, "decision": _shortened(found["decision"])}
@@ -53,7 +57,7 @@ class SchedulerPage(SectionPage):
     async def _read(self) -> Json:
         sources, running = self._sources, self._sources.running()
         state = {
-            "leads": sources.leads(),
+            "leads": sources.is_leader(),
             "serves": sources.serves,
             "profiles": [] if running is None else sorted(running.scheduler.profiles),
         }
@@ -65,8 +69,8 @@ class SchedulerPage(SectionPage):
         scheduler, state = running.scheduler, running.state
         queue, recent = scheduler.queue, scheduler.recent
         to_wall = self._clock.wall() - self._clock.monotonic()
-        permits = [_permit(one) for one in islice(self._sources.permits(), MOST_PODS)]
-        room = MOST_PODS - len(permits)
+        permits = [_permit(one) for one in islice(self._sources.permits(), MAX_PODS)]
+        room = MAX_PODS - len(permits)
         return {
             "counts": {
                 "nodes": len(state.snapshot),
@@ -122,4 +126,11 @@ def _permit(one: WaitingPod) -> Json:
 def _shortened(decision: Json) -> Json:
     """A decision with the first nodes of each table."""
     tables = ("scores", "excluded")
-    return {**decision, **{name: decision[name][:MOST_NODES] for name in tables}}
+    return {**decision, **{name: decision[name][:MAX_NODES] for name in tables}}
+
+
+def scheduler_page(sources: PageSources, clock: Clock) -> Page:
+    """The page with its view, for those who may read the configuration."""
+    view = files("koord_scheduler.page").joinpath("scheduler.js").read_bytes()
+    page = SchedulerPage(sources, clock)
+    return Page(source=page, views={"scheduler.js": view}, path="/configz")

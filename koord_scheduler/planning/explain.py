@@ -11,14 +11,14 @@ from koord.cluster.facts import ClusterPod
 from koord.cluster.view import View
 from koord.component.http.responses import json_body, json_bytes
 from koord.util.timebudget import TimeBudget
-from koord_scheduler.cache.assumed import SchedulerState
+from koord_scheduler.cache import SchedulerCache
 from koord_scheduler.planning.decision import Decider
 from koord_scheduler.planning.report import Json, decision_report
 from koord_scheduler.scheduling.scheduler import Scheduler
 
 KIND = "PlacementExplanation"
-LONGEST_KEY = 512  # characters of a question
-LONGEST = 1.0  # seconds of computing, on the event loop, for an answer
+MAX_KEY_LENGTH = 512  # characters of a question
+MAX_SECONDS = 1.0  # seconds of computing, on the event loop, for an answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +26,11 @@ class Running:
     """A scheduler at work."""
 
     scheduler: Scheduler
-    state: SchedulerState
+    state: SchedulerCache
 
 
 def explain_handler(
-    running: Callable[[], Running | None], leads: Callable[[], bool]
+    running: Callable[[], Running | None], is_leader: Callable[[], bool]
 ) -> Callable[[web.Request], Awaitable[web.Response]]:
     """Return the handler of /explain?pod=NAMESPACE/NAME. Whoever mounts it guards it.
 
@@ -39,11 +39,11 @@ def explain_handler(
 
     async def explain(request: web.Request) -> web.Response:
         key, found = request.query.get("pod", ""), running()
-        if not 0 < len(key) <= LONGEST_KEY:
+        if not 0 < len(key) <= MAX_KEY_LENGTH:
             raise web.HTTPBadRequest(text="wanted ?pod=NAMESPACE/NAME\n")
         if found is None:
             raise web.HTTPServiceUnavailable(text="the plugins are still being made\n")
-        answer = await explanation(found, key, leads=leads())
+        answer = await explanation(found, key, is_leader=is_leader())
         if answer is None:
             raise web.HTTPNotFound(text=f"no pod {key} is known\n")
         return json_body(await asyncio.to_thread(json_bytes, answer))
@@ -51,7 +51,7 @@ def explain_handler(
     return explain
 
 
-async def explanation(running: Running, key: str, *, leads: bool) -> Json | None:
+async def explanation(running: Running, key: str, *, is_leader: bool) -> Json | None:
     """What is known of a pod and where it would go; None: there is no such pod.
 
     key: namespace/name, or a name in the namespace default. It decides on the event loop, as
@@ -65,7 +65,7 @@ async def explanation(running: Running, key: str, *, leads: bool) -> Json | None
     queued = scheduler.queue.find(pod.uid)
     base: Json = {
         "kind": KIND,
-        "leader": leads,
+        "leader": is_leader,
         "pod": pod.key,
         "boundTo": pod.node,
         "assumed": running.state.is_assumed(pod.uid),
@@ -80,7 +80,7 @@ async def explanation(running: Running, key: str, *, leads: bool) -> Json | None
     if profile is None:
         return base
     decider = Decider(profile.name, profile.search, profile.scoring, profile.binding)
-    with TimeBudget(LONGEST):
+    with TimeBudget(MAX_SECONDS):
         decision = decider.decide(replace(pod, node=""), _without(pod, nodes))
         blockers = decider.blockers(decision)
         preemption = await decider.preemption(decision)

@@ -8,16 +8,16 @@ from random import Random
 import numpy as np
 from msgspec.structs import replace as changed
 
-from koord.cluster.decoding import POD
 from koord.cluster.facts import ClusterPod
+from koord.cluster.kinds import POD
 from koord.cluster.view import View
 from koord_scheduler.framework.binding import PodBinding
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.enqueueing import Enqueueing
 from koord_scheduler.framework.handle import Services
-from koord_scheduler.framework.queuedpod import QueuedPod
 from koord_scheduler.framework.status import Status
-from koord_scheduler.planning.profiles import PlannedProfiles
+from koord_scheduler.framework.types import QueuedPod
+from koord_scheduler.planning.offline import PlannedProfiles
 
 
 @dataclass(frozen=True, slots=True)

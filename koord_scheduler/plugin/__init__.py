@@ -3,10 +3,8 @@
 Plugins import this module and koord.api, nothing else of the daemon.
 """
 
-from koord.cluster.census import Wish
 from koord.cluster.columns import CodedColumn, Mask
-from koord.cluster.decoder import Kind
-from koord.cluster.decoding import NODE, NODE_METRIC, POD, UsageReport
+from koord.cluster.decoder import ObjectKind
 from koord.cluster.facts import PODS as POD_COUNT
 from koord.cluster.facts import (
     AffinityTerm,
@@ -18,37 +16,44 @@ from koord.cluster.facts import (
     PodSpec,
     PreferredAffinityTerm,
     PreferredTerm,
+    ReportedAggregate,
+    ReportedPodUsage,
+    ReportedUsage,
     Selector,
     SpreadConstraint,
     selects,
 )
+from koord.cluster.kinds import NODE, NODE_METRIC, POD, UsageReport
+from koord.cluster.pod_counts import AffinityTermKind
 from koord.cluster.predicates.nodes import UNSCHEDULABLE as UNSCHEDULABLE_TAINT
 from koord.cluster.predicates.nodes import (
     affinity_allows,
+    has_free_ports,
     has_name,
+    has_room,
     intolerable_preferences,
     is_schedulable,
     matches_node_affinity,
     matches_terms,
+    ports_conflict,
     preferences_met,
+    reaches_volumes,
     term_matches,
     tolerates,
     tolerates_taints,
     untolerated_preferences,
 )
-from koord.cluster.predicates.podaffinity import (
-    Affinity,
-    AntiAffinity,
-    Domains,
-    Opposition,
-    WeighedTerms,
+from koord.cluster.predicates.pod_affinity import (
+    ExistingAntiAffinity,
+    RequiredAffinity,
+    RequiredAntiAffinity,
+    TopologyCounts,
+    WeightedTerms,
     matches_pod_affinity,
     matches_pod_anti_affinity,
 )
-from koord.cluster.predicates.ports import has_free_ports, ports_conflict
-from koord.cluster.predicates.resources import has_room
 from koord.cluster.predicates.spread import (
-    Spread,
+    TopologySpread,
     counted_nodes,
     keeps_spread,
     labelled_by,
@@ -56,13 +61,12 @@ from koord.cluster.predicates.spread import (
     selector_of,
     spreads,
 )
-from koord.cluster.predicates.volumes import reaches_volumes
 from koord.cluster.selectors import is_label_requirement, is_name_requirement
 from koord.cluster.state import ClusterState
-from koord.cluster.usage import AggregatedUsage, PodMetric, Usage
 from koord.cluster.view import View, WhatIf
-from koord.component.config.faults import (
-    Fault,
+from koord.component.config.componentconfig import Int32, Seconds
+from koord.component.config.field_errors import (
+    FieldError,
     FieldPath,
     Key,
     duplicate,
@@ -71,62 +75,44 @@ from koord.component.config.faults import (
     unsupported,
     warning,
 )
-from koord.component.config.typed import Int32, Seconds
 from koord.component.plugins.args import takes_args
-from koord.component.plugins.errors import PluginError
+from koord.component.plugins.registry import PluginError
 from koord.component.plugins.shared import SharedPart, SharedParts
-from koord.kube.access.config import ApiConfig
-from koord.kube.client import MERGE_PATCH, STRATEGIC_MERGE_PATCH
-from koord.kube.deadline import Deadline
+from koord.kube.client import MERGE_PATCH, PODS, STRATEGIC_MERGE_PATCH, Resource
+from koord.kube.credentials import ApiConfig
 from koord.kube.errors import Conflict, KubeError, NotFound, TooManyRequests, Unreachable
-from koord.kube.eventobjects import Event, EventType, ObjectRef
+from koord.kube.events import Event, EventType, ObjectRef
 from koord.kube.informer import SharedInformer
-from koord.kube.listwatch import Absent
-from koord.kube.resource import PODS, Resource
-from koord.kube.store import Change, ChangeKind
-from koord.kube.transport import Call, Transport
+from koord.kube.listwatch import MissingKind
+from koord.kube.reflector import Change, ChangeKind
+from koord.kube.transport import Call, Deadline, Transport
 from koord.kube.transport import Limits as RequestLimits
 from koord.util.clock import Clock
 from koord.util.errors import KoordError
-from koord.util.health import OK, PartHealth
-from koord.util.health import Status as HealthStatus
+from koord.util.health import OK, HealthStatus, PartHealth
 from koord.util.logs import get_logger
 from koord.util.stop import Stop
-from koord.util.timebudget import OutOfTime, check_time, in_time, rest, time_is_over
-from koord_scheduler.framework.calls import PointFailed
-from koord_scheduler.framework.changes import Changes, OnChange
+from koord.util.timebudget import OutOfTime, check_time, in_time, is_time_over, remaining_time
+from koord_scheduler.framework.calls import ExtensionPointError
 from koord_scheduler.framework.cyclestate import (
     CycleState,
     StateData,
     StateNotFound,
     WrongStateType,
 )
-from koord_scheduler.framework.diagnosis import ABSENT, Diagnosis, NodeStatuses
-from koord_scheduler.framework.events import (
-    POD_DELETED,
-    WILDCARD,
-    Action,
-    ClusterEvent,
-    EventResource,
-    HintedEvent,
-    HintFn,
-    QueueingHint,
-    about_itself,
+from koord_scheduler.framework.diagnosis import (
+    ABSENT,
+    Diagnosis,
+    NodeStatuses,
+    Suggestion,
+    SuggestionType,
+    suggest,
 )
 from koord_scheduler.framework.extension.auditor import (
     AuditedWorkload,
     AuditRecord,
     WorkloadAuditor,
     workload_of,
-)
-from koord_scheduler.framework.extension.control import SchedulerControl
-from koord_scheduler.framework.extension.handlers import (
-    FailedPod,
-    FailureFilter,
-    FailureFilters,
-    ForgetHandlers,
-    StartHook,
-    StartHooks,
 )
 from koord_scheduler.framework.extension.networktopology import (
     CLUSTER_LAYER,
@@ -141,13 +127,6 @@ from koord_scheduler.framework.extension.numa import (
     NUMATopologyPolicy,
     TopologyManager,
 )
-from koord_scheduler.framework.extension.plans import FindOneNodePlugin, PreferNodesPlugin
-from koord_scheduler.framework.extension.podchanges import (
-    PodChanges,
-    PreBindExtensions,
-    pod_changes,
-)
-from koord_scheduler.framework.extension.pods import NextPodPlugin, ResizePodPlugin
 from koord_scheduler.framework.extension.providers import (
     APIServiceProvider,
     ControllerProvider,
@@ -161,6 +140,7 @@ from koord_scheduler.framework.extension.reservations import (
     ReservationCache,
     ReservationFilterPlugin,
     ReservationNominator,
+    ReservationPlugins,
     ReservationPreAllocationRestorePlugin,
     ReservationPreBindPlugin,
     ReservationRestorePlugin,
@@ -168,26 +148,45 @@ from koord_scheduler.framework.extension.reservations import (
     ReservationScoreExtensions,
     ReservationScorePlugin,
 )
-from koord_scheduler.framework.extension.reserved import ReservedRoom
-from koord_scheduler.framework.extension.suggestions import Suggestion, SuggestionType, suggest
 from koord_scheduler.framework.extension.transformers import (
     FilterTransformer,
+    FindOneNodePlugin,
     PostFilterTransformer,
+    PreferNodesPlugin,
     PreFilterTransformer,
     SchedulingTransformer,
     ScoreTransformer,
     Transformed,
 )
-from koord_scheduler.framework.handle import Handle, NodeFilters, Services
+from koord_scheduler.framework.handle import (
+    Handle,
+    NodeFilters,
+    NodeWhatIf,
+    SchedulerControl,
+    Services,
+)
+from koord_scheduler.framework.handlers import (
+    Changes,
+    FailedPod,
+    FailureFilter,
+    FailureFilters,
+    ForgetHandlers,
+    OnChange,
+    StartHook,
+    StartHooks,
+)
 from koord_scheduler.framework.interfaces import (
     BindPlugin,
     EnqueueExtensions,
     FilterPlugin,
+    NextPodPlugin,
     NormalizeScorePlugin,
     PermitPlugin,
     Plugin,
+    PodChanges,
     PostBindPlugin,
     PostFilterPlugin,
+    PreBindExtensions,
     PreBindPlugin,
     PreEnqueuePlugin,
     PreFilterExtensions,
@@ -195,36 +194,48 @@ from koord_scheduler.framework.interfaces import (
     PreScorePlugin,
     QueueSortPlugin,
     ReservePlugin,
+    ResizePodPlugin,
     ScorePlugin,
     VectorFilterPlugin,
     VectorNormalizeScorePlugin,
     VectorScorePlugin,
+    pod_changes,
 )
-from koord_scheduler.framework.nodeinfo import NodeInfo, nodes_of
-from koord_scheduler.framework.nodewhatif import NodeWhatIf
 from koord_scheduler.framework.nominator import Nominator
-from koord_scheduler.framework.profiles.registry import PluginFactory, PluginRegistry
-from koord_scheduler.framework.queuedpod import QueuedPod
-from koord_scheduler.framework.results import (
+from koord_scheduler.framework.profile import PluginFactory, PluginRegistry
+from koord_scheduler.framework.status import (
     MAX_NODE_SCORE,
     MIN_NODE_SCORE,
+    Code,
     NodeScore,
     Numbers,
     PostFilterResult,
     PreFilterResult,
     Scores,
+    Status,
     Verdicts,
     Wait,
     default_normalize,
 )
-from koord_scheduler.framework.status import Code, Status
+from koord_scheduler.framework.types import (
+    POD_DELETED,
+    WILDCARD,
+    Action,
+    ClusterEvent,
+    EventResource,
+    HintedEvent,
+    HintFn,
+    NodeInfo,
+    QueuedPod,
+    QueueingHint,
+    about_itself,
+    nodes_of,
+)
 from koord_scheduler.framework.waitingpods import WaitingPod, WaitingPods
-from koord_scheduler.rules.freetable import FreeTable
-from koord_scheduler.rules.insufficient import Demand, demand_of, shortage_at, shortages
 from koord_scheduler.rules.preemption import (
     BudgetsByNamespace,
     Candidate,
-    LowerPods,
+    LowerPriorityPods,
     NodeTrial,
     by_namespace,
     candidates_wanted,
@@ -232,23 +243,29 @@ from koord_scheduler.rules.preemption import (
     find_victims,
     may_preempt,
 )
+from koord_scheduler.rules.resources import (
+    FreeResources,
+    ResourceRequests,
+    ResourceUse,
+    UseColumns,
+    insufficient_resources,
+    insufficient_resources_on,
+    is_extended,
+    pod_amount,
+    resource_counts,
+    resource_requests_of,
+    use_of_all,
+    use_of_node,
+)
 from koord_scheduler.rules.resourcescores import (
     Balanced,
     LeastAllocated,
     MostAllocated,
     RequestedToCapacityRatio,
+    ResourceSpec,
     Scorer,
+    weighted,
 )
-from koord_scheduler.rules.resourceuse import (
-    Use,
-    UseColumns,
-    is_extended,
-    pod_amount,
-    resource_counts,
-    use_of_all,
-    use_of_node,
-)
-from koord_scheduler.rules.resourceweights import ResourceSpec, weighted
 
 __all__ = [
     "ABSENT",
@@ -268,12 +285,9 @@ __all__ = [
     "UNSCHEDULABLE_TAINT",
     "WILDCARD",
     "APIServiceProvider",
-    "Absent",
     "Action",
-    "Affinity",
     "AffinityTerm",
-    "AggregatedUsage",
-    "AntiAffinity",
+    "AffinityTermKind",
     "ApiConfig",
     "AuditRecord",
     "AuditedWorkload",
@@ -297,25 +311,25 @@ __all__ = [
     "ControllerProvider",
     "CycleState",
     "Deadline",
-    "Demand",
     "Diagnosis",
     "DisruptionBudget",
-    "Domains",
     "Endpoint",
     "EnqueueExtensions",
     "Event",
     "EventResource",
     "EventType",
+    "ExistingAntiAffinity",
+    "ExtensionPointError",
     "FailedPod",
     "FailureFilter",
     "FailureFilters",
-    "Fault",
+    "FieldError",
     "FieldPath",
     "FilterPlugin",
     "FilterTransformer",
     "FindOneNodePlugin",
     "ForgetHandlers",
-    "FreeTable",
+    "FreeResources",
     "Handle",
     "HealthStatus",
     "HintFn",
@@ -323,12 +337,12 @@ __all__ = [
     "InformerFactoryProvider",
     "Int32",
     "Key",
-    "Kind",
     "KoordError",
     "KubeError",
     "LeastAllocated",
-    "LowerPods",
+    "LowerPriorityPods",
     "Mask",
+    "MissingKind",
     "MostAllocated",
     "NUMATopologyHint",
     "NUMATopologyHintProvider",
@@ -347,9 +361,9 @@ __all__ = [
     "NormalizeScorePlugin",
     "NotFound",
     "Numbers",
+    "ObjectKind",
     "ObjectRef",
     "OnChange",
-    "Opposition",
     "OutOfTime",
     "PartHealth",
     "PermitPlugin",
@@ -359,9 +373,7 @@ __all__ = [
     "PluginRegistry",
     "PluginRequest",
     "PodChanges",
-    "PodMetric",
     "PodSpec",
-    "PointFailed",
     "PostBindPlugin",
     "PostFilterPlugin",
     "PostFilterResult",
@@ -381,12 +393,18 @@ __all__ = [
     "QueueSortPlugin",
     "QueuedPod",
     "QueueingHint",
+    "ReportedAggregate",
+    "ReportedPodUsage",
+    "ReportedUsage",
     "RequestLimits",
     "RequestedToCapacityRatio",
+    "RequiredAffinity",
+    "RequiredAntiAffinity",
     "Reservation",
     "ReservationCache",
     "ReservationFilterPlugin",
     "ReservationNominator",
+    "ReservationPlugins",
     "ReservationPreAllocationRestorePlugin",
     "ReservationPreBindPlugin",
     "ReservationRestorePlugin",
@@ -394,10 +412,11 @@ __all__ = [
     "ReservationScoreExtensions",
     "ReservationScorePlugin",
     "ReservePlugin",
-    "ReservedRoom",
     "ResizePodPlugin",
     "Resource",
+    "ResourceRequests",
     "ResourceSpec",
+    "ResourceUse",
     "SchedulerControl",
     "SchedulingTransformer",
     "ScorePlugin",
@@ -410,7 +429,6 @@ __all__ = [
     "SharedInformer",
     "SharedPart",
     "SharedParts",
-    "Spread",
     "SpreadConstraint",
     "StartHook",
     "StartHooks",
@@ -421,14 +439,14 @@ __all__ = [
     "Suggestion",
     "SuggestionType",
     "TooManyRequests",
+    "TopologyCounts",
     "TopologyManager",
     "TopologyNode",
+    "TopologySpread",
     "Transformed",
     "Transport",
     "Unreachable",
-    "Usage",
     "UsageReport",
-    "Use",
     "UseColumns",
     "VectorFilterPlugin",
     "VectorNormalizeScorePlugin",
@@ -438,9 +456,8 @@ __all__ = [
     "Wait",
     "WaitingPod",
     "WaitingPods",
-    "WeighedTerms",
+    "WeightedTerms",
     "WhatIf",
-    "Wish",
     "WorkloadAuditor",
     "WrongStateType",
     "about_itself",
@@ -451,7 +468,6 @@ __all__ = [
     "choose",
     "counted_nodes",
     "default_normalize",
-    "demand_of",
     "duplicate",
     "find_victims",
     "get_logger",
@@ -459,12 +475,15 @@ __all__ = [
     "has_name",
     "has_room",
     "in_time",
+    "insufficient_resources",
+    "insufficient_resources_on",
     "intolerable_preferences",
     "invalid",
     "is_extended",
     "is_label_requirement",
     "is_name_requirement",
     "is_schedulable",
+    "is_time_over",
     "keeps_spread",
     "labelled_by",
     "matches_node_affinity",
@@ -479,18 +498,16 @@ __all__ = [
     "ports_conflict",
     "preferences_met",
     "reaches_volumes",
+    "remaining_time",
     "required",
     "resource_counts",
-    "rest",
+    "resource_requests_of",
     "selector_of",
     "selects",
-    "shortage_at",
-    "shortages",
     "spreads",
     "suggest",
     "takes_args",
     "term_matches",
-    "time_is_over",
     "tolerates",
     "tolerates_taints",
     "unsupported",

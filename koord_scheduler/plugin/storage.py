@@ -3,7 +3,7 @@
 from koord.cluster.columns import FrozenShards
 from koord.cluster.facts import NodeTerm
 from koord.cluster.predicates.nodes import matches_terms, node_matches_terms
-from koord.cluster.storage.facts import (
+from koord.cluster.storage import (
     AVAILABLE,
     LOST,
     READ_WRITE_ONCE_POD,
@@ -14,10 +14,11 @@ from koord.cluster.storage.facts import (
     NodeDriver,
     StorageCapacity,
     StorageClass,
+    StorageObjects,
     Volume,
     VolumeAttachment,
 )
-from koord.cluster.storage.kinds import (
+from koord.cluster.storage_kinds import (
     BOUND_BY_CONTROLLER,
     CLAIM,
     CSI_DRIVER,
@@ -28,14 +29,16 @@ from koord.cluster.storage.kinds import (
     VOLUME,
     VOLUME_ATTACHMENT,
 )
-from koord.cluster.storage.objects import StorageObjects
-from koord.kube.resource import PERSISTENT_CLAIMS, PERSISTENT_VOLUMES
-from koord_scheduler.rules.podclaims import is_ephemeral, missing, named_claims, uses_claim
-from koord_scheduler.rules.volumepods import VolumePods
-from koord_scheduler.rules.volumeuse import (
+from koord.kube.client import PERSISTENT_CLAIMS, PERSISTENT_VOLUMES
+from koord_scheduler.rules.volumes import (
+    VolumePods,
     Volumes,
     VolumeUse,
+    is_ephemeral,
     limit_on,
+    missing,
+    named_claims,
+    uses_claim,
     volumes_of,
     volumes_on,
 )

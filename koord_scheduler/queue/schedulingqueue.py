@@ -1,34 +1,128 @@
-"""The queue: pods that are to be tried, wait for their backoff, or wait for something to happen.
-
-Source: Kubernetes, pkg/scheduler/backend/queue/scheduling_queue.go.
-"""
+"""The scheduling queue: active pods, pods in backoff, and unschedulable pods."""
 
 import asyncio
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import chain, islice
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice, takewhile
 
 from koord.cluster.facts import ClusterPod
 from koord.util.clock import Clock
-from koord.util.slices import Turn
 from koord.util.stop import Stop
-from koord_scheduler.framework.enqueueing import Enqueueing, Worth
-from koord_scheduler.framework.events import WILDCARD, ClusterEvent
+from koord.util.timebudget import Turn
+from koord_scheduler.framework.enqueueing import Enqueueing, RequeueDecision
 from koord_scheduler.framework.nominator import Nominator
-from koord_scheduler.framework.queuedpod import QueuedPod
-from koord_scheduler.queue.backoff import BackoffOptions
-from koord_scheduler.queue.heap import KeyedHeap
-from koord_scheduler.queue.inflight import Happened, InFlight
-from koord_scheduler.queue.pool import Pool
-from koord_scheduler.queue.shares import HINTS, FairHeap, NamespaceShares
+from koord_scheduler.framework.types import WILDCARD, ClusterEvent, QueuedPod
+from koord_scheduler.queue.activequeue import (
+    HINTS,
+    FairHeap,
+    InFlight,
+    InFlightEvent,
+    KeyedHeap,
+    NamespaceShares,
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BackoffOptions:
+    """Seconds. The wait doubles with each attempt."""
+
+    initial: float = 1.0
+    most: float = 10.0  # 0: there is no backoff
+    initial_cut: float = 5.0  # after an attempt that was ended for time
+    most_cut: float = 300.0
+
+    def wait(self, queued: QueuedPod) -> float:
+        """Seconds from the last attempt: by its rejections, or by its errors if they came last, or
+        by the attempts that were ended for time.
+        """
+        if queued.cuts:
+            return min(self.initial_cut * 2.0 ** min(queued.cuts - 1, 63), self.most_cut)
+        count = queued.consecutive_errors or queued.unschedulable_count
+        if not count or not self.most:
+            return 0.0
+        return min(self.initial * 2.0 ** min(count - 1, 63), self.most)
+
+    def expiry(self, queued: QueuedPod) -> float:
+        """Monotonic seconds at which the wait ends: whole ones, so that pods of a second go on
+        together, in their order.
+        """
+        seconds = self.wait(queued)
+        return math.floor(queued.timestamp + seconds) if seconds else queued.timestamp
+
+
+class UnschedulablePods:
+    """Pods by uid, in the order in which they came, and by (profile, plugin) that rejected them."""
+
+    def __init__(self) -> None:
+        self._pods: dict[str, QueuedPod] = {}
+        self._plugins: dict[tuple[str, str], dict[str, QueuedPod]] = {}
+        self._of_pod: dict[str, tuple[tuple[str, str], ...]] = {}
+        self._rejected: dict[str, QueuedPod] = {}  # those that are not gated; the oldest first
+
+    @property
+    def gated(self) -> int:
+        """How many of them a PreEnqueue plugin keeps."""
+        return len(self._pods) - len(self._rejected)
+
+    def __len__(self) -> int:
+        return len(self._pods)
+
+    def __iter__(self) -> Iterator[QueuedPod]:
+        """All of them, the oldest first; nothing may change meanwhile."""
+        return iter(self._pods.values())
+
+    @property
+    def plugins(self) -> Collection[tuple[str, str]]:
+        """Profiles and plugins that have rejected any of them."""
+        return tuple(self._plugins)
+
+    def rejected_by(self, profile: str, plugin: str) -> Mapping[str, QueuedPod]:
+        """The pods, by uid, that a plugin has rejected."""
+        return self._plugins.get((profile, plugin), {})
+
+    def get(self, uid: str) -> QueuedPod | None:
+        return self._pods.get(uid)
+
+    def add(self, queued: QueuedPod) -> None:
+        """Add a pod; its plugins do not change while it is here."""
+        uid, profile = queued.pod.uid, queued.pod.scheduler_name
+        names = {queued.gating_plugin} if queued.gating_plugin else queued.rejecting_plugins
+        self._pods[uid] = queued
+        self._of_pod[uid] = tuple((profile, name) for name in sorted(names))
+        if not queued.gating_plugin:
+            self._rejected[uid] = queued
+        for key in self._of_pod[uid]:
+            self._plugins.setdefault(key, {})[uid] = queued
+
+    def remove(self, uid: str) -> QueuedPod | None:
+        """Take a pod out; None: it is not here."""
+        queued = self._pods.pop(uid, None)
+        if queued is None:
+            return None
+        self._rejected.pop(uid, None)
+        for key in self._of_pod.pop(uid):
+            pods = self._plugins[key]
+            del pods[uid]
+            if not pods:
+                del self._plugins[key]
+        return queued
+
+    def older_than(self, moment: float, most: int) -> list[QueuedPod]:
+        """Rejected pods that came before that moment, in monotonic seconds; at most so many."""
+        older = takewhile(lambda queued: queued.timestamp < moment, self._rejected.values())
+        return list(islice(older, most))
+
 
 FLUSH = 1.0  # seconds; of the backoffs that have ended
-POOL_FLUSH = 30.0  # seconds
+UNSCHEDULABLE_FLUSH = 30.0  # seconds
 SLICE = 500  # pods that are moved before others on the event loop have their turn
-MOST_ASKED = 64  # events about which many pods are asked one by one
-MOST_REPLAYED = 1000  # events since a pod was popped about which it is asked one by one
-LONGEST_IN_POOL = 300.0  # seconds that a rejected pod waits for an event, if nothing else is said
+MAX_HINT_CALLS = 64  # events about which many pods are asked one by one
+MAX_REPLAYED_EVENTS = 1000  # events since a pod was popped about which it is asked one by one
+MAX_IN_UNSCHEDULABLE_PODS = (
+    300.0  # seconds that a rejected pod waits for an event, if nothing else is said
+)
 
 # Why pods come into a queue, beside cluster events: as kube-scheduler's metric names it.
 POD_ADDED = "UnschedulablePodAdd"
@@ -53,7 +147,7 @@ class SchedulingQueue:
         backoff: BackoffOptions | None = None,
         incoming: Callable[[str, str], None] = lambda queue, event: None,
         *,
-        longest_in_pool: float = LONGEST_IN_POOL,
+        max_in_unschedulable_pods: float = MAX_IN_UNSCHEDULABLE_PODS,
         cpu: Callable[[], float] = time.thread_time,
     ) -> None:
         """incoming is called with the queue that a pod comes into, and the event that is why.
@@ -61,7 +155,7 @@ class SchedulingQueue:
         longest_in_pool: seconds that a rejected pod waits for an event at most. cpu: seconds that
         this thread has computed.
         """
-        self._longest_in_pool = longest_in_pool
+        self._max_in_unschedulable_pods = max_in_unschedulable_pods
         self._plugins = plugins
         self._nominator = nominator
         self._clock = clock
@@ -72,11 +166,11 @@ class SchedulingQueue:
         self._active = FairHeap(plugins.less, self._shares)
         self._backoff: KeyedHeap[QueuedPod] = KeyedHeap(self._sooner)
         self._errors: KeyedHeap[QueuedPod] = KeyedHeap(self._sooner)
-        self._pool = Pool()
+        self._unschedulable_pods = UnschedulablePods()
         self._flight = InFlight()
         self._ready = asyncio.Event()
         self._incoming = incoming
-        self._later: list[tuple[Happened, str]] = []  # with the uid that each does not concern
+        self._later: list[tuple[InFlightEvent, str]] = []  # with the uid that each does not concern
         self._much = asyncio.Event()  # something is for later
 
     @property
@@ -85,14 +179,14 @@ class SchedulingQueue:
         return {
             "active": len(self._active),
             "backoff": len(self._backoff) + len(self._errors),
-            "unschedulable": len(self._pool) - self._pool.gated,
-            "gated": self._pool.gated,
+            "unschedulable": len(self._unschedulable_pods) - self._unschedulable_pods.gated,
+            "gated": self._unschedulable_pods.gated,
         }
 
     @property
     def rejected_by_plugin(self) -> Mapping[tuple[str, str], int]:
         """How many pods of the pool each plugin keeps there, by profile and plugin."""
-        pool = self._pool
+        pool = self._unschedulable_pods
         return {key: len(pool.rejected_by(*key)) for key in pool.plugins}
 
     @property
@@ -110,14 +204,14 @@ class SchedulingQueue:
             return "active"
         if uid in self._backoff or uid in self._errors:
             return "backoff"
-        queued = self._pool.get(uid)
+        queued = self._unschedulable_pods.get(uid)
         if queued is not None:
-            return _place_in_pool(queued)
+            return _key_in_unschedulable_pods(queued)
         return "inFlight" if uid in self._flight else ""
 
     def some(self, most: int) -> list[tuple[str, QueuedPod]]:
         """At most so many pods that wait, with their places: rejected and gated ones first."""
-        pool = ((_place_in_pool(one), one) for one in self._pool)
+        pool = ((_key_in_unschedulable_pods(one), one) for one in self._unschedulable_pods)
         backoff = (("backoff", one) for one in chain(self._backoff, self._errors))
         active = (("active", one) for one in self._active)
         return list(islice(chain(pool, backoff, active), most))
@@ -128,7 +222,7 @@ class SchedulingQueue:
             queued = heap.get(uid)
             if queued is not None:
                 return queued
-        return self._pool.get(uid)
+        return self._unschedulable_pods.get(uid)
 
     def add(self, pod: ClusterPod) -> None:
         """Take over a pod that is to be scheduled; one that is there already is updated."""
@@ -146,9 +240,9 @@ class SchedulingQueue:
         events: what has changed about it, for the plugins that rejected it.
         """
         self._nominator.update(pod)
-        uid, happened = pod.uid, [Happened(event, old, pod) for event in events]
+        uid, in_flight_event = pod.uid, [InFlightEvent(event, old, pod) for event in events]
         if uid in self._flight:
-            for each in happened:
+            for each in in_flight_event:
                 self._flight.note(each)
             return
         for heap in (self._active, self._backoff, self._errors):
@@ -157,12 +251,12 @@ class SchedulingQueue:
                 queued.pod = pod
                 heap.push(uid, queued)
                 return
-        queued = self._pool.get(uid)
+        queued = self._unschedulable_pods.get(uid)
         if queued is None:
             self._activate(QueuedPod(pod=pod, timestamp=self._clock.monotonic()), POD_ADDED)
             return
         queued.pod = pod
-        for each in happened:
+        for each in in_flight_event:
             if self._move(queued, each):
                 return
 
@@ -238,11 +332,11 @@ class SchedulingQueue:
         else:
             queued.consecutive_errors += 1
         queued.timestamp = self._clock.monotonic()
-        worth = self._worth_since_pop(queued)
+        decision = self._decision_since_pop(queued)
         self._flight.end(uid)
-        self._put(queued, worth, ATTEMPT_FAILED)
+        self._put(queued, decision, ATTEMPT_FAILED)
 
-    def happened(
+    def on_cluster_event(
         self,
         event: ClusterEvent,
         old: object = None,
@@ -257,12 +351,12 @@ class SchedulingQueue:
 
         Where it concerns many, run moves them soon, in slices.
         """
-        one = Happened(event, old, new)
+        one = InFlightEvent(event, old, new)
         self._flight.note(one)
         if only is not None:
-            queued = self._pool.get(only)
+            queued = self._unschedulable_pods.get(only)
             return int(queued is not None and self._move(queued, one))
-        if not len(self._pool):
+        if not len(self._unschedulable_pods):
             return 0
         concerned = self._concerned((one,))
         if sum(map(len, concerned)) > SLICE:
@@ -294,14 +388,14 @@ class SchedulingQueue:
                 moved += 1
         return moved
 
-    def flush_pool(self, most: int = SLICE) -> int:
+    def flush_unschedulable(self, most: int = SLICE) -> int:
         """Move pods that have waited for too long for an event, at most so many; return how many.
 
         Gated ones go on waiting.
         """
-        before = self._clock.monotonic() - self._longest_in_pool
-        timeout = Happened(WILDCARD, None, None)
-        older = self._pool.older_than(before, most)
+        before = self._clock.monotonic() - self._max_in_unschedulable_pods
+        timeout = InFlightEvent(WILDCARD, None, None)
+        older = self._unschedulable_pods.older_than(before, most)
         return sum(self._move(queued, timeout, TIMED_OUT) for queued in older)
 
     async def run(self, stop: Stop) -> None:
@@ -327,69 +421,71 @@ class SchedulingQueue:
                     self._ask_all(uid, events)
                     await turn.yield_if_over()
 
-    def _ask_all(self, uid: str, events: Sequence[tuple[Happened, str]]) -> None:
+    def _ask_all(self, uid: str, events: Sequence[tuple[InFlightEvent, str]]) -> None:
         """Move a pod of the pool, if one of the events may help it.
 
         Where they are too many to be asked about one by one, any that a plugin has registered may.
         """
-        queued = self._pool.get(uid)
-        if queued is not None and len(events) > MOST_ASKED and not queued.gating_plugin:
-            self._move(queued, Happened(WILDCARD, None, None), MANY_EVENTS)
+        queued = self._unschedulable_pods.get(uid)
+        if queued is not None and len(events) > MAX_HINT_CALLS and not queued.gating_plugin:
+            self._move(queued, InFlightEvent(WILDCARD, None, None), MANY_EVENTS)
             return
-        for happened, without in events:
-            queued = self._pool.get(uid)
-            if queued is None or (uid != without and self._move(queued, happened)):
+        for in_flight_event, without in events:
+            queued = self._unschedulable_pods.get(uid)
+            if queued is None or (uid != without and self._move(queued, in_flight_event)):
                 return
 
     async def _flush(self, stop: Stop) -> None:
         """Flush at whole seconds."""
-        next_pool = self._clock.monotonic() + POOL_FLUSH
+        next_pool = self._clock.monotonic() + UNSCHEDULABLE_FLUSH
         while True:
             now = self._clock.monotonic()
             if await stop.sleep(math.floor(now / FLUSH + 1) * FLUSH - now):
                 return
             await _in_slices(self.flush_backoff)
             if self._clock.monotonic() >= next_pool:
-                next_pool += POOL_FLUSH
-                await _in_slices(self.flush_pool)
+                next_pool += UNSCHEDULABLE_FLUSH
+                await _in_slices(self.flush_unschedulable)
 
-    def _worth_since_pop(self, queued: QueuedPod) -> Worth:
+    def _decision_since_pop(self, queued: QueuedPod) -> RequeueDecision:
         if not queued.rejecting_plugins:
-            return Worth.AFTER_BACKOFF
-        found, happened = Worth.SKIP, self._flight.since_pop(queued.pod.uid)
-        if happened is None or len(happened) > MOST_REPLAYED:
-            return Worth.AFTER_BACKOFF  # too many to be asked about: one may help
-        for each in happened:
-            found = max(found, self._worth(queued, each))
-            if found is Worth.AT_ONCE:
+            return RequeueDecision.AFTER_BACKOFF
+        found, in_flight_event = RequeueDecision.SKIP, self._flight.since_pop(queued.pod.uid)
+        if in_flight_event is None or len(in_flight_event) > MAX_REPLAYED_EVENTS:
+            return RequeueDecision.AFTER_BACKOFF  # too many to be asked about: one may help
+        for each in in_flight_event:
+            found = max(found, self._requeue_decision(queued, each))
+            if found is RequeueDecision.AT_ONCE:
                 break
         return found
 
-    def _concerned(self, events: Iterable[Happened]) -> list[Mapping[str, QueuedPod]]:
+    def _concerned(self, events: Iterable[InFlightEvent]) -> list[Mapping[str, QueuedPod]]:
         """Pods of the pool, by the plugins that rejected them and have registered an event."""
         kinds = {one.event for one in events}
         return [
-            self._pool.rejected_by(profile, plugin)
-            for profile, plugin in self._pool.plugins
+            self._unschedulable_pods.rejected_by(profile, plugin)
+            for profile, plugin in self._unschedulable_pods.plugins
             if any(
                 event.wildcard or self._plugins.interested(profile, plugin, event)
                 for event in kinds
             )
         ]
 
-    def _move(self, queued: QueuedPod, happened: Happened, why: str = "") -> bool:
+    def _move(self, queued: QueuedPod, in_flight_event: InFlightEvent, why: str = "") -> bool:
         """Move a pod out of the pool, if what has happened may help it; return whether it did.
 
         why: in the metric; "": the event.
         """
-        worth = self._worth(queued, happened)
-        if worth is Worth.SKIP:
+        decision = self._requeue_decision(queued, in_flight_event)
+        if decision is RequeueDecision.SKIP:
             return False
-        self._pool.remove(queued.pod.uid)
-        self._put(queued, worth, why or happened.event.label)
+        self._unschedulable_pods.remove(queued.pod.uid)
+        self._put(queued, decision, why or in_flight_event.event.label)
         return not queued.gating_plugin
 
-    def _worth(self, queued: QueuedPod, happened: Happened) -> Worth:
+    def _requeue_decision(
+        self, queued: QueuedPod, in_flight_event: InFlightEvent
+    ) -> RequeueDecision:
         """What is to be done with a pod after an event.
 
         While hints have taken too long for the pods of its namespace, they are not asked: any
@@ -398,18 +494,22 @@ class SchedulingQueue:
         namespace = queued.pod.namespace
         without_hints = self._hint_shares.is_over(namespace)
         began = self._cpu()
-        worth = self._plugins.worth(
-            queued, happened.event, happened.old, happened.new, without_hints=without_hints
+        decision = self._plugins.requeue_decision(
+            queued,
+            in_flight_event.event,
+            in_flight_event.old,
+            in_flight_event.new,
+            without_hints=without_hints,
         )
         self._hint_shares.charge(namespace, self._cpu() - began)
-        return worth
+        return decision
 
-    def _put(self, queued: QueuedPod, worth: Worth, why: str) -> None:
+    def _put(self, queued: QueuedPod, decision: RequeueDecision, why: str) -> None:
         waits = self._options.expiry(queued) > self._clock.monotonic()
-        if worth is Worth.SKIP:
-            self._pool.add(queued)
+        if decision is RequeueDecision.SKIP:
+            self._unschedulable_pods.add(queued)
             self._incoming("unschedulable", why)
-        elif worth is Worth.AFTER_BACKOFF and waits:
+        elif decision is RequeueDecision.AFTER_BACKOFF and waits:
             if self._passes(queued, why):
                 heap = self._errors if queued.consecutive_errors else self._backoff
                 heap.push(queued.pod.uid, queued)
@@ -430,7 +530,7 @@ class SchedulingQueue:
         queued.gating_plugin = "" if status.ok else status.plugin
         if not status.ok:
             queued.unschedulable_plugins |= {status.plugin}
-            self._pool.add(queued)
+            self._unschedulable_pods.add(queued)
             self._incoming("gated", why)
         return status.ok
 
@@ -440,7 +540,7 @@ class SchedulingQueue:
             queued = heap.remove(uid)
             if queued is not None:
                 return queued
-        return self._pool.remove(uid)
+        return self._unschedulable_pods.remove(uid)
 
     def _sooner(self, first: QueuedPod, second: QueuedPod) -> bool:
         """Pods whose backoff ends in the same second keep the order of the active queue."""
@@ -450,7 +550,7 @@ class SchedulingQueue:
         return self._plugins.less(first, second)
 
 
-def _place_in_pool(queued: QueuedPod) -> str:
+def _key_in_unschedulable_pods(queued: QueuedPod) -> str:
     return "gated" if queued.gating_plugin else "unschedulable"
 
 

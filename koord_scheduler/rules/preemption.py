@@ -64,7 +64,7 @@ def by_namespace(budgets: Iterable[DisruptionBudget]) -> BudgetsByNamespace:
     return found
 
 
-def violating(pods: Iterable[ClusterPod], budgets: BudgetsByNamespace) -> set[str]:
+def violated_budgets(pods: Iterable[ClusterPod], budgets: BudgetsByNamespace) -> set[str]:
     """Keys of the pods whose eviction some budget does not allow, if they go in this order.
 
     A pod whose eviction a budget has counted already takes nothing from it.
@@ -100,7 +100,7 @@ def find_victims(
     with required pod affinity, give none.
     """
     lower = sorted((one for one in on_node if may_preempt(pod, one)), key=importance)
-    protected = violating(lower, budgets)
+    protected = violated_budgets(lower, budgets)
     groups = (
         [one for one in lower if one.key in protected],
         [one for one in lower if one.key not in protected],
@@ -116,7 +116,7 @@ def find_victims(
         trial.remove([one for one in lower if one.key not in gone])
     if not trial.fits():
         return None
-    victims = [one for group in groups for one in _left_out(group, trial)]
+    victims = [one for group in groups for one in _without_reprieved(group, trial)]
     return _found(victims, protected)
 
 
@@ -134,7 +134,7 @@ def candidates_wanted(nodes: int, percentage: int, absolute: int) -> int:
     return min(max(nodes * percentage // 100, absolute), nodes)
 
 
-class LowerPods:
+class LowerPriorityPods:
     """What the pods of lower priority than a pod's take on each node; a column is (nodes,)."""
 
     def __init__(self, pod: ClusterPod, nodes: View) -> None:
@@ -194,7 +194,7 @@ def _by_amounts(pods: Sequence[ClusterPod], lacking: Mapping[str, int]) -> list[
     return found
 
 
-def _left_out(
+def _without_reprieved(
     pods: Sequence[ClusterPod], trial: NodeTrial, *, fits: bool | None = None
 ) -> list[ClusterPod]:
     """Have pods come back in their order, but those beside which the preemptor does not fit.
@@ -212,9 +212,9 @@ def _left_out(
     if len(pods) == 1:
         return list(pods)
     middle = len(pods) // 2
-    first = _left_out(pods[:middle], trial)
+    first = _without_reprieved(pods[:middle], trial)
     # With all of the first half back, the second one is what all of them were together.
-    return first + _left_out(pods[middle:], trial, fits=None if first else False)
+    return first + _without_reprieved(pods[middle:], trial, fits=None if first else False)
 
 
 def _cost(candidate: Candidate) -> tuple[int, int, int, int, float]:

@@ -1,20 +1,33 @@
-"""Scores of nodes by how much of their resources is requested: of one node, and of all at once.
-
-A resource of which a node has nothing does not count there.
-
-Source: Kubernetes, plugins/noderesources least_allocated.go, most_allocated.go,
-requested_to_capacity_ratio.go, balanced_allocation.go.
-"""
+"""Scores of nodes by how much of their resources is requested: of one node, and of all at once."""
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from koord_scheduler.rules.resourceuse import Amounts, Use, UseColumns
+from koord_scheduler.rules.resources import Amounts, ResourceUse, UseColumns
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ResourceSpec:
+    """A resource that counts, and how much."""
+
+    name: str
+    weight: int = 0  # 0 is 1
+
+
+CPU_AND_MEMORY = (ResourceSpec(name="cpu", weight=1), ResourceSpec(name="memory", weight=1))
+
+
+def weighted(resources: Iterable[ResourceSpec]) -> tuple[ResourceSpec, ...]:
+    """The resources with their defaults: of none at all cpu and memory, of a weight 1."""
+    found = tuple(replace(one, weight=one.weight or 1) for one in resources)
+    return found or CPU_AND_MEMORY
+
 
 HIGHEST = 100  # score, and percent of use
 
@@ -25,7 +38,7 @@ class Scorer(ABC):
     """A formula. What is asked about has a place for each resource; None: it does not count."""
 
     @abstractmethod
-    def of_node(self, uses: Sequence[Use | None]) -> int:
+    def of_node(self, uses: Sequence[ResourceUse | None]) -> int:
         """The score of one node, 0 to HIGHEST."""
 
     @abstractmethod
@@ -40,14 +53,14 @@ class WeightedMean(Scorer):
         self.weights = tuple(weights)
 
     @abstractmethod
-    def score(self, use: Use) -> int:
+    def score(self, use: ResourceUse) -> int:
         """Of a resource on a node that has some."""
 
     @abstractmethod
     def scores(self, use: UseColumns) -> Amounts:
         """Of a resource on all nodes; 0 where there is none."""
 
-    def of_node(self, uses: Sequence[Use | None]) -> int:
+    def of_node(self, uses: Sequence[ResourceUse | None]) -> int:
         total = weight = 0
         for use, each in zip(uses, self.weights, strict=True):
             if use is not None and use.allocatable:
@@ -83,7 +96,7 @@ class WeightedMean(Scorer):
 class LeastAllocated(WeightedMean):
     """The more is free, the better."""
 
-    def score(self, use: Use) -> int:
+    def score(self, use: ResourceUse) -> int:
         return max(use.allocatable - use.requested, 0) * HIGHEST // use.allocatable
 
     def scores(self, use: UseColumns) -> Amounts:
@@ -95,7 +108,7 @@ class LeastAllocated(WeightedMean):
 class MostAllocated(WeightedMean):
     """The less is free, the better."""
 
-    def score(self, use: Use) -> int:
+    def score(self, use: ResourceUse) -> int:
         return min(use.requested, use.allocatable) * HIGHEST // use.allocatable
 
     def scores(self, use: UseColumns) -> Amounts:
@@ -115,7 +128,7 @@ class RequestedToCapacityRatio(Scorer):
         """The score of each percentage."""
         return np.array([self._at(percent) for percent in range(HIGHEST + 1)], np.int64)
 
-    def of_node(self, uses: Sequence[Use | None]) -> int:
+    def of_node(self, uses: Sequence[ResourceUse | None]) -> int:
         total = weight = 0
         for use, each in zip(uses, self.weights, strict=True):
             if use is None or not use.allocatable:
@@ -161,7 +174,7 @@ class RequestedToCapacityRatio(Scorer):
 class Balanced(Scorer):
     """The closer the shares in use of the resources are to each other, the better."""
 
-    def of_node(self, uses: Sequence[Use | None]) -> int:
+    def of_node(self, uses: Sequence[ResourceUse | None]) -> int:
         shares = [
             min(use.requested / use.allocatable, 1.0)
             for use in uses

@@ -1,29 +1,35 @@
-"""The scheduling cycle: a node for a pod, and the pod assumed, reserved and permitted there.
+"""The scheduling cycle and the binding cycle of one pod."""
 
-Source: Kubernetes, pkg/scheduler/schedule_one.go (schedulingCycle).
-"""
-
+import asyncio
 from dataclasses import replace
 from random import Random
 
 import numpy as np
 
+from koord.cluster import kinds
 from koord.cluster.facts import ClusterPod
 from koord.cluster.view import View
+from koord.kube.client import PODS, ApiClient
+from koord.kube.errors import TRANSIENT_ERRORS, KubeError
+from koord.kube.events import EventType
 from koord.util.clock import Clock
 from koord.util.errors import KoordError
-from koord_scheduler.cache.assumed import AssumeError, SchedulerState
-from koord_scheduler.extenders.chain import Extenders
-from koord_scheduler.framework.calls import PointFailed
+from koord.util.flowcontrol import Backoff
+from koord.util.logs import LimitedLog, get_logger
+from koord_scheduler.cache import AssumeError, SchedulerCache
+from koord_scheduler.extenders.client import Extenders
+from koord_scheduler.framework.calls import ExtensionPointError
 from koord_scheduler.framework.cyclestate import CycleState
-from koord_scheduler.framework.debugging import Debugging
 from koord_scheduler.framework.nodes.scoring import ScoreTable
-from koord_scheduler.framework.nodes.search import Found
+from koord_scheduler.framework.nodes.search import SearchResult
 from koord_scheduler.framework.nominator import Nominator
-from koord_scheduler.framework.status import Code, Status
+from koord_scheduler.framework.status import SUCCESS, Code, Status
+from koord_scheduler.framework.waitingpods import WaitingPods
+from koord_scheduler.queue.schedulingqueue import SchedulingQueue
 from koord_scheduler.scheduling.attempt import Attempt, Failure
-from koord_scheduler.scheduling.diagnosisdump import DiagnosisDump
-from koord_scheduler.scheduling.metrics import SchedulingMetrics
+from koord_scheduler.scheduling.debugging import Debugging, DiagnosisDump
+from koord_scheduler.scheduling.failures import PodEvents, PodStatuses
+from koord_scheduler.scheduling.metrics import SCHEDULED, SchedulingMetrics
 
 MEASURED = 0.1  # share of the cycles in which the time of each plugin is recorded
 
@@ -33,7 +39,7 @@ class SchedulingCycle:
 
     def __init__(
         self,
-        state: SchedulerState,
+        state: SchedulerCache,
         nominator: Nominator,
         metrics: SchedulingMetrics,
         clock: Clock,
@@ -77,7 +83,7 @@ class SchedulingCycle:
         if isinstance(found, str):
             self._metrics.algorithm(self._clock.monotonic() - began)
             return self._reserve(attempt, found)
-        if isinstance(found, Found):
+        if isinstance(found, SearchResult):
             return await self._post_filter(attempt, found)
         return Failure(status=found)
 
@@ -86,7 +92,7 @@ class SchedulingCycle:
         attempt.profile.binding.unreserve(attempt.state, attempt.pod, attempt.node)
         self._state.forget(attempt.uid)
 
-    async def _find(self, attempt: Attempt) -> str | Found | Status:
+    async def _find(self, attempt: Attempt) -> str | SearchResult | Status:
         """The best node by name; else why no node is feasible, or an error."""
         profile, state, nodes = attempt.profile, attempt.state, self._state.view()
         found = profile.search.search(state, attempt.pod, nodes)
@@ -99,8 +105,10 @@ class SchedulingCycle:
             return nodes.node(int(found.feasible.argmax())).name
         seen = found.subject
         try:
-            table = profile.scoring.scores(state, seen.pod, seen.nodes, found.feasible, found.kept)
-        except PointFailed as err:
+            table = profile.scoring.scores(
+                state, seen.pod, seen.nodes, found.feasible, found.cached
+            )
+        except ExtensionPointError as err:
             return err.status
         if self._extenders is not None:
             with attempt.budget.paused():
@@ -109,8 +117,8 @@ class SchedulingCycle:
         return nodes.node(table.choose(self._draw)).name
 
     async def _left_by_extenders(
-        self, extenders: Extenders, attempt: Attempt, found: Found
-    ) -> Found:
+        self, extenders: Extenders, attempt: Attempt, found: SearchResult
+    ) -> SearchResult:
         """What extenders leave of the feasible nodes.
 
         Where they leave nothing of a node that was nominated or preferred, all nodes have a chance.
@@ -129,7 +137,9 @@ class SchedulingCycle:
         with attempt.budget.paused():
             return await self._filtered(extenders, pod, again)
 
-    async def _filtered(self, extenders: Extenders, pod: ClusterPod, found: Found) -> Found:
+    async def _filtered(
+        self, extenders: Extenders, pod: ClusterPod, found: SearchResult
+    ) -> SearchResult:
         nodes = found.subject.nodes
         names = [nodes.node(row).name for row in np.flatnonzero(found.feasible).tolist()]
         try:
@@ -146,7 +156,7 @@ class SchedulingCycle:
         if extra:
             table.totals[:] += np.array([extra.get(name, 0) for name in names], np.int64)
 
-    async def _post_filter(self, attempt: Attempt, found: Found) -> Failure:
+    async def _post_filter(self, attempt: Attempt, found: SearchResult) -> Failure:
         """Have plugins make room, where Filter has said why there is none."""
         diagnosis, statuses = found.diagnosis, found.diagnosis.node_statuses
         if statuses is None or not attempt.profile.binding.has_post_filters:
@@ -183,3 +193,136 @@ class SchedulingCycle:
             return None
         self.roll_back(attempt)
         return Failure.on_node(status)
+
+
+MAX_PARALLEL_BINDINGS = 64  # requests for bindings on their way
+
+log = get_logger("koord_scheduler.scheduling")
+
+
+class BindingCycle:
+    """Runs binding cycles, many at a time."""
+
+    def __init__(
+        self,
+        state: SchedulerCache,
+        queue: SchedulingQueue,
+        waiting: WaitingPods,
+        statuses: PodStatuses,
+        events: PodEvents,
+        metrics: SchedulingMetrics,
+        client: ApiClient,
+        clock: Clock,
+        draw: Random,
+        extenders: Extenders | None = None,
+    ) -> None:
+        """draw lengthens the pauses before what is asked again."""
+        self._client = client
+        self._doubts = LimitedLog(log, clock)
+        self._state = state
+        self._queue = queue
+        self._waiting = waiting
+        self._statuses = statuses
+        self._events = events
+        self._metrics = metrics
+        self._clock = clock
+        self._draw = draw
+        self._extenders = extenders
+        self._slots = asyncio.Semaphore(MAX_PARALLEL_BINDINGS)
+
+    async def run(self, attempt: Attempt) -> Status:
+        """Bind the pod; anything but Success: it is not bound, as far as is known, and reserved.
+
+        A rejection comes only from a plugin that refused it in its time.
+        """
+        status = await self._prepare(attempt)
+        if status.ok:
+            status = self._still_wanted(attempt)
+        if not status.ok:
+            return status
+        status = await self._bind(attempt)
+        if not status.ok and await self._was_bound(attempt):
+            return SUCCESS
+        return status
+
+    async def bound(self, attempt: Attempt) -> None:
+        """Report that the pod is bound, and call PostBind."""
+        self._state.finish_binding(attempt.uid)
+        self._note_bound(attempt)
+        await attempt.profile.binding.post_bind(attempt.state, attempt.pod, attempt.node)
+
+    async def _prepare(self, attempt: Attempt) -> Status:
+        """Wait for the permit, and call PreBind."""
+        binding, pod, node = attempt.profile.binding, attempt.pod, attempt.node
+        flight = binding.pre_bind_pre_flight(attempt.state, pod, node)
+        if not flight.ok and flight.code is not Code.SKIP:
+            return flight
+        waits = self._waiting.get(pod.uid) is not None
+        if waits or flight.ok:
+            await self._statuses.nominate(pod, node)
+        if waits:
+            status = await binding.wait_on_permit(pod)
+            if not status.ok:
+                return status
+        self._queue.done(pod.uid)
+        if not flight.ok:
+            return SUCCESS
+        status = self._still_wanted(attempt)
+        return await binding.pre_bind(attempt.state, pod, node) if status.ok else status
+
+    async def _bind(self, attempt: Attempt) -> Status:
+        async with self._slots:
+            status = self._still_wanted(attempt)
+            if not status.ok:
+                return status
+            self._statuses.drop(attempt.pod)
+            attempt.asked = True
+            if self._extenders is not None:
+                try:
+                    if await self._extenders.bind(attempt.pod, attempt.node):
+                        return SUCCESS
+                except KoordError as err:
+                    return Status.failed(err)
+            return await attempt.profile.binding.bind(attempt.state, attempt.pod, attempt.node)
+
+    async def _was_bound(self, attempt: Attempt) -> bool:
+        """Whether the API server has the pod on its node, although the binding has failed.
+
+        The answer may have been lost. Until that is known the pod keeps its room, so that no other
+        is placed where it runs: the watch may say so much later.
+        """
+        pod, pauses = attempt.pod, Backoff(1.0, 30.0, draw=self._draw.random)
+        path = PODS.object(pod.name, namespace=pod.namespace)
+        while self._state.is_assumed(attempt.uid):
+            try:
+                found = await self._client.get(path)
+            except TRANSIENT_ERRORS as err:
+                self._doubts.warning("binding.outcome_unknown", pod=pod.key, error=str(err))
+                await self._clock.sleep(pauses.next())
+            except KubeError:
+                return False
+            else:
+                there = found.get("metadata", {}), found.get("spec", {})
+                return (there[0].get("uid"), there[1].get("nodeName")) == (pod.uid, attempt.node)
+        return False
+
+    def _still_wanted(self, attempt: Attempt) -> Status:
+        """An error, if the pod or its node have gone meanwhile: nothing needs to be asked."""
+        pod = self._state.get(kinds.POD, attempt.pod.key)
+        if pod is None or not self._state.is_assumed(attempt.uid):
+            return Status.failed("the pod was deleted or bound by another scheduler meanwhile")
+        if pod.deleting:
+            return Status.failed("pod is being deleted")
+        if pod.scheduler_name != attempt.profile.name:
+            return Status.failed("schedulerName unmatched")
+        if self._state.snapshot.node(attempt.node) is None:
+            return Status.failed(f"node {attempt.node} was deleted meanwhile")
+        return SUCCESS
+
+    def _note_bound(self, attempt: Attempt) -> None:
+        queued, now = attempt.queued, self._clock.monotonic()
+        self._metrics.attempted(SCHEDULED, attempt.profile.name, now - attempt.began)
+        first = attempt.began if queued.first_attempt is None else queued.first_attempt
+        self._metrics.bound(queued.attempts, now - first)
+        text = f"Successfully assigned {attempt.pod.key} to {attempt.node}"
+        self._events.emit(attempt.pod, EventType.NORMAL, "Scheduled", text)

@@ -1,32 +1,229 @@
-"""What becomes of a pod whose attempt failed, step by step.
+"""What follows from a failed attempt: status of the pod, nomination, event, and requeueing."""
 
-Source: Kubernetes, pkg/scheduler/schedule_one.go (handleSchedulingFailure).
-"""
+import asyncio
+from collections import OrderedDict
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from heapq import heappop, heappush
+from itertools import count
+from typing import Any
 
-from dataclasses import replace
-
-from koord.cluster import decoding
+from koord.cluster import kinds
 from koord.cluster.facts import ClusterPod
-from koord.kube.eventobjects import EventType
+from koord.kube.client import PODS, ApiClient
+from koord.kube.errors import TRANSIENT_ERRORS, KubeError, NotFound
+from koord.kube.events import Event, EventRecorder, EventType, ObjectRef
+from koord.kube.transport import METADATA
 from koord.util.clock import Clock
-from koord.util.logs import get_logger
-from koord_scheduler.cache.assumed import SchedulerState
+from koord.util.logs import LimitedLog, get_logger
+from koord.util.stop import Stop
+from koord_scheduler.cache import SchedulerCache
 from koord_scheduler.framework.extension.auditor import AuditRecord, WorkloadAuditor
-from koord_scheduler.framework.extension.handlers import FailedPod, FailureFilters
+from koord_scheduler.framework.handlers import FailedPod, FailureFilters
 from koord_scheduler.framework.nominator import Nominator
 from koord_scheduler.framework.status import Status
 from koord_scheduler.queue.schedulingqueue import SchedulingQueue
 from koord_scheduler.scheduling.attempt import Attempt, Failure
 from koord_scheduler.scheduling.metrics import FAILED, REJECTED, SchedulingMetrics
-from koord_scheduler.scheduling.podevents import PodEvents
-from koord_scheduler.scheduling.podstatus import (
-    SCHEDULER_ERROR,
-    UNSCHEDULABLE,
-    PodStatuses,
-    Unscheduled,
-)
+
+
+class PodEvents:
+    """Reports events on pods; never waits."""
+
+    def __init__(self, recorder: EventRecorder) -> None:
+        self._recorder = recorder
+
+    def emit(self, pod: ClusterPod, type_: EventType, reason: str, message: str) -> None:
+        """Have an event written soon."""
+        about = ObjectRef("v1", "Pod", pod.name, pod.namespace, pod.uid)
+        self._recorder.emit(Event(about, type_, reason, message, pod.scheduler_name))
+
+
+MAX_PATCHES = 4  # patches on their way
+STRATEGIC_PATCH = "application/strategic-merge-patch+json"
+CONDITION = "PodScheduled"
+UNSCHEDULABLE, SCHEDULER_ERROR = "Unschedulable", "SchedulerError"
+INITIAL_BACKOFF, MAX_BACKOFF = 1.0, 30.0  # seconds after a patch that failed
+_MAX_REMEMBERED = 20_000  # pods
 
 log = get_logger("koord_scheduler.scheduling")
+
+
+@dataclass(frozen=True, slots=True)
+class PodScheduledCondition:
+    """The status of a pod that is not scheduled."""
+
+    reason: str  # UNSCHEDULABLE or SCHEDULER_ERROR
+    message: str
+
+
+@dataclass(slots=True)
+class _DesiredStatus:
+    pod: ClusterPod
+    condition: PodScheduledCondition | None = None  # None: as it is
+    nominated: str | None = None  # None: as it is; "": none
+    pause: float = 0.0  # seconds after the last try, which failed; 0: there was none
+
+    def merge(self, before: "_DesiredStatus") -> None:
+        """Take over from an earlier one, which failed, what is not said here."""
+        self.pause = before.pause
+        if self.nominated is None:
+            self.nominated = before.nominated
+
+
+@dataclass(slots=True)
+class _WrittenStatus:
+    """What this process has written into the status of a pod."""
+
+    condition: PodScheduledCondition | None = None
+    nominated: str | None = None
+
+
+class PodStatuses:
+    """Patches the status of pods. One event loop."""
+
+    def __init__(self, client: ApiClient, clock: Clock) -> None:
+        self._client = client
+        self._clock = clock
+        self._waiting: OrderedDict[str, _DesiredStatus] = OrderedDict()  # by uid
+        self._sending: dict[str, _DesiredStatus] = {}  # by uid; what is not void meanwhile
+        self._later: dict[str, _DesiredStatus] = {}  # by uid; what failed
+        self._due: list[tuple[float, int, str]] = []  # a heap: when to try again, number, uid
+        self._numbers = count()
+        self._put_off = asyncio.Event()  # something has failed
+        self._known: OrderedDict[str, _WrittenStatus] = OrderedDict()  # by uid; the latest last
+        self._woken = asyncio.Event()
+        self._failures = LimitedLog(log, clock)
+
+    def __len__(self) -> int:
+        """How many patches wait."""
+        return len(self._waiting) + len(self._later)
+
+    def report(
+        self, pod: ClusterPod, condition: PodScheduledCondition, nominated: str | None
+    ) -> None:
+        """Have a condition written soon, and the nominated node, if it is not None.
+
+        pod is as the API server has it.
+        """
+        waiting = self._waiting.get(pod.uid) or self._later.pop(pod.uid, None)
+        known = self._known.get(pod.uid, _WrittenStatus())
+        before = pod.nominated_node if known.nominated is None else known.nominated
+        is_known = pod.uid not in self._sending
+        has_it = condition == known.condition and nominated in (None, before)
+        if waiting is None and is_known and has_it:
+            return
+        wanted = waiting or _DesiredStatus(pod)
+        wanted.pod, wanted.condition = pod, condition
+        if nominated is not None:
+            wanted.nominated = None if is_known and nominated == before else nominated
+        self._waiting[pod.uid] = wanted
+        self._woken.set()
+
+    async def nominate(self, pod: ClusterPod, node: str) -> None:
+        """Write the nominated node now; a failure is logged, as nothing depends on it."""
+        self.drop(pod)
+        if pod.nominated_node != node:
+            await self._send(_DesiredStatus(pod, nominated=node))
+
+    def drop(self, pod: ClusterPod) -> None:
+        """Nothing that waits is to be written any more."""
+        for patches in (self._waiting, self._sending, self._later):
+            patches.pop(pod.uid, None)
+
+    def forget(self, uid: str) -> None:
+        """A pod was deleted or bound."""
+        for patches in (self._waiting, self._sending, self._later):
+            patches.pop(uid, None)
+        self._known.pop(uid, None)
+
+    async def run(self, stop: Stop) -> None:
+        """Write until stop; what still waits then is lost, and comes again with the next try."""
+        async with asyncio.TaskGroup() as group:
+            for at in range(MAX_PATCHES):
+                group.create_task(self._keep_writing(stop), name=f"pod statuses {at}")
+            group.create_task(self._keep_returning(stop), name="pod statuses that failed")
+
+    async def _keep_writing(self, stop: Stop) -> None:
+        while not stop.is_set():
+            if not self._waiting:
+                self._woken.clear()
+                await stop.bound(self._woken.wait())
+                continue
+            uid, wanted = self._waiting.popitem(last=False)
+            self._sending[uid] = wanted
+            over = await stop.bound(self._send(wanted))
+            if self._sending.get(uid) is not wanted:
+                continue  # it was dropped, or a newer one is on its way
+            del self._sending[uid]
+            if over is False:
+                self._failed(uid, wanted)
+
+    def _failed(self, uid: str, wanted: _DesiredStatus) -> None:
+        """Have a patch that failed be sent later, or be part of a newer one that waits already."""
+        newer = self._waiting.get(uid)
+        if newer is not None:
+            newer.merge(wanted)
+            return
+        wanted.pause = min(wanted.pause * 2 or INITIAL_BACKOFF, MAX_BACKOFF)
+        self._later[uid] = wanted
+        heappush(self._due, (self._clock.monotonic() + wanted.pause, next(self._numbers), uid))
+        self._put_off.set()
+
+    async def _keep_returning(self, stop: Stop) -> None:
+        """Have patches that failed wait again when it is time."""
+        while not stop.is_set():
+            self._put_off.clear()
+            if not self._due:
+                await stop.bound(self._put_off.wait())
+                continue
+            left = self._due[0][0] - self._clock.monotonic()
+            if left > 0:
+                await stop.sleep(left, wake=self._put_off)
+                continue
+            _, _, uid = heappop(self._due)
+            wanted = self._later.pop(uid, None)
+            if wanted is not None:
+                self._waiting[uid] = wanted
+                self._woken.set()
+
+    async def _send(self, wanted: _DesiredStatus) -> bool:
+        """Send a patch; return whether it is over, and not to be tried again."""
+        pod = wanted.pod
+        path = PODS.object(pod.name, namespace=pod.namespace, subresource="status")
+        try:
+            await self._client.patch(path, self._body(wanted), STRATEGIC_PATCH, accept=METADATA)
+        except NotFound:
+            return True
+        except KubeError as err:
+            self._failures.warning("pod_status.patch_failed", pod=pod.key, error=str(err))
+            return not isinstance(err, TRANSIENT_ERRORS)
+        known = self._known.pop(pod.uid, None) or _WrittenStatus()
+        known.condition = wanted.condition or known.condition
+        known.nominated = known.nominated if wanted.nominated is None else wanted.nominated
+        self._known[pod.uid] = known
+        if len(self._known) > _MAX_REMEMBERED:
+            self._known.popitem(last=False)
+        return True
+
+    def _body(self, wanted: _DesiredStatus) -> dict[str, Any]:
+        status: dict[str, Any] = {}
+        if wanted.condition is not None:
+            condition = {
+                "type": CONDITION,
+                "status": "False",
+                "reason": wanted.condition.reason,
+                "message": wanted.condition.message,
+            }
+            if not any(
+                one.type == CONDITION and one.status == "False" for one in wanted.pod.conditions
+            ):
+                moment = datetime.fromtimestamp(self._clock.wall(), UTC)
+                condition["lastTransitionTime"] = moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+            status["conditions"] = [condition]
+        if wanted.nominated is not None:
+            status["nominatedNodeName"] = wanted.nominated or None
+        return {"metadata": {"uid": wanted.pod.uid}, "status": status}
 
 
 class FailedAttempts:
@@ -34,7 +231,7 @@ class FailedAttempts:
 
     def __init__(
         self,
-        state: SchedulerState,
+        state: SchedulerCache,
         queue: SchedulingQueue,
         nominator: Nominator,
         statuses: PodStatuses,
@@ -95,7 +292,7 @@ class FailedAttempts:
 
     def _requeue(self, attempt: Attempt, failure: Failure) -> ClusterPod | None:
         """Return the pod to the queue as it is now; None: it is not to be scheduled any more."""
-        pod = self._state.get(decoding.POD, attempt.pod.key)
+        pod = self._state.get(kinds.POD, attempt.pod.key)
         if pod is None or pod.uid != attempt.uid or pod.node or pod.finished or pod.deleting:
             self._queue.done(attempt.uid)
             return None
@@ -126,7 +323,7 @@ class FailedAttempts:
             log.warning("pod.unscheduled", pod=pod.key, error=message)
         self._events.emit(pod, EventType.WARNING, "FailedScheduling", message)
         reason = UNSCHEDULABLE if failure.status.rejected else SCHEDULER_ERROR
-        self._statuses.report(pod, Unscheduled(reason, message), failure.nominated_node)
+        self._statuses.report(pod, PodScheduledCondition(reason, message), failure.nominated_node)
 
 
 def _audit(auditor: WorkloadAuditor, attempt: Attempt, failure: Failure) -> None:

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.metrics_core import GaugeMetricFamily, UnknownMetricFamily
 
-from koord.component.plainhistogram import PlainHistogram
-from koord_scheduler.cache.assumed import SchedulerState
-from koord_scheduler.framework.metrics import exponential
+from koord.component.metrics import PlainHistogram
+from koord_scheduler.cache import SchedulerCache
+from koord_scheduler.framework.calls import exponential
 from koord_scheduler.queue.schedulingqueue import SchedulingQueue
 
 SCHEDULED, REJECTED, FAILED = "scheduled", "unschedulable", "error"
@@ -75,11 +75,11 @@ class SchedulingMetrics:
         self._comings: dict[tuple[str, str], Callable[[], None]] = {}
         self._results: dict[tuple[str, str], tuple[Callable[..., None], Callable[..., None]]] = {}
 
-    def observe(self, queue: SchedulingQueue, state: SchedulerState) -> None:
+    def observe(self, queue: SchedulingQueue, state: SchedulerCache) -> None:
         """Export what is in the queue and in the cache from now on."""
         self._registry.register(_Contents(queue, state))
 
-    def came(self, queue: str, event: str) -> None:
+    def incoming_pod(self, queue: str, event: str) -> None:
         """A pod has come into a queue."""
         count = self._comings.get((queue, event))
         if count is None:
@@ -140,7 +140,7 @@ class _Timeouts:
 class _Contents:
     """What there is now, looked up when it is asked for; a prometheus_client Collector."""
 
-    def __init__(self, queue: SchedulingQueue, state: SchedulerState) -> None:
+    def __init__(self, queue: SchedulingQueue, state: SchedulerCache) -> None:
         self._queue = queue
         self._state = state
 

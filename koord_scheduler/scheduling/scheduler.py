@@ -1,49 +1,126 @@
-"""The scheduler: pops pods, runs a scheduling cycle for each, and has them bound beside that.
-
-Source: Kubernetes, pkg/scheduler/scheduler.go and schedule_one.go.
-"""
+"""The scheduler: pops pods, runs a scheduling cycle for each, and starts its binding cycle."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from random import Random
+from typing import cast
 
-from koord.cluster import decoding
-from koord.util.firstof import first_of
-from koord.util.health import OK, PartHealth, Status
+from koord.cluster import kinds
+from koord.cluster.facts import ClusterPod
+from koord.util.health import OK, HealthStatus, PartHealth
 from koord.util.logs import LimitedLog, get_logger
-from koord.util.slices import Turn
-from koord.util.stop import Stop
-from koord.util.timebudget import TimeBudget
-from koord_scheduler.cache.assumed import SchedulerState
-from koord_scheduler.extenders.chain import Extenders
-from koord_scheduler.framework.debugging import Debugging
+from koord.util.stop import Stop, first_completed
+from koord.util.timebudget import TimeBudget, Turn
+from koord_scheduler.cache import SchedulerCache
+from koord_scheduler.config.profiles import Point
+from koord_scheduler.extenders.client import Extenders
+from koord_scheduler.framework.calls import Loaded
 from koord_scheduler.framework.enqueueing import Enqueueing
-from koord_scheduler.framework.events import POD_DELETED
 from koord_scheduler.framework.extension.auditor import AuditRecord
-from koord_scheduler.framework.handle import Services
-from koord_scheduler.framework.profiles.profile import ProfilePlugins
-from koord_scheduler.framework.queuedpod import QueuedPod
+from koord_scheduler.framework.handle import SchedulerControl, Services
+from koord_scheduler.framework.handlers import ForgetHandlers
+from koord_scheduler.framework.interfaces import NextPodPlugin
+from koord_scheduler.framework.profile import ProfileError, ProfilePlugins
 from koord_scheduler.framework.status import Status as PodStatus
-from koord_scheduler.queue.backoff import BackoffOptions
-from koord_scheduler.queue.schedulingqueue import LONGEST_IN_POOL, SchedulingQueue
-from koord_scheduler.scheduling.attempt import Attempt, Failure, ProfileCycle, attempt_budget
-from koord_scheduler.scheduling.bindingcycle import BindingCycle
-from koord_scheduler.scheduling.control import CacheAndQueue
-from koord_scheduler.scheduling.cycle import SchedulingCycle
-from koord_scheduler.scheduling.diagnosisdump import QUEUE, DiagnosisDump
-from koord_scheduler.scheduling.failures import FailedAttempts
+from koord_scheduler.framework.types import POD_DELETED, WILDCARD, QueuedPod
+from koord_scheduler.queue.schedulingqueue import (
+    MAX_IN_UNSCHEDULABLE_PODS,
+    BackoffOptions,
+    SchedulingQueue,
+)
+from koord_scheduler.scheduling.attempt import (
+    Attempt,
+    AttemptMonitor,
+    AttemptTimeouts,
+    Failure,
+    ProfileCycle,
+    RecentAttempts,
+    attempt_budget,
+)
+from koord_scheduler.scheduling.cycle import BindingCycle, SchedulingCycle
+from koord_scheduler.scheduling.debugging import QUEUE, Debugging, DiagnosisDump
+from koord_scheduler.scheduling.eventhandlers import EventHandlers
+from koord_scheduler.scheduling.failures import FailedAttempts, PodEvents, PodStatuses
 from koord_scheduler.scheduling.metrics import SchedulingMetrics
-from koord_scheduler.scheduling.monitor import AttemptMonitor, Patience
-from koord_scheduler.scheduling.nextpod import next_pod_of
-from koord_scheduler.scheduling.objectchanges import ObjectChanges
-from koord_scheduler.scheduling.podevents import PodEvents
-from koord_scheduler.scheduling.podstatus import PodStatuses
-from koord_scheduler.scheduling.recent import RecentDecisions
 
-TURN = 0.005  # real seconds of cycles in a row before others on the event loop have their turn
-USUAL_PATIENCE = Patience()
+
+class NextPod:
+    """Asks the instance of the first profile that has the plugin."""
+
+    def __init__(self, profile: ProfilePlugins, loaded: Loaded) -> None:
+        self._calls = profile.calls
+        self._loaded = loaded
+        self._plugin = cast(NextPodPlugin, loaded.plugin)
+
+    def uid(self) -> str | None:
+        """The uid of the next pod; None: the queue's own order, as when the plugin fails."""
+        try:
+            return self._loaded.code.call(self._plugin.next_pod)
+        except Exception as err:
+            self._calls.failed(self._loaded, Point.QUEUE_SORT, err)
+            return None
+
+
+def next_pod_of(profiles: Sequence[ProfilePlugins]) -> NextPod | None:
+    """Return what asks for the next pod; None: no profile has such a plugin.
+
+    Raises:
+        ProfileError: profiles have different ones.
+    """
+    found: dict[str, ProfilePlugins] = {}
+    for profile in profiles:
+        for name, plugin in profile.plugins.items():
+            if isinstance(plugin, NextPodPlugin):
+                found.setdefault(name, profile)
+    if len(found) > 1:
+        names = ", ".join(sorted(found))
+        wanted = "wanted one plugin that says which pod is next, in all profiles together"
+        raise ProfileError(profiles[-1].settings.scheduler_name, [f"{wanted}, found {names}"])
+    for name, profile in found.items():
+        return NextPod(profile, profile.loaded(name))
+    return None
+
+
+class CacheAndQueue(SchedulerControl):
+    """See SchedulerControl. One event loop."""
+
+    def __init__(
+        self, state: SchedulerCache, queue: SchedulingQueue, forgotten: ForgetHandlers
+    ) -> None:
+        self._state = state
+        self._queue = queue
+        self._forgotten = forgotten
+
+    def pod(self, key: str) -> ClusterPod | None:
+        return self._state.pod(key)
+
+    def is_assumed(self, uid: str) -> bool:
+        return self._state.is_assumed(uid)
+
+    def forget_pod(self, pod: ClusterPod) -> bool:
+        was_assumed = self._state.forget(pod.uid)
+        self._forgotten.forgotten(pod)
+        return was_assumed
+
+    def put_own_pod(self, pod: ClusterPod) -> None:
+        self._state.put_own_pod(pod)
+
+    def remove_own_pod(self, key: str) -> None:
+        self._state.remove_own_pod(key)
+
+    def activate(self, uids: Iterable[str]) -> None:
+        self._queue.activate(uids)
+
+    def activate_all(self) -> None:
+        self._queue.on_cluster_event(WILDCARD)
+
+
+TIME_SLICE = (
+    0.005  # real seconds of cycles in a row before others on the event loop have their turn
+)
+DEFAULT_TIMEOUTS = AttemptTimeouts()
 LAST_SECONDS = 2.0  # for bindings that were asked for when the end comes; the lease is held so long
-MOST_BINDINGS = 1000  # that are ready to be bound, or almost; then the next cycle waits for them
+MAX_BINDINGS = 1000  # that are ready to be bound, or almost; then the next cycle waits for them
 
 log = get_logger("koord_scheduler.scheduling")
 
@@ -58,7 +135,7 @@ class Scheduler:
     def __init__(
         self,
         profiles: Sequence[ProfilePlugins],
-        state: SchedulerState,
+        state: SchedulerCache,
         services: Services,
         metrics: SchedulingMetrics,
         *,
@@ -67,8 +144,8 @@ class Scheduler:
         resizes: bool = False,
         extenders: Extenders | None = None,
         debugging: Debugging | None = None,
-        patience: Patience = USUAL_PATIENCE,
-        longest_in_pool: float = LONGEST_IN_POOL,
+        timeouts: AttemptTimeouts = DEFAULT_TIMEOUTS,
+        max_in_unschedulable_pods: float = MAX_IN_UNSCHEDULABLE_PODS,
         diagnoses: int = QUEUE,
         budget: Callable[[], TimeBudget] = attempt_budget,
     ) -> None:
@@ -93,10 +170,15 @@ class Scheduler:
         }
         plugins = Enqueueing(profiles)
         self.queue = SchedulingQueue(
-            plugins, nominator, clock, backoff, metrics.came, longest_in_pool=longest_in_pool
+            plugins,
+            nominator,
+            clock,
+            backoff,
+            metrics.incoming_pod,
+            max_in_unschedulable_pods=max_in_unschedulable_pods,
         )
         self._statuses = PodStatuses(services.client, clock)
-        self._changes = ObjectChanges(state, services, plugins, self.queue, self._statuses)
+        self._changes = EventHandlers(state, services, plugins, self.queue, self._statuses)
         state.observe(self._changes)
         metrics.observe(self.queue, state)
         events = PodEvents(services.events)
@@ -141,8 +223,8 @@ class Scheduler:
         self._next_pod = next_pod_of(profiles)
         self._waiting = services.waiting
         self._auditor = services.auditor
-        self._monitor = AttemptMonitor(patience, metrics, clock)
-        self.recent = RecentDecisions(clock)
+        self._monitor = AttemptMonitor(timeouts, metrics, clock)
+        self.recent = RecentAttempts(clock)
         self._trying: Attempt | None = None  # in its scheduling cycle
         self._bindings: dict[asyncio.Task[None], Attempt] = {}
         self._ended = asyncio.Event()  # a binding has
@@ -161,7 +243,7 @@ class Scheduler:
         """Degraded while nothing is scheduled because bindings do not end."""
         if self._is_full:
             found = f"{self.bindings} bindings do not end; is the API server there?"
-            return PartHealth(Status.DEGRADED, found)
+            return PartHealth(HealthStatus.DEGRADED, found)
         return OK
 
     async def run(self, stop: Stop) -> None:
@@ -186,7 +268,7 @@ class Scheduler:
                     beside.set()
 
     async def _schedule(self) -> None:
-        turn = Turn(TURN)
+        turn = Turn(TIME_SLICE)
         while True:
             queued = self._pop()
             if queued is None:
@@ -205,7 +287,7 @@ class Scheduler:
 
     async def _try(self, queued: QueuedPod) -> None:
         """Run a scheduling cycle for a pod, and start its binding cycle."""
-        pod = self._state.get(decoding.POD, queued.pod.key)
+        pod = self._state.get(kinds.POD, queued.pod.key)
         profile = self.profiles.get(queued.pod.scheduler_name)
         if (
             pod is None
@@ -267,7 +349,7 @@ class Scheduler:
         placed = attempt.pod
         self.cycle.roll_back(attempt)
         self._fail(attempt, failure)
-        self.queue.happened(POD_DELETED, placed, None, without=attempt.uid)
+        self.queue.on_cluster_event(POD_DELETED, placed, None, without=attempt.uid)
 
     def _fail(self, attempt: Attempt, failure: Failure) -> None:
         self.recent.note_failed(attempt, failure)
@@ -275,7 +357,7 @@ class Scheduler:
 
     def _is_bound(self, attempt: Attempt) -> bool:
         """Whether the API server says that the pod is on its node, whatever it answered to us."""
-        pod = self._state.get(decoding.POD, attempt.pod.key)
+        pod = self._state.get(kinds.POD, attempt.pod.key)
         return pod is not None and (pod.uid, pod.node) == (attempt.uid, attempt.node)
 
     def _crashed(self, attempt: Attempt, error: Exception) -> Failure:
@@ -287,13 +369,13 @@ class Scheduler:
     def _return(self, attempt: Attempt) -> None:
         """Put a pod into the queue as if it had never been tried: this process stops."""
         self.queue.done(attempt.uid)
-        pod = self._state.get(decoding.POD, attempt.pod.key)
+        pod = self._state.get(kinds.POD, attempt.pod.key)
         if pod is not None and pod.uid == attempt.uid and self._changes.is_wanted(pod):
             self.queue.add(pod)
 
     @property
     def _is_full(self) -> bool:
-        return len(self._bindings) - len(self._waiting) >= MOST_BINDINGS
+        return len(self._bindings) - len(self._waiting) >= MAX_BINDINGS
 
     async def _wait_for_bindings(self) -> None:
         while self._is_full:
@@ -315,7 +397,7 @@ class Scheduler:
         asked = tuple(self._bindings)
         if asked:
             timer = self._clock.timer(LAST_SECONDS)
-            await first_of(asyncio.wait(asked), timer)
+            await first_completed(asyncio.wait(asked), timer)
             timer.cancel()
 
     async def _give_up(self, tasks: Sequence["asyncio.Task[None]"]) -> None:

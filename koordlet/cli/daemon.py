@@ -7,17 +7,17 @@ from collections.abc import Sequence
 
 import koordlet
 from koord.component.flags import HelpRequested
-from koord.component.heap import settle_heap
 from koord.component.http.exposition import Exposition
 from koord.component.plugins.discovery import discover
+from koord.component.process import freeze_heap
 from koord.util.clock import SystemClock
 from koord.util.errors import KoordError, OptionError
-from koord.util.logs import LevelSpec, configure, parse_levels, take_library_logs
-from koord.util.printable import printable
+from koord.util.logs import LevelSpec, configure, parse_levels, redirect_library_logs
+from koord.util.text import printable
 from koordlet import NAME
 from koordlet.daemon.run import run_daemon
-from koordlet.daemon.settings.settings import load_settings
-from koordlet.server.upstreamfamilies import FAMILIES
+from koordlet.daemon.settings import load_settings
+from koordlet.server.app import FAMILIES
 
 SWITCH_INTERVAL = 0.001  # seconds a thread may keep the interpreter while the loop wants it
 
@@ -49,7 +49,7 @@ def run(argv: Sequence[str], *, laid_out: bool = False) -> int:
 async def _run(argv: Sequence[str], *, terminal: bool, laid_out: bool) -> None:
     clock = SystemClock()
     exposition = Exposition(FAMILIES, clock=clock)
-    take_library_logs(clock)
+    redirect_library_logs(clock)
     settings = load_settings(
         argv,
         os.environ,
@@ -61,5 +61,5 @@ async def _run(argv: Sequence[str], *, terminal: bool, laid_out: bool) -> None:
     )
     options = settings.options
     configure(options.log_format.value, parse_levels(options.log_level.value), NAME)  # type: ignore[arg-type]
-    settle_heap()
+    freeze_heap()
     await run_daemon(settings, exposition, clock)

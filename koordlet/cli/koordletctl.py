@@ -8,11 +8,11 @@ import sys
 from collections.abc import Callable, Sequence
 
 from koord.util.errors import KoordError
-from koord.util.printable import printable
-from koordlet.cli.ctl.arguments import Options, parse
-from koordlet.cli.ctl.client import BadQuestion, CtlClient, default_run_dirs
+from koord.util.text import printable
+from koordlet.cli.ctl.arguments import CtlOptions, parse
+from koordlet.cli.ctl.client import BadRequest, CtlClient, default_run_dirs
 
-MOST = 4000  # characters of an error: it may quote an answer
+MAX_ERROR = 4000  # characters of an error: it may quote an answer
 OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 
 
@@ -22,10 +22,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         code = _command(options.command)(_client(options), options)
         sys.stdout.flush()
-    except BadQuestion as err:
-        return _complain(err, USAGE)
+    except BadRequest as err:
+        return _print_error(err, USAGE)
     except KoordError as err:
-        return _complain(err, FAILED)
+        return _print_error(err, FAILED)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the rest has no reader
         return FAILED
@@ -34,49 +34,49 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
-def _command(name: str) -> Callable[[CtlClient, Options], int]:
+def _command(name: str) -> Callable[[CtlClient, CtlOptions], int]:
     match name:
         case "status":
-            from koordlet.cli.ctl.status import run
+            from koordlet.cli.ctl.status import run as run_nodemetric
         case "doctor":
-            from koordlet.cli.ctl.doctor import run
+            from koordlet.cli.ctl.doctor import run as run_nodemetric
         case "plugins":
-            from koordlet.cli.ctl.plugins import run
+            from koordlet.cli.ctl.plugins import run as run_nodemetric
         case "metrics":
-            from koordlet.cli.ctl.metrics import run
+            from koordlet.cli.ctl.metrics import run as run_nodemetric
         case "explain":
-            from koordlet.cli.ctl.explain import run
+            from koordlet.cli.ctl.explain import run as run_nodemetric
         case "dry-run":
-            from koordlet.cli.ctl.dryrun import run
+            from koordlet.cli.ctl.plugins import run_dry_run as run_nodemetric
         case "audit":
-            from koordlet.cli.ctl.audit import run
+            from koordlet.cli.ctl.explain import run_audit as run_nodemetric
         case "record":
-            from koordlet.cli.ctl.record import run
+            from koordlet.cli.ctl.record import run as run_nodemetric
         case "replay":
-            from koordlet.cli.ctl.replay import run
+            from koordlet.cli.ctl.replay import run as run_nodemetric
         case "restore":
-            from koordlet.cli.ctl.restore import run
+            from koordlet.cli.ctl.restore import run as run_nodemetric
         case "completion":
-            from koordlet.cli.ctl.completion import run
+            from koordlet.cli.ctl.completion import run as run_nodemetric
         case "page":
-            from koordlet.cli.ctl.page import run
+            from koordlet.cli.ctl.page import run as run_nodemetric
         case "words":
-            from koordlet.cli.ctl.words import run
+            from koordlet.cli.ctl.completion import run_words as run_nodemetric
         case "nodemetric":
-            from koordlet.cli.ctl.nodemetric import run
+            from koordlet.cli.ctl.metrics import run_nodemetric
         case _:
-            from koordlet.cli.ctl.top import run
-    return run
+            from koordlet.cli.ctl.top import run as run_nodemetric
+    return run_nodemetric
 
 
-def _client(options: Options) -> CtlClient:
+def _client(options: CtlOptions) -> CtlClient:
     if options.run_dir is not None:
         return CtlClient([options.run_dir])
     return CtlClient(default_run_dirs(os.geteuid(), os.environ))
 
 
-def _complain(err: KoordError, code: int) -> int:
-    print(f"koordletctl: {printable(err)[:MOST]}", file=sys.stderr)
+def _print_error(err: KoordError, code: int) -> int:
+    print(f"koordletctl: {printable(err)[:MAX_ERROR]}", file=sys.stderr)
     return code
 
 

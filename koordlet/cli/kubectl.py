@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 
 from koord.util.errors import KoordError
-from koord.util.printable import printable
+from koord.util.text import printable
 
 COMMANDS = ("top", "explain", "status", "plugins", "metrics", "doctor", "audit", "nodemetric",
             "dry-run")  # fmt: skip
@@ -21,7 +21,7 @@ SELECTOR = "app.kubernetes.io/name=koordlet"
 CONTAINER = "koordlet"
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
 
-_MOST = 2000  # characters of an error, which may quote kubectl
+_MAX_ERROR = 2000  # characters of an error, which may quote kubectl
 _TIMEOUT = 60.0  # seconds; kubectl has none of its own
 _NAME = re.compile(r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?")  # RFC 1123, as nodes and pods have
 _ABOUT = """\
@@ -36,7 +36,7 @@ node."""
 _EXIT = "Exit status: that of koordletctl; 1 also without such a pod; 2 for a wrong command line."
 
 
-class Options(argparse.Namespace):
+class KubectlOptions(argparse.Namespace):
     """The options of a command line."""
 
     command: str
@@ -55,7 +55,7 @@ class NoAgent(KoordError):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; does not return where kubectl takes over."""
-    options = parser().parse_args(argv, namespace=Options())
+    options = parser().parse_args(argv, namespace=KubectlOptions())
     try:
         kubectl = _kubectl(options)
         pod = _pod(kubectl, options)
@@ -66,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         problem = str(err)
     except KeyboardInterrupt:
         return INTERRUPTED
-    print(f"kubectl-koordlet: {printable(problem)[:_MOST]}", file=sys.stderr)
+    print(f"kubectl-koordlet: {printable(problem)[:_MAX_ERROR]}", file=sys.stderr)
     return FAILED
 
 
@@ -96,14 +96,14 @@ def _name(text: str) -> str:
     return text
 
 
-def _kubectl(options: Options) -> list[str]:
+def _kubectl(options: KubectlOptions) -> list[str]:
     """kubectl, for that cluster and namespace."""
     given = {"kubeconfig": options.kubeconfig, "context": options.context}
     named = [f"--{name}={value}" for name, value in given.items() if value is not None]
     return ["kubectl", *named, f"--namespace={options.namespace}"]
 
 
-def _pod(kubectl: Sequence[str], options: Options) -> str:
+def _pod(kubectl: Sequence[str], options: KubectlOptions) -> str:
     """The name of the agent's pod on the node.
 
     Raises:
@@ -136,7 +136,7 @@ def _pod(kubectl: Sequence[str], options: Options) -> str:
     return names[0]
 
 
-def _exec(pod: str, options: Options) -> list[str]:
+def _exec(pod: str, options: KubectlOptions) -> list[str]:
     """Arguments of kubectl: a terminal only where there is one at both ends."""
     live = sys.stdin.isatty() and sys.stdout.isatty()
     terminal = ["--stdin", "--tty"] if live else []

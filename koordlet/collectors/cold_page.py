@@ -2,7 +2,7 @@
 
 Cold are the pages of files that nobody has used for 300 seconds. Kernels with kidled say how many
 there are; on others with idle page tracking koordlet goes over all pages itself, a little in each
-round (koordlet.host.idletracking).
+round (koordlet.host.idle_pages).
 """
 
 import os
@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from prometheus_client import Metric
 
-from koordlet.collectors.engine.base import Tick
-from koordlet.collectors.engine.exposition import gauge
-from koordlet.host.cgroups.cgroupfs import CgroupFs
+from koordlet.collectors.engine.collector import Tick, gauge
+from koordlet.host.cgroups.hierarchies import CgroupFs
 from koordlet.host.cgroups.layout import host_app_group
-from koordlet.host.idlefiles import BITMAP
+from koordlet.host.idle_pages import IDLE_BITMAP
 from koordlet.host.paths import HostPaths
 from koordlet.host.resources import MEMINFO, MEMORY_IDLE_PAGES, MEMORY_STAT
 from koordlet.metriccache.kinds import (
@@ -29,14 +28,14 @@ from koordlet.metriccache.kinds import (
     POD_MEMORY_WITH_HOT_PAGE_USAGE,
     AnyKind,
     Cadence,
+    Sample,
 )
-from koordlet.metriccache.sample import Sample
 
 if TYPE_CHECKING:  # for the few kernels that have it
-    from koordlet.host.idletracking import IdleTracking
+    from koordlet.host.idle_pages import IdleTracking
 
 COLD_PAGE_GATE = "ColdPageCollector"
-MOST_GROUPS = 256  # cgroups below one, that are looked at
+MAX_GROUPS = 256  # cgroups below one, that are looked at
 _AGE = 300  # seconds
 
 
@@ -51,7 +50,7 @@ _CONTAINER = _Kinds(CONTAINER_MEMORY_COLD_PAGE_SIZE, CONTAINER_MEMORY_WITH_HOT_P
 _HOST_APP = _Kinds(HOST_APP_MEMORY_COLD_PAGE_SIZE, HOST_APP_MEMORY_WITH_HOT_PAGE_USAGE)
 
 
-class _Subject(NamedTuple):
+class _ColdPageGroup(NamedTuple):
     """What has cold memory."""
 
     kinds: _Kinds
@@ -79,7 +78,7 @@ class ColdPageCollector:
     def collect(self, tick: Tick) -> Iterable[Sample]:
         cold = self._cold_by_kidled(tick) or self._cold_by_tracking(tick)
         self._latest = cold.get("")
-        for kinds, key, group in _subjects(tick):
+        for kinds, key, group in _groups(tick):
             if group in cold:
                 yield Sample(kinds.cold, cold[group], key)
                 usage = _usage_with_page_cache(tick, group)
@@ -100,7 +99,7 @@ class ColdPageCollector:
         if tick.get(MEMORY_IDLE_PAGES) is None:
             return {}
         cold = {}
-        for _, _, group in _subjects(tick):
+        for _, _, group in _groups(tick):
             pages = tick.get(MEMORY_IDLE_PAGES, group)
             size = pages.cold_after(_AGE) if pages is not None else None
             if size is not None:
@@ -110,9 +109,9 @@ class ColdPageCollector:
     def _cold_by_tracking(self, tick: Tick) -> dict[str, int]:
         """Of all groups, as the latest pass has found; one that is new since has nothing cold."""
         if self._tracking is None:
-            from koordlet.host.idletracking import IdleTracking
+            from koordlet.host.idle_pages import IdleTracking
 
-            if not (self._paths.sys / BITMAP).exists():
+            if not (self._paths.sys / IDLE_BITMAP).exists():
                 return {}
             self._tracking = IdleTracking(self._paths)
         tracking = self._tracking
@@ -122,26 +121,26 @@ class ColdPageCollector:
         if tracking.passes != self._pass:
             found = tick.call("cgroups of idle pages", lambda: self._by_group(tick, tracking))
             self._tracked, self._pass = found[0] if found else {}, tracking.passes
-        return {group: self._tracked.get(group, 0) for _, _, group in _subjects(tick)}
+        return {group: self._tracked.get(group, 0) for _, _, group in _groups(tick)}
 
     def _by_group(self, tick: Tick, tracking: "IdleTracking") -> dict[str, int]:
         cgroups = CgroupFs(self._paths.cgroup)
         root = cgroups.hierarchy("memory", cgroups.version("memory"))
         by_group = {"": sum(tracking.cold.values())}
-        for _, _, group in _subjects(tick):
+        for _, _, group in _groups(tick):
             if group:
                 by_group[group] = sum(tracking.cold.get(one, 0) for one in _inodes(root / group))
         return by_group
 
 
-def _subjects(tick: Tick) -> Iterator[_Subject]:
-    yield _Subject(_NODE, (), "")
+def _groups(tick: Tick) -> Iterator[_ColdPageGroup]:
+    yield _ColdPageGroup(_NODE, (), "")
     for pod in tick.pods:
-        yield _Subject(_POD, (pod.uid,), pod.cgroup)
+        yield _ColdPageGroup(_POD, (pod.uid,), pod.cgroup)
         for container in pod.containers:
-            yield _Subject(_CONTAINER, (container.container_id,), container.cgroup)
+            yield _ColdPageGroup(_CONTAINER, (container.container_id,), container.cgroup)
     for app in tick.slo.host_applications if tick.slo else ():
-        yield _Subject(_HOST_APP, (app.name,), host_app_group(tick.layouts[0], app))
+        yield _ColdPageGroup(_HOST_APP, (app.name,), host_app_group(tick.layouts[0], app))
 
 
 def _usage_with_page_cache(tick: Tick, group: str) -> int | None:
@@ -158,5 +157,5 @@ def _inodes(directory: os.PathLike[str]) -> Iterator[int]:
         except OSError:
             continue  # it has just ended
         seen += 1
-        if seen == MOST_GROUPS:
+        if seen == MAX_GROUPS:
             return

@@ -8,22 +8,20 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from prometheus_client import Metric
 
-from koord.util.cpulist import parse_cpulist_file
-from koordlet.collectors.engine.base import Tick
-from koordlet.collectors.engine.exposition import LabelledValue, gauge
-from koordlet.host.cgroups.cgroupfs import CgroupFs
+from koord.api.machine import parse_cpulist_file
+from koordlet.collectors.engine.collector import LabelledValue, Tick, gauge
+from koordlet.host.cgroups.hierarchies import CgroupFs
 from koordlet.host.errors import Unsupported
 from koordlet.host.files import parse_file
 from koordlet.host.paths import HostPaths
-from koordlet.metriccache.kinds import CONTAINER_CPI, Cadence
-from koordlet.metriccache.sample import Sample
-from koordlet.statesinformer.model import ContainerMeta, PodMeta
+from koordlet.metriccache.kinds import CONTAINER_CPI, Cadence, Sample
+from koordlet.statesinformer.podmeta import ContainerMeta, PodMeta
 
 if TYPE_CHECKING:  # for the few machines that count, and switch it on
-    from koordlet.host.perf import Event, GroupCounters
+    from koordlet.host.perf import GroupCounters, PerfEvent
 
 CPI_GATE, GROUPED_GATE = "CPICollector", "Libpfm4"
-MOST_DESCRIPTORS = 8192  # counters at a time, two per container and CPU; each takes some 2 KiB
+MAX_DESCRIPTORS = 8192  # counters at a time, two per container and CPU; each takes some 2 KiB
 _CONTROLLER = "perf_event"
 _LABELS = (
     "node",
@@ -44,16 +42,16 @@ class CpiOptions:
     interval: float  # between the beginnings of two rounds
     window: float  # that a round counts
     enabled: Callable[[str], bool]  # whether a gate is on
-    events: "tuple[Event, Event] | None" = None  # other ones than cycles and instructions
+    events: "tuple[PerfEvent, PerfEvent] | None" = None  # other ones than cycles and instructions
 
 
-class _Subject(NamedTuple):
+class _CpiContainer(NamedTuple):
     pod: PodMeta
     container: ContainerMeta
     counters: "GroupCounters"
 
 
-class _Counted(NamedTuple):
+class _CpiCounts(NamedTuple):
     pod: PodMeta
     container: ContainerMeta
     counts: list[float]  # in the order of _FIELDS
@@ -74,11 +72,11 @@ class ContainerCpiCollector:
         self._node = node
         self._paths = paths
         self._options = options
-        self._counting: list[_Subject] = []
+        self._counting: list[_CpiContainer] = []
         self._ends = 0.0  # monotonic, of the window
         self._next = 0.0  # monotonic, of the next round
         self._turn = 0  # of the containers that were left out, the first to be counted
-        self._latest: tuple[_Counted, ...] = ()
+        self._latest: tuple[_CpiCounts, ...] = ()
 
     def collect(self, tick: Tick) -> Iterable[Sample]:
         if not self._options.enabled(CPI_GATE):
@@ -104,18 +102,18 @@ class ContainerCpiCollector:
     def _begin(self, tick: Tick) -> None:
         self._next = tick.monotonic + self._options.interval
         self._ends = tick.monotonic + self._options.window
-        found = tick.call("groups and CPUs to count", self._look_around)
+        found = tick.call("groups and CPUs to count", self._rescan)
         if found is None:
             return
         root, cpus = found[0]
-        most = max(MOST_DESCRIPTORS // (len(cpus) * len(_FIELDS)), 1)
-        for pod, container in self._whose_turn(tick, most):
+        most = max(MAX_DESCRIPTORS // (len(cpus) * len(_FIELDS)), 1)
+        for pod, container in self._next_container(tick, most):
             begin = partial(self._open, root / container.cgroup, cpus)
             opened = tick.call(f"counters of {container.cgroup}", begin)
             if opened is not None:
-                self._counting.append(_Subject(pod, container, opened[0]))
+                self._counting.append(_CpiContainer(pod, container, opened[0]))
 
-    def _look_around(self) -> tuple[Path, Sequence[int]]:
+    def _rescan(self) -> tuple[Path, Sequence[int]]:
         """The directory of the root group, and the CPUs that are online."""
         cgroups = CgroupFs(self._paths.cgroup)
         root = cgroups.hierarchy(_CONTROLLER, cgroups.version(_CONTROLLER))
@@ -125,7 +123,7 @@ class ContainerCpiCollector:
         online = self._paths.sys / "devices/system/cpu/online"
         return root, sorted(parse_file(online, parse_cpulist_file))
 
-    def _whose_turn(self, tick: Tick, most: int) -> list[tuple[PodMeta, ContainerMeta]]:
+    def _next_container(self, tick: Tick, most: int) -> list[tuple[PodMeta, ContainerMeta]]:
         every = [(pod, container) for pod in tick.pods for container in pod.containers]
         if len(every) <= most:
             self._turn = 0
@@ -147,7 +145,7 @@ class ContainerCpiCollector:
         for pod, container, counters in self._counting:
             found = tick.call(f"counters of {container.cgroup}", counters.read)
             if found is not None and container.container_id in here:
-                counted.append(_Counted(pod, container, found[0]))
+                counted.append(_CpiCounts(pod, container, found[0]))
         self._close()
         self._latest = tuple(counted)
         for pod, container, counts in counted:

@@ -5,11 +5,9 @@ from pathlib import Path
 
 from prometheus_client import Metric
 
-from koordlet.collectors.engine.base import Tick
-from koordlet.collectors.engine.exposition import LabelledValue, gauge
-from koordlet.collectors.pod_labels import POD_LABELS, pod_labels
-from koordlet.host.devices.rdma import read_rdma_interfaces
-from koordlet.host.devices.xpu import XpuFiles
+from koordlet.collectors.engine.collector import LabelledValue, Tick, gauge
+from koordlet.collectors.pod_usage import POD_LABELS, pod_labels
+from koordlet.host.devices import XpuFiles, read_rdma_interfaces
 from koordlet.host.errors import KernelFileError
 from koordlet.host.resources import CGROUP_PROCS
 from koordlet.metriccache.kinds import (
@@ -21,20 +19,20 @@ from koordlet.metriccache.kinds import (
     POD_GPU_CORE_USAGE,
     POD_GPU_MEMORY_USAGE,
     Cadence,
+    Sample,
 )
-from koordlet.metriccache.sample import Sample
 from koordlet.nvml.gpus import GpuReading
 from koordlet.rules.devices import RdmaInterface, Xpu
-from koordlet.statesinformer.model import PodMeta
+from koordlet.statesinformer.podmeta import PodMeta
 
 ACCELERATORS, RDMA_DEVICES = "Accelerators", "RDMADevices"
 GPUS, XPUS, INTERFACES = "GPU", "XPU", "RDMA"  # keys in the metric cache, as Koordinator's
 GPU_READING = "gpu_reading"  # another: a GpuReading
-FRESH = 3.0  # intervals after which an answer of NVML says nothing about now
-SEARCH_PAUSE = 10.0  # seconds between two searches for the pod of a process that has none
+MAX_READING_AGE = 3.0  # intervals after which an answer of NVML says nothing about now
+SEARCH_INTERVAL = 10.0  # seconds between two searches for the pod of a process that has none
 
 _GPU = ("gpu_minor", "gpu_device_uuid")
-_Use = tuple[float, int]  # percent of the cores, bytes
+_GpuUse = tuple[float, int]  # percent of the cores, bytes
 Publish = Callable[[str, object], None]
 
 
@@ -91,10 +89,10 @@ class XpuCollector:
         if found is not None:
             self._latest = found[0].xpus
             self._publish(XPUS, found[0])
-            tick.call("all descriptions of devices", self._complain)
+            tick.call("all descriptions of devices", self._log_problems)
         return ()
 
-    def _complain(self) -> None:
+    def _log_problems(self) -> None:
         """Let the pass count and log what is not good. Raises KernelFileError."""
         if self._files.problem:
             hint = (
@@ -132,9 +130,9 @@ class GpuCollector:
         self._node = node
         self._interval = interval
         self._known = known
-        self._owners = _Owners()
+        self._owners = _GpuProcessOwners()
         self._reading: GpuReading | None = None
-        self._pods: tuple[tuple[PodMeta, tuple[str, str], _Use], ...] = ()
+        self._pods: tuple[tuple[PodMeta, tuple[str, str], _GpuUse], ...] = ()
 
     def collect(self, tick: Tick) -> Iterable[Sample]:
         self._reading, self._pods = self._fresh(tick), ()
@@ -142,11 +140,11 @@ class GpuCollector:
             return
         running = {process.pid for gpu in self._reading.gpus for process in gpu.processes}
         owners = self._owners.of(running, tick)
-        pods: dict[tuple[str, tuple[str, str]], tuple[PodMeta, _Use]] = {}
+        pods: dict[tuple[str, tuple[str, str]], tuple[PodMeta, _GpuUse]] = {}
         for found in self._reading.gpus:
             gpu = str(found.gpu.minor), found.gpu.uuid
-            containers: dict[str, _Use] = {}
-            total: _Use = (0.0, 0)
+            containers: dict[str, _GpuUse] = {}
+            total: _GpuUse = (0.0, 0)
             for process in found.processes:
                 use = process.core, process.memory
                 total = _sum(total, use)
@@ -170,7 +168,7 @@ class GpuCollector:
         reading = self._known(GPU_READING)
         if not isinstance(reading, GpuReading):
             return None
-        return reading if tick.monotonic - reading.at <= FRESH * self._interval else None
+        return reading if tick.monotonic - reading.at <= MAX_READING_AGE * self._interval else None
 
     def families(self) -> Iterator[Metric]:
         gpus = () if self._reading is None else self._reading.gpus
@@ -226,7 +224,7 @@ class GpuCollector:
             yield (*pod_labels(self._node, pod), *gpu), use[part]
 
 
-class _Owners:
+class _GpuProcessOwners:
     """Finds the container of a process by the processes of containers' cgroups.
 
     A process that was found stays with its container while it is on a GPU and the container is
@@ -252,7 +250,7 @@ class _Owners:
         if missing and (due or not missing <= self._nowhere):
             self._search(missing, tick)
             self._nowhere = frozenset(missing - self._found.keys())
-            self._again = tick.monotonic + SEARCH_PAUSE
+            self._again = tick.monotonic + SEARCH_INTERVAL
         return self._found
 
     def _search(self, missing: set[int], tick: Tick) -> None:
@@ -263,6 +261,6 @@ class _Owners:
                     self._found[pid] = pod, container.container_id
 
 
-def _sum(one: _Use, other: _Use) -> _Use:
+def _sum(one: _GpuUse, other: _GpuUse) -> _GpuUse:
     """Both together; the cores of a GPU are in use by at most 100 percent."""
     return min(one[0] + other[0], 100.0), one[1] + other[1]

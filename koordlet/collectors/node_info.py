@@ -1,18 +1,15 @@
-"""The node's CPUs and NUMA nodes, read once a minute."""
+"""The node's CPUs, NUMA nodes and disks, read once a minute."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from prometheus_client import Metric
 
-from koord.api.nodes.machine import NODE_CPU_INFO, NodeCpuInfo
-from koordlet.collectors.engine.base import Tick
-from koordlet.collectors.engine.exposition import StatusCounter
+from koord.api.machine import NODE_CPU_INFO, NodeCpuInfo
+from koordlet.collectors.engine.collector import StatusCounter, Tick
 from koordlet.host.paths import HostPaths
-from koordlet.host.topology.cpuinfo import read_basics
-from koordlet.host.topology.cputopology import read_topology
-from koordlet.host.topology.numa import NumaNode, read_numa_nodes
-from koordlet.metriccache.kinds import Cadence
-from koordlet.metriccache.sample import Sample
+from koordlet.host.storage import LocalStorage, read_local_storage
+from koordlet.host.topology import NumaNode, read_basics, read_numa_nodes, read_topology
+from koordlet.metriccache.kinds import Cadence, Sample
 
 NODE_NUMA_INFO = "node_numa_info"  # key in the metric cache; the value is a tuple of NumaNode
 
@@ -56,3 +53,34 @@ class NodeInfoCollector:
     def families(self) -> Iterator[Metric]:
         yield self._cpu_status.family("Reads of the CPU topology, by status.")
         yield self._numa_status.family("Reads of the NUMA nodes, by status.")
+
+
+NODE_LOCAL_STORAGE = "node_local_storage_info"  # key in the metric cache; a LocalStorage
+STORAGE_GATE = "BlkIOReconcile"
+
+
+class NodeStorageCollector:
+    """Publishes an object instead of samples."""
+
+    name = "node_storage"
+    gates: tuple[str, ...] = (STORAGE_GATE,)
+    cadence = Cadence.STORAGE
+
+    def __init__(self, node: str, paths: HostPaths, publish: Callable[[str, object], None]) -> None:
+        """publish(name, object) makes an object known to the rest of the daemon."""
+        self._paths = paths
+        self._publish = publish
+        self._status = StatusCounter("koordlet_collect_node_local_storage_info_status", node)
+
+    def collect(self, tick: Tick) -> Iterable[Sample]:
+        storage = tick.call("local storage", self._read)
+        self._status.count(succeeded=storage is not None)
+        if storage is not None:
+            self._publish(NODE_LOCAL_STORAGE, storage[0])
+        return ()
+
+    def _read(self) -> LocalStorage:
+        return read_local_storage(self._paths.sys, self._paths.proc)
+
+    def families(self) -> Iterator[Metric]:
+        yield self._status.family("Reads of the local storage, by status.")

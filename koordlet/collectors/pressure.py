@@ -6,11 +6,10 @@ from typing import NamedTuple
 from prometheus_client import Metric
 
 from koord.api.qos import KubeQoS
-from koordlet.collectors.engine.base import Tick
-from koordlet.collectors.engine.exposition import LabelledValue, gauge
-from koordlet.collectors.pod_labels import POD_NAME_LABELS, pod_name_labels
-from koordlet.collectors.qos_resource import BEST_EFFORT, BURSTABLE
-from koordlet.host.proc.psi import Pressure
+from koordlet.collectors.engine.collector import LabelledValue, Tick, gauge
+from koordlet.collectors.pod_usage import POD_NAME_LABELS, pod_name_labels
+from koordlet.collectors.qos_usage import BEST_EFFORT, BURSTABLE
+from koordlet.host.procfiles import Pressure
 from koordlet.host.resource import Resource
 from koordlet.host.resources import (
     CPU_PRESSURE,
@@ -29,9 +28,9 @@ from koordlet.metriccache.kinds import (
     QOS_PSI,
     AnyKind,
     Cadence,
+    Sample,
 )
-from koordlet.metriccache.sample import Sample
-from koordlet.statesinformer.model import ContainerMeta, PodMeta
+from koordlet.statesinformer.podmeta import ContainerMeta, PodMeta
 
 PSI_GATE = "PSICollector"
 KUBEPODS = "kubepods"  # qos_class value: all pods; guaranteed pods have no group of their own
@@ -46,7 +45,7 @@ _NODE_FILES: _Files = {
 }
 _GROUP_FILES: _Files = {"cpu": CPU_PRESSURE, "mem": MEMORY_PRESSURE, "io": IO_PRESSURE}
 _CACHED_PRECISION = "10"  # seconds; the longer averages are only exposed
-_LABELS = ("psi_resource_type", "psi_precision", "psi_degree")
+_PRESSURE_LABELS = ("psi_resource_type", "psi_precision", "psi_degree")
 _CPU_FULL = "cpu_full_supported"  # Koordinator's label; whether this resource has "full"
 
 
@@ -69,35 +68,35 @@ class NodePressureCollector:
             BURSTABLE: layout.qos_dir(KubeQoS.BURSTABLE),
             BEST_EFFORT: layout.qos_dir(KubeQoS.BEST_EFFORT),
         }
-        self._latest_node = node = _read(tick, _NODE_FILES)
+        self._latest_node = node = _read_pressure(tick, _NODE_FILES)
         self._latest_qos = qos = {
-            name: _read(tick, _GROUP_FILES, group) for name, group in groups.items()
+            name: _read_pressure(tick, _GROUP_FILES, group) for name, group in groups.items()
         }
-        yield from _samples(NODE_PSI, (), node)
+        yield from _pressure_samples(NODE_PSI, (), node)
         for name, pressures in qos.items():
-            yield from _samples(QOS_PSI, (name,), pressures)
+            yield from _pressure_samples(QOS_PSI, (name,), pressures)
 
     def families(self) -> Iterator[Metric]:
         node = (self._node,)
         yield gauge(
             "koordlet_node_psi",
             "Share of the time in which tasks of the node waited, in percent.",
-            ("node", *_LABELS),
-            _rows(node, self._latest_node),
+            ("node", *_PRESSURE_LABELS),
+            _pressure_rows(node, self._latest_node),
         )
         yield gauge(
             "koordlet_qos_psi",
             "Share of the time in which tasks of a Kubernetes QoS class waited, in percent.",
-            ("node", "qos_class", *_LABELS),
+            ("node", "qos_class", *_PRESSURE_LABELS),
             (
                 row
                 for name, pressures in self._latest_qos.items()
-                for row in _rows((*node, name), pressures)
+                for row in _pressure_rows((*node, name), pressures)
             ),
         )
 
 
-class _Subject(NamedTuple):
+class _PressureGroup(NamedTuple):
     """A pod or container with its pressures."""
 
     pod: PodMeta
@@ -114,21 +113,21 @@ class PodPressureCollector:
 
     def __init__(self, node: str) -> None:
         self._node = node
-        self._latest: tuple[_Subject, ...] = ()
+        self._latest: tuple[_PressureGroup, ...] = ()
 
     def collect(self, tick: Tick) -> Iterable[Sample]:
         subjects = (
-            _Subject(pod, container, _read_whole(tick, group))
-            for pod, container, group in _groups(tick.pods)
+            _PressureGroup(pod, container, _read_all_pressure(tick, group))
+            for pod, container, group in _pressure_groups(tick.pods)
         )
         self._latest = latest = tuple(subject for subject in subjects if subject.pressures)
         for pod, container, pressures in latest:
             if container is None:
-                yield from _samples(POD_PSI, (pod.uid,), pressures)
+                yield from _pressure_samples(POD_PSI, (pod.uid,), pressures)
                 yield _cpu_full(POD_PSI_CPU_FULL_SUPPORTED, (pod.uid,), pressures)
             else:
                 key = (pod.uid, container.container_id)
-                yield from _samples(CONTAINER_PSI, key, pressures)
+                yield from _pressure_samples(CONTAINER_PSI, key, pressures)
                 yield _cpu_full(CONTAINER_PSI_CPU_FULL_SUPPORTED, key, pressures)
 
     def families(self) -> Iterator[Metric]:
@@ -136,36 +135,38 @@ class PodPressureCollector:
         yield gauge(
             "koordlet_pod_psi",
             "Share of the time in which tasks of the pod waited, in percent.",
-            (*POD_NAME_LABELS, *_LABELS, _CPU_FULL),
+            (*POD_NAME_LABELS, *_PRESSURE_LABELS, _CPU_FULL),
             (row for subject in latest if not subject.container for row in self._rows(subject)),
         )
         yield gauge(
             "koordlet_container_psi",
             "Share of the time in which tasks of the container waited, in percent.",
-            (*POD_NAME_LABELS, "container_id", "container_name", *_LABELS, _CPU_FULL),
+            (*POD_NAME_LABELS, "container_id", "container_name", *_PRESSURE_LABELS, _CPU_FULL),
             (row for subject in latest if subject.container for row in self._rows(subject)),
         )
 
-    def _rows(self, subject: _Subject) -> Iterator[LabelledValue]:
+    def _rows(self, subject: _PressureGroup) -> Iterator[LabelledValue]:
         labels = pod_name_labels(self._node, subject.pod)
         if subject.container:
             labels = (*labels, subject.container.container_id, subject.container.name)
-        return _rows(labels, subject.pressures, cpu_full=True)
+        return _pressure_rows(labels, subject.pressures, cpu_full=True)
 
 
-def _groups(pods: Iterable[PodMeta]) -> Iterator[tuple[PodMeta, ContainerMeta | None, str]]:
+def _pressure_groups(
+    pods: Iterable[PodMeta],
+) -> Iterator[tuple[PodMeta, ContainerMeta | None, str]]:
     for pod in pods:
         yield pod, None, pod.cgroup
         for container in pod.containers:
             yield pod, container, container.cgroup
 
 
-def _read(tick: Tick, files: _Files, group: str = "") -> Pressures:
+def _read_pressure(tick: Tick, files: _Files, group: str = "") -> Pressures:
     read = {name: tick.get(resource, group) for name, resource in files.items()}
     return {name: pressure for name, pressure in read.items() if pressure is not None}
 
 
-def _read_whole(tick: Tick, group: str) -> Pressures:
+def _read_all_pressure(tick: Tick, group: str) -> Pressures:
     """All pressures of a group, or none; a kernel that lacks one is not asked for the others."""
     pressures = {}
     for name, resource in _GROUP_FILES.items():
@@ -176,7 +177,9 @@ def _read_whole(tick: Tick, group: str) -> Pressures:
     return pressures
 
 
-def _samples(kind: AnyKind, key: tuple[str, ...], pressures: Pressures) -> Iterator[Sample]:
+def _pressure_samples(
+    kind: AnyKind, key: tuple[str, ...], pressures: Pressures
+) -> Iterator[Sample]:
     """Koordinator's kinds have a 0 where the kernel does not report "full"; ours have nothing."""
     zero = kind in (POD_PSI, CONTAINER_PSI)
     for name, pressure in pressures.items():
@@ -189,7 +192,7 @@ def _cpu_full(kind: AnyKind, key: tuple[str, ...], pressures: Pressures) -> Samp
     return Sample(kind, float(pressures["cpu"].full_supported), key)
 
 
-def _rows(
+def _pressure_rows(
     labels: tuple[str, ...], pressures: Pressures, *, cpu_full: bool = False
 ) -> Iterator[LabelledValue]:
     """The three averages of each resource; those of "full" only where the kernel has them."""

@@ -4,28 +4,31 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from koordlet.collectors.be_resource import BEResourceCollector
 from koordlet.collectors.container_cpi import ContainerCpiCollector, CpiOptions
-from koordlet.collectors.engine.base import Collector
-from koordlet.collectors.engine.lazy import LazyCollector
-from koordlet.collectors.host_application import HostApplicationCollector
-from koordlet.collectors.net_protocols import NetProtocolsCollector
-from koordlet.collectors.node_exporter import ConstantLabel, NodeExporter
-from koordlet.collectors.node_info import NodeInfoCollector
-from koordlet.collectors.node_network import NodeNetworkCollector
-from koordlet.collectors.node_numa import NodeNumaCollector
-from koordlet.collectors.node_resource import NodeResourceCollector
-from koordlet.collectors.node_storage import NodeStorageCollector
-from koordlet.collectors.page_cache import PageCacheCollector
+from koordlet.collectors.engine.collector import Collector, LazyCollector
+from koordlet.collectors.network_compat import ConstantLabel, NodeExporter
+from koordlet.collectors.node_info import NodeInfoCollector, NodeStorageCollector
+from koordlet.collectors.node_network import NetProtocolsCollector, NodeNetworkCollector
+from koordlet.collectors.node_usage import (
+    NodeNumaCollector,
+    NodeResourceCollector,
+    PageCacheCollector,
+    SystemResourceCollector,
+)
 from koordlet.collectors.pod_network import PodNetworkCollector
-from koordlet.collectors.pod_numa import PodNumaCollector
-from koordlet.collectors.pod_resource import PodResourceCollector
-from koordlet.collectors.pod_throttled import PodThrottledCollector
-from koordlet.collectors.podgroups import PodGroups
+from koordlet.collectors.pod_usage import (
+    PodGroups,
+    PodNumaCollector,
+    PodResourceCollector,
+    PodThrottledCollector,
+)
 from koordlet.collectors.pressure import NodePressureCollector, PodPressureCollector
-from koordlet.collectors.qos_resource import QosResourceCollector
-from koordlet.collectors.system_resource import SystemResourceCollector
-from koordlet.host.net.network import LinkSpeeds, NodeNetwork
+from koordlet.collectors.qos_usage import (
+    BEResourceCollector,
+    HostApplicationCollector,
+    QosResourceCollector,
+)
+from koordlet.host.net.interfaces import LinkSpeeds, NodeNetwork
 from koordlet.host.paths import HostPaths
 from koordlet.metriccache.kinds import Cadence
 

@@ -5,14 +5,12 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import Metric
 
-from koordlet.collectors.engine.base import Tick
-from koordlet.collectors.engine.exposition import LabelledValue, gauge
+from koordlet.collectors.engine.collector import LabelledValue, Tick, gauge
 from koordlet.host.paths import HostPaths
-from koordlet.metriccache.kinds import RESCTRL_LLC, RESCTRL_MB, Cadence
-from koordlet.metriccache.sample import Sample
+from koordlet.metriccache.kinds import RESCTRL_LLC, RESCTRL_MB, Cadence, Sample
 
 if TYPE_CHECKING:
-    from koordlet.host.resctrl.monitoring import CacheUsage
+    from koordlet.host.resctrl.groups import CacheUsage
 
 GROUPS = ("LSR", "LS", "BE")
 _LABELS = ("node", "cache_id", "qos")
@@ -57,7 +55,7 @@ class ResctrlCollector:
         )
 
     def _read(self) -> "list[CacheUsage]":
-        from koordlet.host.resctrl.monitoring import read_usage  # not imported while it is off
+        from koordlet.host.resctrl.groups import read_usage  # not imported while it is off
 
         return read_usage(self._paths, GROUPS)
 

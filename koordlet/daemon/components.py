@@ -2,33 +2,63 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from koord.component.components import ComponentSet, Part
-from koord.component.gated import Gated, Late
+from koord.component.eventloops import LoopLag
+from koord.component.http.certificate import ServingCertificate
 from koord.component.http.exposition import Exposition
-from koord.component.http.looplag import LoopLag
-from koord.component.tasks import Run
+from koord.component.supervisor import Component, ComponentSet, GatedComponent, LazyComponent, Run
 from koord.util.clock import Clock
 from koord.util.health import Health
-from koord.util.owneddir import OwnedDirectory
-from koordlet.daemon.act.acting import Acting, build_acting, build_other_agent
-from koordlet.daemon.agents.otheragent import OtherAgent
-from koordlet.daemon.measure.measuring import Measuring, build_measuring
-from koordlet.daemon.measure.statesources import StateSources, build_sources
-from koordlet.daemon.report.predicting import build_prediction
-from koordlet.daemon.report.reporting import build_reporter
-from koordlet.daemon.serve.serving import Serving, build_serving
-from koordlet.daemon.settings.settings import Settings
+from koord.util.ownedfiles import OwnedDirectory
+from koordlet.daemon.measuring import Measuring, StateSources, build_measuring, build_sources
+from koordlet.daemon.other_agents import OtherAgent
+from koordlet.daemon.qos import QosParts, build_other_agent, build_qos
+from koordlet.daemon.reporting import build_prediction, build_reporter
+from koordlet.daemon.settings import LiveConfig, Settings, follow_config
 from koordlet.host.files import parse_file
 from koordlet.host.host import Host
-from koordlet.host.proc.procfiles import parse_boot_id
+from koordlet.host.procfiles import parse_boot_id
 from koordlet.metriccache.cache import MetricCache
 from koordlet.reporter.loop import NodeMetricReporter
 from koordlet.statesinformer.informer import StatesInformer
 
 if TYPE_CHECKING:
-    from koordlet.daemon.cluster.cluster import Cluster
+    from koordlet.daemon.cluster import Cluster
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Serving:
+    """The exposition, the followed config file and the certificate of the daemon."""
+
+    exposition: Exposition
+    live_config: LiveConfig | None  # None: no --config
+    certificate: ServingCertificate | None  # None: plain HTTP
+
+    def add_to(self, components: ComponentSet) -> None:
+        """Have both run, and register their health."""
+        components.add("config", self.live_config)
+        components.add("certificate", self.certificate)
+
+
+def build_serving(settings: Settings, exposition: Exposition) -> Serving:
+    """Make the parts.
+
+    Raises:
+        KoordError: the certificate cannot be used.
+    """
+    return Serving(
+        exposition=exposition,
+        live_config=follow_config(settings, settings.config) if settings.config else None,
+        certificate=_certificate(settings),
+    )
+
+
+def _certificate(settings: Settings) -> ServingCertificate | None:
+    certificate = settings.options.tls_cert_file.value
+    key = settings.options.tls_private_key_file.value
+    return ServingCertificate(Path(certificate), Path(key)) if certificate else None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,7 +73,7 @@ class DaemonComponents:
     sources: StateSources
     measuring: Measuring
     reporter: NodeMetricReporter | None  # None: --enable-node-metric-report=false
-    acting: Acting
+    qos: QosParts
     serving: Serving
     cluster: "Cluster | None"  # None: standalone
     runs: Mapping[str, Run]  # what runs supervised, from before the plugins until after
@@ -53,8 +83,8 @@ class DaemonComponents:
         if self.cluster is not None:
             await self.cluster.close()
         self.measuring.cache.close()
-        self.acting.audit.log.close()
-        self.acting.actions.lock.close()
+        self.qos.audit.log.close()
+        self.qos.executors.lock.close()
 
 
 def build(
@@ -78,7 +108,7 @@ def build(
         settings, states, measuring.cache, clock, run_dir, exposition, cluster, prediction.predict
     )
     sources = build_sources(settings, states, host, clock, cluster)
-    acting = build_acting(
+    qos = build_qos(
         settings,
         states,
         host,
@@ -100,7 +130,7 @@ def build(
     components.add("pod resources", _pod_resources(settings, states, measuring.cache, clock))
     sources.add_to(components)
     components.runs["loop lag"] = LoopLag(exposition.internal, exposition.rules.prefix).run
-    acting.add_to(components)
+    qos.add_to(components)
     components.add("prediction", prediction)
     components.add("reporter", reporter)
     serving.add_to(components)
@@ -117,33 +147,35 @@ def build(
         sources=sources,
         measuring=measuring,
         reporter=reporter,
-        acting=acting,
+        qos=qos,
         serving=serving,
         cluster=cluster,
         runs=components.runs,
     )
 
 
-def _gpus(settings: Settings, cache: MetricCache, clock: Clock, exposition: Exposition) -> Gated:
-    def make() -> Part:
-        from koordlet.daemon.measure.gpus import build_gpus
+def _gpus(
+    settings: Settings, cache: MetricCache, clock: Clock, exposition: Exposition
+) -> GatedComponent:
+    def make() -> Component:
+        from koordlet.daemon.devices import build_gpus
 
         return build_gpus(settings, cache, clock, exposition.internal)
 
-    late = Late(make)
-    return Gated(settings.gates, "Accelerators", clock, late.run, late.health)
+    late = LazyComponent(make)
+    return GatedComponent(settings.gates, "Accelerators", clock, late.run, late.health)
 
 
 def _pod_resources(
     settings: Settings, states: StatesInformer, cache: MetricCache, clock: Clock
-) -> Gated:
-    def make() -> Part:
-        from koordlet.daemon.serve.podresources import build_pod_resources
+) -> GatedComponent:
+    def make() -> Component:
+        from koordlet.daemon.devices import build_pod_resources
 
         return build_pod_resources(settings, states, cache, clock)
 
-    late = Late(make)
-    return Gated(settings.gates, "PodResourcesProxy", clock, late.run, late.health)
+    late = LazyComponent(make)
+    return GatedComponent(settings.gates, "PodResourcesProxy", clock, late.run, late.health)
 
 
 def _cluster(
@@ -157,6 +189,6 @@ def _cluster(
     if settings.mode.standalone:
         return None
     # Costs memory that standalone does not need.
-    from koordlet.daemon.cluster.cluster import connect
+    from koordlet.daemon.cluster import connect
 
     return connect(settings, states, cache, clock, exposition.internal, other_agent)

@@ -4,22 +4,21 @@ import asyncio
 
 import koordlet
 from koord.component.http.exposition import Exposition
-from koord.component.sdnotify import Notifier
-from koord.component.signals import end_process_after, take_signals
-from koord.component.tasks import supervise
+from koord.component.process import SystemdNotifier, handle_signals, kill_process_after
+from koord.component.supervisor import supervise
 from koord.util.clock import Clock
 from koord.util.logs import get_logger
-from koord.util.owneddir import OwnedDirectory
+from koord.util.ownedfiles import OwnedDirectory
 from koord.util.stop import Stop
-from koordlet.collectors.container_cpi import MOST_DESCRIPTORS as CPI_DESCRIPTORS
-from koordlet.daemon.act.actions import ACTION_DESCRIPTORS
+from koordlet.collectors.container_cpi import MAX_DESCRIPTORS as CPI_DESCRIPTORS
 from koordlet.daemon.components import DaemonComponents, build
-from koordlet.daemon.rundir import RunDir
-from koordlet.daemon.serve.servers import DaemonServers
-from koordlet.daemon.settings.settings import Settings
+from koordlet.daemon.environment import RunDir
+from koordlet.daemon.executors import EXECUTOR_DESCRIPTORS
+from koordlet.daemon.servers import DaemonServers
+from koordlet.daemon.settings import Settings
 from koordlet.doctor.privileges import missing_privileges
 from koordlet.executor.restorer import OnExit
-from koordlet.host.descriptors import raise_nofile
+from koordlet.host.files import raise_nofile
 
 OTHER_DESCRIPTORS = 512  # sockets, rings and logs, beside held kernel files
 STOP_LIMIT = 10.0  # seconds for an orderly stop, then the process ends as it is
@@ -49,7 +48,7 @@ class Daemon:
     def __init__(self, components: DaemonComponents, run_dir: OwnedDirectory) -> None:
         self._components = components
         self._run_dir = run_dir
-        self._notifier = Notifier()
+        self._notifier = SystemdNotifier()
         self._servers = DaemonServers(components, run_dir)
 
     async def run(self, stop: Stop | None) -> None:
@@ -59,8 +58,8 @@ class Daemon:
         if stop is None:
             stop = Stop(components.clock)
             live_config = components.serving.live_config
-            take_signals(stop, live_config.ask if live_config else None)
-        held = components.settings.options.descriptor_budget.value + ACTION_DESCRIPTORS
+            handle_signals(stop, live_config.ask if live_config else None)
+        held = components.settings.options.descriptor_budget.value + EXECUTOR_DESCRIPTORS
         raise_nofile(held + CPI_DESCRIPTORS + OTHER_DESCRIPTORS)
         try:
             await self._servers.start()
@@ -70,14 +69,14 @@ class Daemon:
                 self._start_components(group, background)
                 plugins_end = Stop(components.clock)
                 group.create_task(self._end_plugins(stop, plugins_end), name="end of plugins")
-                await components.acting.plugins.run(plugins_end)
+                await components.qos.plugins.run(plugins_end)
                 await stop.wait()
                 self._notifier.send("STOPPING=1")
                 log.info("daemon.stopping")
                 if owns_process:
-                    end_process_after(STOP_LIMIT)
+                    kill_process_after(STOP_LIMIT)
                 if not self._keeps():
-                    await components.acting.actions.restorer.end()
+                    await components.qos.executors.restorer.end()
                 background.set()
         finally:
             await self._servers.stop()
@@ -85,15 +84,15 @@ class Daemon:
 
     async def _begin_acting(self, stop: Stop) -> None:
         """Settle the values that an earlier process left in the kernel, and whether ours stay."""
-        actions, plugins = self._components.acting.actions, self._components.acting.plugins
-        await actions.restorer.begin(plugins.enabled() if self._keeps() else ())
-        actions.claims.leave_when(lambda: stop.is_set() and self._keeps())
+        executors, plugins = self._components.qos.executors, self._components.qos.plugins
+        await executors.restorer.begin(plugins.enabled() if self._keeps() else ())
+        executors.claims.freeze_when(lambda: stop.is_set() and self._keeps())
 
     async def _end_plugins(self, stop: Stop, plugins_end: Stop) -> None:
         """Have the plugins end at the stop, and with them their claims."""
         await stop.wait()
-        if self._components.acting.hooks is not None and not self._keeps():
-            await self._components.acting.hooks.settle()
+        if self._components.qos.hooks is not None and not self._keeps():
+            await self._components.qos.hooks.settle()
         plugins_end.set()
 
     def _start_components(self, group: asyncio.TaskGroup, background: Stop) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from koordlet.host.errors import KernelFileError
 from koordlet.host.files import parse_file
-from koordlet.host.proc.procfiles import shown
+from koordlet.host.procfiles import shown
 
 _FIELD = b"CapEff:"
 

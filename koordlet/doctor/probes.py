@@ -1,31 +1,81 @@
-"""Questions to the host that no row of the resource table answers, for `koordletctl doctor`."""
+"""Findings of `koordletctl doctor` that no row of the resource table answers."""
 
 import importlib.util
 import os
 import resource as limits
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from koord.util.errors import UnsafeFile
-from koord.util.owneddir import OwnedDirectory
-from koordlet.doctor.finding import Finding
-from koordlet.doctor.modules import probe_modules
+from koord.util.ownedfiles import OwnedDirectory
 from koordlet.doctor.privileges import CAPABILITIES, missing_capabilities
 from koordlet.features import INJECTORS
-from koordlet.host.descriptors import DEFAULT_BUDGET
+from koordlet.host.cpu_scheduler import CORE_SCHED_NEEDS as COOKIES
+from koordlet.host.cpu_scheduler import GET, prctl
 from koordlet.host.errors import KernelFileError
-from koordlet.host.files import names_in
-from koordlet.host.idlefiles import BITMAP, COUNTS, NEEDS
-from koordlet.host.net.network import NodeNetwork
-from koordlet.host.ownedsocket import check_socket
-from koordlet.host.paths import HostPaths
-from koordlet.host.proc.cookies import GET, prctl
-from koordlet.host.proc.cookies import NEEDS as COOKIES
-from koordlet.host.proc.namespaces import INIT, OWN, sees_host_pids
-from koordlet.host.topology.cpuinfo import CpuInfo, read_cpuinfo
-from koordlet.host.topology.cputopology import read_topology
-from koordlet.host.topology.numa import numa_node_ids, read_huge_pages
-from koordlet.host.topology.storage import read_local_storage
+from koordlet.host.files import DEFAULT_BUDGET, names_in
+from koordlet.host.idle_pages import IDLE_BITMAP, IDLE_PAGE_TRACKING_NEEDS, PAGE_FILES
+from koordlet.host.net.interfaces import NodeNetwork
+from koordlet.host.paths import HostPaths, check_socket
+from koordlet.host.processes import INIT_PROCESS, OWN_PROCESS, sees_host_pids
+from koordlet.host.storage import read_local_storage
+from koordlet.host.topology import (
+    CpuInfo,
+    numa_node_ids,
+    read_cpuinfo,
+    read_huge_pages,
+    read_topology,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One fact about this host. needed_by names gates; empty: every run measures with it.
+
+    supported is None where it could not be found out.
+    """
+
+    area: str
+    name: str
+    supported: bool | None
+    needed_by: tuple[str, ...] = ()
+    detail: str = ""
+    fix: str = ""  # what would provide it: kernel option, mount or capability; "" when supported
+
+
+MODULES = {  # by what is lost without them
+    "sch_htb": ("rates of traffic classes", "CONFIG_NET_SCH_HTB"),
+    "cls_u32": ("traffic classes by a pod's address", "CONFIG_NET_CLS_U32"),
+}
+_LISTS = ("modules.dep", "modules.builtin")
+_MAX_BYTES = 8 << 20  # of a list; Debian's has 0.6 MiB
+_LIBRARY = Path("/lib/modules")
+
+
+def probe_modules(sys: Path, library: Path = _LIBRARY) -> Iterator[Finding]:
+    """Yield a finding for each module. A pod sees those that are loaded only, of others nothing."""
+    directory = library / os.uname().release
+    text = b"\n".join(filter(None, (_read_module_list(directory / name) for name in _LISTS)))
+    for name, (adds, option) in MODULES.items():
+        if (sys / "module" / name).is_dir():
+            supported, detail = True, f"{adds}; loaded"
+        elif not text:
+            supported, detail = None, f"{adds}; not loaded, and {directory} is not to be seen"
+        else:
+            supported = f"/{name}.ko".encode() in text
+            detail = f"{adds}; {'loaded with its first use' if supported else 'not there'}"
+        fix = "" if supported else f"a kernel with {option}, and `modprobe {name}`"
+        yield Finding("network", f"module {name}", supported, ("TCNetworkQoS",), detail, fix)
+
+
+def _read_module_list(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(_MAX_BYTES)
+    except OSError:
+        return b""
+
 
 _ALLOCATION = frozenset({"cat_l3", "mba"})
 _MONITORING = frozenset({"cqm_mbm_total", "cqm_mbm_local", "cqm_occup_llc"})
@@ -126,14 +176,21 @@ def _hardware_counters(sys: Path) -> Finding:
 
 
 def _idle_pages(paths: HostPaths) -> Finding:
-    bitmap = paths.sys / BITMAP
-    files = (bitmap, *(paths.proc / name for name in COUNTS))
+    bitmap = paths.sys / IDLE_BITMAP
+    files = (bitmap, *(paths.proc / name for name in PAGE_FILES))
     lacking = [path for path in files if not path.exists()]
     if not lacking and not os.access(bitmap, os.W_OK):
         lacking = [bitmap]
     usable = not lacking
     detail = "for kernels without kidled" if usable else f"{lacking[0]} is missing or read only"
-    return _finding("node", "idle page tracking", detail, NEEDS, "ColdPageCollector", ok=usable)
+    return _finding(
+        "node",
+        "idle page tracking",
+        detail,
+        IDLE_PAGE_TRACKING_NEEDS,
+        "ColdPageCollector",
+        ok=usable,
+    )
 
 
 def _core_scheduling() -> Finding:
@@ -175,7 +232,7 @@ def _gpus(sys: Path) -> Finding:
 
 
 def _rdma(sys: Path) -> Finding:
-    from koordlet.host.devices.rdma import read_rdma_interfaces  # the daemon imports this module
+    from koordlet.host.devices import read_rdma_interfaces  # the daemon imports this module
 
     try:
         found = [interface.name for interface in read_rdma_interfaces(sys)]
@@ -220,7 +277,9 @@ def _network(proc: Path) -> Finding:
         )
     finally:
         network.close()
-    source = {INIT: "counters from net/dev of pid 1", OWN: "rtnetlink"}[network.process or INIT]
+    source = {INIT_PROCESS: "counters from net/dev of pid 1", OWN_PROCESS: "rtnetlink"}[
+        network.process or INIT_PROCESS
+    ]
     detail = f"{count} from {source}" if not network.problem else network.problem
     return _finding("network", "interfaces", detail, "", "NodeNetworkCollector", ok=True)
 

@@ -12,27 +12,38 @@ from collections.abc import (
 from contextvars import Context
 
 from koord.util.clock import Clock
-from koord.util.firstof import first_of
 from koord.util.logs import get_logger
-from koord.util.slices import in_slices
-from koord.util.stop import Stop
-from koordlet.executor.claims.claim import Claim, ClaimOutcome, ClaimScope, ClaimState, Key, Part
-from koordlet.executor.claims.combine import Parts, combine, original
-from koordlet.executor.claims.desired import (
+from koord.util.stop import Stop, first_completed
+from koord.util.timebudget import in_slices
+from koordlet.executor.claims.claim import (
     RELEASE,
-    Applies,
     ApplyResult,
     Change,
+    ChangeListener,
+    Claim,
+    ClaimOutcome,
+    ClaimScope,
+    ClaimState,
     DesiredValue,
-    Listener,
+    Key,
+    Part,
+    ValueApplier,
 )
-from koordlet.executor.claims.inforce import ClaimedValue, Seen, ValueInForce, as_json, is_about
-from koordlet.executor.claims.table import ClaimTable
+from koordlet.executor.claims.in_force import (
+    ClaimedValue,
+    ObservedValue,
+    ValueInForce,
+    claimed_value_json,
+    concerns,
+)
+from koordlet.executor.claims.table import ClaimTable, Parts, combine, combined_original
 from koordlet.executor.claims.target import Level
-from koordlet.executor.kernel.worker import Worker
+from koordlet.executor.kernel.view import Worker
 
-SWEEP = 10.0  # seconds between looks at all values, after which what did not hold is tried again
-PATIENCE = 10.0  # seconds that a plugin waits for the kernel
+SWEEP_INTERVAL = (
+    10.0  # seconds between looks at all values, after which what did not hold is tried again
+)
+SETTLE_TIMEOUT = 10.0  # seconds that a plugin waits for the kernel
 _SETTLED = (ClaimState.IN_FORCE, ClaimState.WOULD, ClaimState.UNSUPPORTED)
 
 log = get_logger("koordlet.executor")
@@ -43,12 +54,12 @@ class ClaimManager:
 
     def __init__(
         self,
-        writer: Applies,
+        writer: ValueApplier,
         worker: Worker,
         clock: Clock,
         *,
         dry_run: Callable[[str], Awaitable[bool]],
-        listeners: Sequence[Listener] = (),
+        listeners: Sequence[ChangeListener] = (),
     ) -> None:
         """dry_run returns whether a plugin is in dry-run; it may have to find out first."""
         self._table = ClaimTable()
@@ -62,7 +73,7 @@ class ClaimManager:
         self._is_dry_run: dict[str, bool] = {}  # what dry_run last returned
         self._busy = asyncio.Lock()
         self._tasks: set[asyncio.Task[set[Key]]] = set()
-        self._leaves: Callable[[], bool] = lambda: False
+        self._frozen: Callable[[], bool] = lambda: False
 
     def declare(self, owner: str, may: tuple[ClaimScope, ...]) -> None:
         """Let a plugin claim what it declares; raises OptionError as ClaimTable.declare does."""
@@ -75,9 +86,9 @@ class ClaimManager:
     async def claim(self, owner: str, claim: Claim, scope: str = "") -> ClaimOutcome:
         """As Claims.claim."""
         self._table.check(owner, claim)
-        await self._learn_dry_run(owner)
+        await self._refresh_dry_run(owner)
         news = self._table.put(owner, scope, claim)
-        changed = await self._settle({claim.key} if news else self._due({claim.key}))
+        changed = await self._reconcile({claim.key} if news else self._due({claim.key}))
         return self._outcome(owner, claim.key, changed)
 
     async def claim_all(
@@ -88,52 +99,52 @@ class ClaimManager:
         async for claim in in_slices(claims):
             if not self._table.has(owner, scope, claim):
                 self._table.check(owner, claim)
-        await self._learn_dry_run(owner)
+        await self._refresh_dry_run(owner)
         news = self._table.replace(owner, scope, claims)
-        changed = await self._settle(news | self._due({claim.key for claim in claims}))
+        changed = await self._reconcile(news | self._due({claim.key for claim in claims}))
         return [self._outcome(owner, claim.key, changed) for claim in claims]
 
     async def withdraw(self, owner: str, key: Key, part: Part) -> None:
         """As Claims.withdraw."""
         if self._table.drop(owner, key, part):
-            await self._settle({key})
+            await self._reconcile({key})
 
     async def withdraw_all(self, owner: str, scope: str | None = None) -> None:
         """As Claims.withdraw_all."""
-        await self._settle(self._table.drop_all(owner, scope))
+        await self._reconcile(self._table.drop_all(owner, scope))
 
     async def refresh(self) -> None:
         """Ask again which plugins are in dry-run, and settle their claims accordingly."""
         for owner in {o for key in self._table.claimed() for o in self._table.owners(key).values()}:
-            await self._learn_dry_run(owner)
+            await self._refresh_dry_run(owner)
 
     def is_in_dry_run(self, owner: str) -> Awaitable[bool]:
         """Return whether a plugin is in dry-run."""
         return self._dry_run(owner)
 
-    def leave_when(self, leaves: Callable[[], bool]) -> None:
+    def freeze_when(self, is_frozen: Callable[[], bool]) -> None:
         """From the moment this returns True, nothing changes: values in force stay so."""
-        self._leaves = leaves
+        self._frozen = is_frozen
 
     async def run(self, stop: Stop) -> None:
         """Look whether what is in force still is, and try again what did not hold, until stop."""
-        async for _ in stop.every(SWEEP):
+        async for _ in stop.every(SWEEP_INTERVAL):
             await self.refresh()
-            strays = await self._worker.do(self._writer.sweep)
-            await self._settle(self._due(self._unsettled) | self._table.only_claimed(strays))
+            drifted = await self._worker.do(self._writer.sweep)
+            await self._reconcile(self._due(self._unsettled) | self._table.only_claimed(drifted))
 
     def snapshot(self, level: Level | None = None) -> list[ClaimedValue]:
         """The claimed values of a level, None: of all, for any thread."""
         return [
-            ClaimedValue(key, value, self._claims_on(key))
+            ClaimedValue(key, value, self._claims_of(key))
             for key, value in self._values.items()
             if level in (None, key.target.level)
         ]
 
-    async def slow_snapshot(self) -> list[ClaimedValue]:
+    async def snapshot_in_slices(self) -> list[ClaimedValue]:
         """As snapshot, but others get the event loop in between: there may be thousands."""
         return [
-            ClaimedValue(key, value, self._claims_on(key))
+            ClaimedValue(key, value, self._claims_of(key))
             async for key, value in in_slices(list(self._values.items()))
         ]
 
@@ -143,13 +154,16 @@ class ClaimManager:
         Nothing is read: a value is the one that was brought about, in dry-run that would have been.
         """
         wall = self._clock.wall()
-        about = [claimed for claimed in self.snapshot() if is_about(claimed.key, place)]
-        return [as_json(each, Seen(each.value.applied.value, wall)) for each in about]
+        about = [claimed for claimed in self.snapshot() if concerns(claimed.key, place)]
+        return [
+            claimed_value_json(each, ObservedValue(each.value.applied.value, wall))
+            for each in about
+        ]
 
-    def last_seen(self, value: ValueInForce) -> Seen:
+    def last_seen(self, value: ValueInForce) -> ObservedValue:
         """Return a value as it was when it was last tried; in dry-run nothing was read then."""
         at = self._clock.wall() - (self._clock.monotonic() - value.tried)
-        return Seen(None if value.dry_run else value.applied.value, at)
+        return ObservedValue(None if value.dry_run else value.applied.value, at)
 
     def count(self) -> dict[str, dict[str, int]]:
         """Claimed values by plugin and state, whether they are in force or not. On any thread."""
@@ -168,49 +182,51 @@ class ClaimManager:
             for key, value in self._values.items()
         )
 
-    async def _learn_dry_run(self, owner: str) -> None:
+    async def _refresh_dry_run(self, owner: str) -> None:
         is_dry_run = await self._dry_run(owner)
         if self._is_dry_run.get(owner) is not is_dry_run:
             self._is_dry_run[owner] = is_dry_run
             keys = {k for k in self._table.claimed() if owner in self._table.owners(k).values()}
-            await self._settle(keys)
+            await self._reconcile(keys)
             if is_dry_run:
-                await self._settle(keys & self._unsettled)  # what was restored is in dry-run now
+                await self._reconcile(keys & self._unsettled)  # what was restored is in dry-run now
 
-    async def _settle(self, keys: set[Key]) -> set[Key]:
+    async def _reconcile(self, keys: set[Key]) -> set[Key]:
         """Have the kernel follow the claims on these values; return those that changed.
 
         Returns after PATIENCE seconds when a kernel file hangs; it goes on all the same.
         """
-        if not keys or self._leaves():
+        if not keys or self._frozen():
             return set()
         # In a context of its own, so that the plugin is not charged for it, and to its end even if
         # the plugin is cancelled.
-        task = asyncio.create_task(self._bring_into_force(keys), name="claims", context=Context())
+        task = asyncio.create_task(self._apply(keys), name="claims", context=Context())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        await first_of(task, self._clock.sleep(PATIENCE))
+        await first_completed(task, self._clock.sleep(SETTLE_TIMEOUT))
         if not task.done():
-            log.warning("claims.slow", values=len(keys), after_s=PATIENCE)
+            log.warning("claims.timed_out", values=len(keys), after_s=SETTLE_TIMEOUT)
             return set()
         return task.result()
 
-    async def _bring_into_force(self, keys: set[Key]) -> set[Key]:
+    async def _apply(self, keys: set[Key]) -> set[Key]:
         async with self._busy:  # what is desired is looked up inside, as it may have changed
             desired_values = [self._desired(key) async for key in in_slices(keys)]
-            real = [desired for desired, only_dry in desired_values if not only_dry]
+            real = [desired for desired, dry_run_only in desired_values if not dry_run_only]
             applied = iter(await self._worker.do(lambda: self._writer.apply(real)))
             changed = set()
-            async for desired, only_dry in in_slices(desired_values):
-                if self._conclude(
-                    desired, _would(desired) if only_dry else next(applied), only_dry
+            async for desired, dry_run_only in in_slices(desired_values):
+                if self._finish(
+                    desired,
+                    _dry_run_result(desired) if dry_run_only else next(applied),
+                    dry_run_only,
                 ):
                     changed.add(desired.key)
         return changed
 
     def _due(self, keys: Set[Key]) -> set[Key]:
         """Those that are claimed but not in force, and were not tried lately."""
-        since = self._clock.monotonic() - SWEEP
+        since = self._clock.monotonic() - SWEEP_INTERVAL
         return {
             key
             for key in keys & self._unsettled
@@ -224,18 +240,22 @@ class ClaimManager:
         real: Parts = {p: c for p, c in parts.items() if not self._is_dry_run.get(owners[p], False)}
         if real:
             names = tuple(dict.fromkeys(owners[part] for part in real))
-            return DesiredValue(key, combine(key.resource, real), original(real), names), False
+            return DesiredValue(
+                key, combine(key.resource, real), combined_original(real), names
+            ), False
         before = self._values.get(key)
         if parts and (before is None or before.dry_run):
             names = tuple(dict.fromkeys(owners.values()))
-            return DesiredValue(key, combine(key.resource, parts), original(parts), names), True
+            return DesiredValue(
+                key, combine(key.resource, parts), combined_original(parts), names
+            ), True
         return DesiredValue(key, RELEASE), before is not None and before.dry_run
 
-    def _conclude(self, desired: DesiredValue, applied: ApplyResult, only_dry: bool) -> bool:
+    def _finish(self, desired: DesiredValue, applied: ApplyResult, dry_run_only: bool) -> bool:
         """Keep and report an apply result; return whether the value is another one now."""
         key, before = desired.key, self._values.get(desired.key)
         changed = (
-            applied.wrote if not only_dry else before is None or before.desired != desired.value
+            applied.wrote if not dry_run_only else before is None or before.desired != desired.value
         )
         settled = applied.state in _SETTLED if self._table.parts(key) else True
         (self._unsettled.discard if settled else self._unsettled.add)(key)
@@ -246,9 +266,9 @@ class ClaimManager:
             since = now if changed or before is None else before.since
             tried = self._clock.monotonic()
             self._values[key] = ValueInForce(
-                desired.value, applied, desired.owners, since, tried, only_dry
+                desired.value, applied, desired.owners, since, tried, dry_run_only
             )
-        self._notify(desired, applied, before, changed=changed, only_dry=only_dry)
+        self._notify(desired, applied, before, changed=changed, dry_run_only=dry_run_only)
         return changed
 
     def _notify(
@@ -258,7 +278,7 @@ class ClaimManager:
         before: ValueInForce | None,
         *,
         changed: bool,
-        only_dry: bool,
+        dry_run_only: bool,
     ) -> None:
         state = applied.state
         if applied.news:
@@ -268,17 +288,17 @@ class ClaimManager:
         elif not changed:
             return
         elif desired.value is RELEASE:
-            what = "would_restore" if only_dry else "restored"
+            what = "would_restore" if dry_run_only else "restored"
         else:
-            what = "would_set" if only_dry else "set"
+            what = "would_set" if dry_run_only else "set"
         old = before.applied.value if before else applied.original
         owners = desired.owners or (before.owners if before else ())
-        reason, inputs = self._why(desired)
+        reason, inputs = self._reason(desired)
         change = Change(what, desired.key, owners, old, applied.value, reason, inputs)
         for listener in self._listeners:
             listener(change)
 
-    def _why(self, desired: DesiredValue) -> tuple[str, Mapping[str, float | str]]:
+    def _reason(self, desired: DesiredValue) -> tuple[str, Mapping[str, float | str]]:
         """The rule, and its numbers."""
         claims = self._table.parts(desired.key).values()
         if desired.value is RELEASE:
@@ -293,12 +313,12 @@ class ClaimManager:
         state = ClaimState.WOULD if self._is_dry_run.get(owner) else value.applied.state
         return ClaimOutcome(state, value.applied.message, key in changed)
 
-    def _claims_on(self, key: Key) -> tuple[tuple[str, Claim], ...]:
+    def _claims_of(self, key: Key) -> tuple[tuple[str, Claim], ...]:
         owners = self._table.owners(key)
         return tuple((owners[part], claim) for part, claim in self._table.parts(key).items())
 
 
-def _would(desired: DesiredValue) -> ApplyResult:
+def _dry_run_result(desired: DesiredValue) -> ApplyResult:
     if desired.value is RELEASE:
         return ApplyResult(ClaimState.GONE)
     return ApplyResult(ClaimState.WOULD, desired.value, desired.original)

@@ -10,18 +10,16 @@ from enum import StrEnum
 from typing import Any
 
 from koord.util.clock import Clock
-from koord.util.firstof import first_of
-from koord.util.health import OK, PartHealth, Status
+from koord.util.health import OK, HealthStatus, PartHealth
 from koord.util.logs import get_logger
-from koord.util.stop import Stop
-from koordlet.executor.claims.claim import ClaimState, Key
-from koordlet.executor.claims.desired import ApplyResult, Change, Listener
-from koordlet.executor.kernel.worker import Worker
+from koord.util.stop import Stop, first_completed
+from koordlet.executor.claims.claim import ApplyResult, Change, ChangeListener, ClaimState, Key
+from koordlet.executor.kernel.view import Worker
 from koordlet.executor.kernel.writer import Writer
 
-INTERVAL = 10.0  # seconds between attempts to restore what could not be
-ADOPTION = 120.0  # seconds that plugins have, after the start, to claim what they had
-PATIENCE = 8.0  # seconds that all of it may take at start and end
+RESTORE_INTERVAL = 10.0  # seconds between attempts to restore what could not be
+ADOPTION_WINDOW = 120.0  # seconds that plugins have, after the start, to claim what they had
+RESTORE_TIMEOUT = 8.0  # seconds that all of it may take at start and end
 
 log = get_logger("koordlet.executor")
 
@@ -37,7 +35,7 @@ class Restorer:
     """Belongs to the event loop; the worker is the writer's."""
 
     def __init__(
-        self, writer: Writer, worker: Worker, clock: Clock, listeners: Sequence[Listener] = ()
+        self, writer: Writer, worker: Worker, clock: Clock, listeners: Sequence[ChangeListener] = ()
     ) -> None:
         """listeners are called for each restored value."""
         self._writer = writer
@@ -52,12 +50,12 @@ class Restorer:
     async def begin(self, adopters: Collection[str] = ()) -> None:
         """Restore what an earlier process left, except what these plugins may claim again."""
         self._adopters = frozenset(adopters)
-        self._adopt_until = self._clock.monotonic() + ADOPTION
+        self._adopt_until = self._clock.monotonic() + ADOPTION_WINDOW
         await self._within_patience(self._restore("at the start", self._unclaimed))
 
     async def run(self, stop: Stop) -> None:
         """Go on trying until stop."""
-        while not await stop.sleep(INTERVAL):
+        while not await stop.sleep(RESTORE_INTERVAL):
             await self._restore("later", self._unclaimed)
 
     async def end(self) -> None:
@@ -85,14 +83,14 @@ class Restorer:
         if not reason:
             return OK
         facts: dict[str, object] = {"not_put_back": len(self._failed), "refused": len(refused)}
-        return PartHealth(Status.DEGRADED, reason, facts)
+        return PartHealth(HealthStatus.DEGRADED, reason, facts)
 
     async def _within_patience(self, work: Coroutine[Any, Any, None]) -> None:
         """A kernel file that hangs must not keep the daemon from starting or ending."""
         task = asyncio.create_task(work, name="restore values")
-        await first_of(task, self._clock.sleep(PATIENCE))
+        await first_completed(task, self._clock.sleep(RESTORE_TIMEOUT))
         if not task.done():
-            log.error("values.not_restored_in_time", after_s=PATIENCE)
+            log.error("values.restore_timed_out", after_s=RESTORE_TIMEOUT)
             task.cancel()
 
     async def _restore(self, when: str, which: Callable[[], list[Key]]) -> None:
@@ -117,7 +115,7 @@ class Restorer:
         if self._failed and at_once:
             key, why = next(iter(self._failed.items()))
             log.warning(
-                "values.not_restored", when=when, count=len(self._failed), one=str(key), why=why
+                "values.restore_failed", when=when, count=len(self._failed), one=str(key), why=why
             )
 
     def _work(

@@ -1,17 +1,267 @@
-"""A kernel file that a plugin declares as its own: a row beside those of the table."""
+"""Kernel files that plugins declare as their own: allowed files, forms of values, rows."""
 
 import json
-from typing import Any, TypeVar, overload
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar, overload
 
 from koord.util.errors import InvalidObject
-from koordlet.host import declarable
-from koordlet.host.resource import File, Resource, Root, Support
-from koordlet.host.valueforms import AnyForm, NumberOrMax, OneWord, WholeNumber, form_of
+from koordlet.host.cgroups import cgroupfiles as cg
+from koordlet.host.cgroups.hierarchies import V1_ONLY, V2_ONLY
+from koordlet.host.resource import (
+    INT64_MAX,
+    NUMBER,
+    File,
+    Resource,
+    Root,
+    Support,
+    Text,
+    in_range,
+    number_or_max,
+    parsed_text,
+)
+from koordlet.host.resources import BY_NAME
+
+INT64_MIN = -INT64_MAX - 1
+MAX_WORDS = 16
+_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,31}", re.ASCII)
+_ANY_NUMBER = in_range(INT64_MIN)
+_ANY_LIMIT = in_range(0)
+
+
+@dataclass(frozen=True, slots=True)
+class IntegerForm:
+    """A whole number from low to high, both within 64 bits; the kernel may hold others."""
+
+    kind: ClassVar[str] = "whole number"
+    low: int
+    high: int
+
+    def __post_init__(self) -> None:
+        _check_range(self.low, self.high, INT64_MIN)
+
+    def parse(self, data: bytes) -> int:
+        number = cg.parse_number(data)
+        if not _ANY_NUMBER(str(number)):
+            raise ValueError("wanted a number of 64 bits, found a longer one")
+        return number
+
+    def text(self) -> Text[int]:
+        return parsed_text(NUMBER.of, self.parse)
+
+    def may_write(self, text: str) -> bool:
+        return in_range(self.low, self.high)(text)
+
+    def may_show(self, text: str) -> bool:
+        return _ANY_NUMBER(text)
+
+    def facts(self) -> dict[str, object]:
+        return {"low": self.low, "high": self.high}
+
+
+@dataclass(frozen=True, slots=True)
+class IntegerOrMaxForm:
+    """A whole number from low (0 at least) to high, or no limit: -1, which the file calls "max"."""
+
+    kind: ClassVar[str] = "number or max"
+    low: int
+    high: int
+
+    def __post_init__(self) -> None:
+        _check_range(self.low, self.high, 0)
+
+    def parse(self, data: bytes) -> int:
+        if data == b"max\n":
+            return cg.NO_LIMIT
+        number = cg.parse_number(data)
+        if not _ANY_LIMIT(str(number)):
+            raise ValueError('wanted a number of 63 bits or "max", found another')
+        return number
+
+    def text(self) -> Text[int]:
+        return parsed_text(number_or_max, self.parse)
+
+    def may_write(self, text: str) -> bool:
+        return text == "max" or in_range(self.low, self.high)(text)
+
+    def may_show(self, text: str) -> bool:
+        return _ANY_LIMIT(text)  # which takes "max"
+
+    def facts(self) -> dict[str, object]:
+        return {"low": self.low, "high": self.high}
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceForm:
+    """One of these words: all that the file may show, as what is found there is restored."""
+
+    kind: ClassVar[str] = "one word"
+    words: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        words = self.words
+        fits = isinstance(words, tuple) and 2 <= len(words) <= MAX_WORDS
+        if not fits or not all(isinstance(w, str) and _WORD.fullmatch(w) for w in words):
+            raise _form_error(
+                f"a tuple of 2 to {MAX_WORDS} words of letters, digits and _.+-", words
+            )
+        if len(set(words)) < len(words):
+            raise _form_error("each word once", words)
+
+    def parse(self, data: bytes) -> str:
+        found = data.decode("ascii", "replace").removesuffix("\n")
+        if found not in self.words or not data.endswith(b"\n"):
+            raise ValueError(f"wanted one of {', '.join(self.words)}, found {found[:40]!r}")
+        return found
+
+    def text(self) -> Text[str]:
+        return parsed_text(self._of, self.parse)
+
+    def may_write(self, text: str) -> bool:
+        return text in self.words
+
+    def may_show(self, text: str) -> bool:
+        return text in self.words
+
+    def facts(self) -> dict[str, object]:
+        return {"words": list(self.words)}
+
+    def _of(self, value: str) -> str:
+        if value not in self.words:
+            raise ValueError(f"wanted one of {', '.join(self.words)}, found {value!r:.40}")
+        return value
+
+
+AnyForm = IntegerForm | IntegerOrMaxForm | ChoiceForm
+FORMS: tuple[type[AnyForm], ...] = (IntegerForm, IntegerOrMaxForm, ChoiceForm)
+
+
+def form_of(kind: object, facts: Mapping[str, Any]) -> AnyForm:
+    """Return the form that a definition describes.
+
+    Raises:
+        InvalidObject: there is no such form, or it does not fit the form's own rules.
+    """
+    match kind, dict(facts):
+        case IntegerForm.kind, {"low": low, "high": high, **more} if not more:
+            return IntegerForm(low, high)
+        case IntegerOrMaxForm.kind, {"low": low, "high": high, **more} if not more:
+            return IntegerOrMaxForm(low, high)
+        case ChoiceForm.kind, {"words": list(words), **more} if not more:
+            return ChoiceForm(tuple(words))
+    raise _form_error("a form of value that this koordlet knows", kind)
+
+
+def _check_range(low: object, high: object, least: int) -> None:
+    numbers = [each for each in (low, high) if type(each) is int]
+    if len(numbers) < 2 or not least <= numbers[0] <= numbers[1] <= INT64_MAX:
+        raise _form_error(f"low and high, whole numbers from {least} to {INT64_MAX}", (low, high))
+
+
+def _form_error(wanted: str, found: object) -> InvalidObject:
+    return InvalidObject("form of a kernel file", wanted=wanted, found=found)
+
+
+MAX_NAME_LENGTH = 128  # characters
+SYSCTL = "/proc/sys/"
+
+_NAME = re.compile(r"[A-Za-z0-9/][A-Za-z0-9_./-]*", re.ASCII)
+_BOTH = ("cpu", "cpuset", "hugetlb", "memory", "misc", "pids", "rdma")
+_CGROUP = re.compile(rf"({'|'.join((*_BOTH, *V1_ONLY, *V2_ONLY))})(\.[A-Za-z0-9_-]+)+", re.ASCII)
+_SYSCTL = re.compile(
+    SYSCTL + r"(vm/[a-z0-9_]+|kernel/(sched_[a-z0-9_]+|numa_balancing[a-z0-9_]*|timer_migration"
+    r"|threads-max|watchdog_thresh|perf_cpu_time_max_percent))",
+    re.ASCII,
+)
+_COUNTER = "it counts or triggers something, and holds no setting that could be restored"
+_ONE_WAY = "what it does cannot be undone by writing what was there before"
+_MEMBERS = "it moves, ends or delegates processes and cgroups; only the kubelet may"
+_PROGRAM = "the kernel runs what it names as root"
+_SECURITY = "it is a protection of the node"
+_DENIED = tuple(
+    (re.compile(pattern), why)
+    for pattern, why in (
+        (r"cgroup\..*|tasks|release_agent|notify_on_release", _MEMBERS),
+        (
+            r".*\.(stat|current|peak|events(\.local)?|failcnt|(max_)?usage(_.*)?|.*pressure"
+            r"|reset_stats|memory_pressure.*|pressure_level)",
+            _COUNTER,
+        ),
+        (
+            r"memory\.(force_empty|reclaim|oom_control|kmem\..*|use_hierarchy|move_charge_.*)",
+            _ONE_WAY,
+        ),
+        (
+            r"cpuset\.(.*exclusive.*|mem_hardwall|cpus\.partition|memory_migrate)",
+            "it takes CPUs or memory away from other cgroups",
+        ),
+        (
+            SYSCTL + r"kernel/(core_pattern|core_pipe_limit|modprobe|hotplug|poweroff_cmd"
+            r"|usermodehelper.*|.*_helper)",
+            _PROGRAM,
+        ),
+        (
+            SYSCTL + r"(kernel/(randomize_va_space|.*_restrict|perf_event_paranoid|sysrq|yama.*"
+            r"|.*_disabled|seccomp.*)|vm/(mmap_min_addr|mmap_rnd.*|legacy_va_layout"
+            r"|unprivileged_userfaultfd|memfd_noexec|hugetlb_shm_group))",
+            _SECURITY,
+        ),
+        (SYSCTL + r".*panic.*", "it can stop the node"),
+        (SYSCTL + r"vm/(drop_caches|compact_memory|stat_refresh)", _COUNTER),
+        (
+            SYSCTL + r"vm/(dirty_(background_)?(ratio|bytes)|overcommit_(ratio|kbytes))",
+            "setting it clears another one, which would not be restored",
+        ),
+        (
+            SYSCTL + r"net/.*",
+            "it is of the network namespace of the process that writes, a pod's where koordlet "
+            "runs in one",
+        ),
+    )
+)
+
+
+def _path(root: Root, name: str) -> str:
+    return name if root is Root.CGROUP else f"/{root.value}/{name}"
+
+
+_COVERED = {
+    _path(file.root, name): row.name
+    for row in BY_NAME.values()
+    for file in row.files.values()
+    for name in (file.name, *file.others)
+}
+
+
+def declaration_defect(name: object) -> str:
+    """Return why a plugin may not declare a file, as what was found; "" if it may."""
+    if not isinstance(name, str) or len(name) > MAX_NAME_LENGTH or not _NAME.fullmatch(name):
+        return repr(name)[:MAX_NAME_LENGTH]
+    for pattern, why in _DENIED:
+        if pattern.fullmatch(name):
+            return f"{name}: {why}"
+    if known := _COVERED.get(name):
+        return f"{name}, which is {known.upper()} of koordlet.plugin.resources; claim that"
+    if _CGROUP.fullmatch(name) or _SYSCTL.fullmatch(name):
+        return ""
+    return f"{name}, which is neither"
+
+
+def controllers_by_version(name: str) -> dict[int, str]:
+    """Return the controller of a file that may be declared, by cgroup version; "" for sysctls."""
+    if name.startswith(SYSCTL):
+        return {1: "", 2: ""}
+    controller = name.partition(".")[0]
+    if controller in V1_ONLY:
+        return {1: controller}
+    return {2: controller} if controller in V2_ONLY else {1: controller, 2: controller}
+
 
 T = TypeVar("T")
 
-LONGEST_UNIT = 80  # characters
-LONGEST_DEFINITION = 2048  # characters
+MAX_UNIT_LENGTH = 80  # characters
+MAX_DEFINITION_LENGTH = 2048  # characters
 
 
 class KernelFile(Resource[T]):
@@ -28,12 +278,12 @@ class KernelFile(Resource[T]):
         self: "KernelFile[int]",
         file: str,
         unit: str,
-        form: WholeNumber | NumberOrMax,
+        form: IntegerForm | IntegerOrMaxForm,
         needs: str = "",
     ) -> None: ...
     @overload
     def __init__(
-        self: "KernelFile[str]", file: str, unit: str, form: OneWord, needs: str = ""
+        self: "KernelFile[str]", file: str, unit: str, form: ChoiceForm, needs: str = ""
     ) -> None: ...
     @overload
     def __init__(
@@ -50,15 +300,15 @@ class KernelFile(Resource[T]):
             InvalidObject: the table covers the file, it is none that a plugin may set, or another
                 part is unusable.
         """
-        if found := declarable.defect_of(file):
+        if found := declaration_defect(file):
             wanted = "a setting of a cgroup controller, or a sysctl of vm/ or the scheduler"
             raise InvalidObject("kernel file", wanted=wanted, found=found)
         for text, what in ((unit, "unit"), (needs or "-", "needs")):
             fits = isinstance(text, str) and text.isprintable()
-            if not fits or not 1 <= len(text) <= LONGEST_UNIT:
-                wanted = f"a {what} of 1 to {LONGEST_UNIT} printable characters"
+            if not fits or not 1 <= len(text) <= MAX_UNIT_LENGTH:
+                wanted = f"a {what} of 1 to {MAX_UNIT_LENGTH} printable characters"
                 raise InvalidObject(f"kernel file {file}", wanted=wanted, found=text)
-        if type(form) not in (WholeNumber, NumberOrMax, OneWord):
+        if type(form) not in (IntegerForm, IntegerOrMaxForm, ChoiceForm):
             wanted = "a WholeNumber, NumberOrMax or OneWord as form"
             raise InvalidObject(f"kernel file {file}", wanted=wanted, found=form)
         super().__init__(file, unit, _files(file, form), needs)
@@ -87,7 +337,7 @@ class KernelFile(Resource[T]):
             InvalidObject: there is none, or a plugin could not have declared it.
         """
         try:
-            facts = json.loads(text) if len(text) <= LONGEST_DEFINITION else None
+            facts = json.loads(text) if len(text) <= MAX_DEFINITION_LENGTH else None
         except (ValueError, RecursionError):
             facts = None
         if not isinstance(facts, dict) or not {"unit", "form"} <= facts.keys():
@@ -103,7 +353,7 @@ def definition_of(resource: Resource[Any]) -> str:
 
 
 def _files(name: str, form: AnyForm) -> dict[int, File[Any]]:
-    is_sysctl = name.startswith(declarable.SYSCTL)
+    is_sysctl = name.startswith(SYSCTL)
     return {
         version: File(
             name.removeprefix("/proc/"),
@@ -115,5 +365,5 @@ def _files(name: str, form: AnyForm) -> dict[int, File[Any]]:
             validate=form.may_write,
             shows=form.may_show,
         )
-        for version, controller in declarable.versions_of(name).items()
+        for version, controller in controllers_by_version(name).items()
     }

@@ -1,7 +1,10 @@
-"""Reads objects of the kernel that are no files, by kind.
+"""Kernel objects that are not files, by kind: their readers and writers.
 
-A kind is a member of Root, and a module with the function `reader`. It is imported when the first
-value of that kind is read: what nobody uses costs nothing.
+Claims, plans, journal, dry-run, explain, conflicts and restore know values as texts only, so they
+work for all kinds. The module of a kind is imported when its first value is read or set.
+
+A journal may be hostile: a place is checked by its level's rule, an original by `File.may_restore`.
+What passes both is all that a writer is ever asked to set in a restore.
 """
 
 from collections.abc import Callable, Mapping
@@ -9,7 +12,7 @@ from importlib import import_module
 from typing import Protocol
 
 from koordlet.host.paths import HostPaths
-from koordlet.host.resource import Root
+from koordlet.host.resource import ObjectKey, Root
 
 
 class ObjectReader(Protocol):
@@ -32,18 +35,62 @@ class ObjectReader(Protocol):
 
 MakeReader = Callable[[HostPaths], ObjectReader]
 
-_MODULES: Mapping[Root, str] = {
-    Root.RESCTRL_GROUP: "koordlet.host.resctrl.groups",
-    Root.RESCTRL_TASKS: "koordlet.host.resctrl.tasks",
-    Root.COOKIE: "koordlet.host.proc.cookies",
-    Root.TRAFFIC: "koordlet.host.net.tc.node",
-    Root.INTERFACE: "koordlet.host.net.tc.ends",
-    Root.SOCKET_GROUP: "koordlet.host.net.tc.socketgroups",
-    Root.TERWAY: "koordlet.host.terwayfiles",
+_READERS: Mapping[Root, tuple[str, str]] = {
+    Root.RESCTRL_GROUP: ("koordlet.host.resctrl.groups", "ResctrlGroupReader"),
+    Root.RESCTRL_TASKS: ("koordlet.host.resctrl.tasks", "ResctrlTaskReader"),
+    Root.COOKIE: ("koordlet.host.cpu_scheduler", "CookieReader"),
+    Root.TRAFFIC: ("koordlet.host.net.tc.objects", "TrafficReader"),
+    Root.INTERFACE: ("koordlet.host.net.tc.objects", "VethPeerReader"),
+    Root.SOCKET_GROUP: ("koordlet.host.net.tc.objects", "SocketCgroupReader"),
+    Root.TERWAY: ("koordlet.host.terway_files", "TerwayFileReader"),
 }
 
 
 def make_reader(root: Root, paths: HostPaths) -> ObjectReader:
     """Return what reads the objects of a kind."""
-    make: MakeReader = import_module(_MODULES[root]).reader
+    module, name = _READERS[root]
+    make: MakeReader = getattr(import_module(module), name)
+    return make(paths)
+
+
+class ObjectWriter(Protocol):
+    """Sets the objects of one kind. For one thread, that of the writer."""
+
+    def identity(self, key: ObjectKey) -> int:
+        """Return what tells apart two things of one name that hold the value, one after the other.
+
+        The number of an inode or a network interface, say; 0 where the target tells them apart, or
+        nothing does. It must not change when the value becomes absent, or is made.
+
+        Raises:
+            OSError: ENOENT, ENODEV or ESRCH mean that the target has ended.
+        """
+
+    def write(self, key: ObjectKey, identity: int, content: str) -> None:
+        """Bring about a content: what the row's Text makes of the text; ABSENT: delete the object.
+
+        Either all of it is in force on return, or what was there before. It is read back after.
+
+        Raises:
+            OSError: the kernel refuses; ENOENT, ENODEV or ESRCH: the target has ended, or what is
+                there has another identity.
+            KernelFileError: the same, with words of its own.
+        """
+
+
+MakeWriter = Callable[[HostPaths], ObjectWriter]
+
+_WRITERS: Mapping[Root, tuple[str, str]] = {
+    Root.RESCTRL_GROUP: ("koordlet.host.resctrl.groups", "ResctrlGroupWriter"),
+    Root.RESCTRL_TASKS: ("koordlet.host.resctrl.tasks", "ResctrlTaskWriter"),
+    Root.COOKIE: ("koordlet.host.cpu_scheduler", "CookieWriter"),
+    Root.TRAFFIC: ("koordlet.host.net.tc.objects", "TrafficWriter"),
+    Root.TERWAY: ("koordlet.host.terway_files", "TerwayFileWriter"),
+}
+
+
+def make_writer(root: Root, paths: HostPaths) -> ObjectWriter:
+    """Return what sets the objects of a kind; its module is imported now, and not before."""
+    module, name = _WRITERS[root]
+    make: MakeWriter = getattr(import_module(module), name)
     return make(paths)

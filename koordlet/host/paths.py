@@ -1,10 +1,69 @@
-"""Mount points of the kernel's file systems, as seen by this process."""
+"""Mount points of the kernel's file systems, and checks of files below them.
 
+Checks: an open file is the kernel's own (type of its file system); only root can replace a mount
+source or a socket.
+"""
+
+import ctypes
+import os
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from koordlet.host.kernelfs import check_file_system, check_kernel_file
+from koord.util.errors import UnsafeFile
+from koordlet.host.errors import KernelFileError
+from koordlet.host.processes import is_trusted
 from koordlet.host.resource import Root
+
+# Source: linux/magic.h.
+_TYPES = {
+    Root.CGROUP: {0x27E0EB: "cgroup", 0x63677270: "cgroup2"},
+    Root.PROC: {0x9FA0: "proc"},
+    Root.SYS: {0x62656572: "sysfs", 0x64626720: "debugfs"},
+    Root.RESCTRL: {0x7655821: "resctrl"},
+}
+_BYTES = 256  # of a buffer that every layout of struct statfs fits in; the type comes first
+_WORD = ctypes.c_uint if os.uname().machine == "s390x" else ctypes.c_long
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def file_system_type(descriptor: int) -> int:
+    """Return the number of the type of the file system of an open file. Raises OSError."""
+    buffer = ctypes.create_string_buffer(_BYTES)
+    if _libc.fstatfs(descriptor, buffer):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return _WORD.from_buffer(buffer).value & 0xFFFFFFFF
+
+
+def check_kernel_file(descriptor: int, root: Root, path: str) -> None:
+    """See that an open file is a kernel file of the kind that belongs to a root.
+
+    Raises:
+        KernelFileError: it is not; path is for the message.
+        OSError: fstatfs failed.
+    """
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        raise _not_the_kernels(path, root, "something else than a file")
+    check_file_system(descriptor, root, path)
+
+
+def check_file_system(descriptor: int, root: Root, path: str) -> None:
+    """As check_kernel_file, for a file or directory."""
+    found = file_system_type(descriptor)
+    if found not in _TYPES.get(root, ()):  # of objects none is
+        raise _not_the_kernels(path, root, f"one on a file system of type {found:#x}")
+
+
+def _not_the_kernels(path: str, root: Root, found: str) -> KernelFileError:
+    return KernelFileError(
+        path,
+        wanted=f"a kernel file ({' or '.join(_TYPES.get(root, {}).values())})",
+        found=found,
+        hint="it is left as it is; check the root directory flags, and the origin of the journal",
+    )
+
 
 HOST_MODE = "hostMode"
 
@@ -89,3 +148,45 @@ _HOST = HostPaths(
     kubelet=_KUBELET,
     root=Path("/"),
 )
+
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
+
+def check_mount_source(root: Path, path: str) -> None:
+    """See that only root, or this process's user, can replace what is at an absolute path.
+
+    root: the node's root directory. A directory itself may be open to all.
+
+    Raises:
+        UnsafeFile: a part is a link, or another user can replace it; or a file can be written.
+        OSError: there is none.
+    """
+    parts = path.strip("/").split("/")
+    if {"", ".", ".."} & set(parts):
+        raise UnsafeFile(Path(path), "a path with empty parts or dots", "write it without")
+    at = root
+    for depth, part in enumerate(parts, start=1):
+        at /= part
+        found = os.lstat(at)
+        if not (stat.S_ISDIR(found.st_mode) or (stat.S_ISREG(found.st_mode) and depth > 1)):
+            raise UnsafeFile(at, "no plain file or directory", "remove it")
+        if not is_trusted(found.st_uid):
+            raise UnsafeFile(at, f"user {found.st_uid} as its owner", "remove it")
+        is_open = found.st_mode & _OTHERS_WRITE and not found.st_mode & stat.S_ISVTX
+        if is_open and (depth < len(parts) or stat.S_ISREG(found.st_mode)):
+            raise UnsafeFile(at, "that others may write it", "chmod go-w")
+
+
+def check_socket(path: Path) -> None:
+    """See that only root, or this process's user, can have made the socket.
+
+    Raises:
+        FileNotFoundError: there is none.
+        UnsafeFile: it is another user's, or no socket.
+        OSError: it cannot be looked at.
+    """
+    found = os.lstat(path)
+    if not stat.S_ISSOCK(found.st_mode):
+        raise UnsafeFile(path, "no socket", "remove it")
+    if not is_trusted(found.st_uid):
+        raise UnsafeFile(path, f"user {found.st_uid} as its owner", "remove it")

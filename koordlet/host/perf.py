@@ -28,14 +28,14 @@ _ONE = struct.Struct("QQQ")  # value, time enabled, time running
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class Event(NamedTuple):
+class PerfEvent(NamedTuple):
     """What is counted: perf_event_attr.type and config."""
 
     type: int
     config: int
 
 
-CYCLES, INSTRUCTIONS = Event(0, 0), Event(0, 1)  # PERF_TYPE_HARDWARE
+CYCLES, INSTRUCTIONS = PerfEvent(0, 0), PerfEvent(0, 1)  # PERF_TYPE_HARDWARE
 
 
 class GroupCounters:
@@ -45,7 +45,7 @@ class GroupCounters:
     """
 
     def __init__(
-        self, directory: Path, cpus: Sequence[int], events: Sequence[Event], *, grouped: bool
+        self, directory: Path, cpus: Sequence[int], events: Sequence[PerfEvent], *, grouped: bool
     ) -> None:
         """Begin to count on these CPUs; one that went offline meanwhile is left out.
 
@@ -103,7 +103,7 @@ class GroupCounters:
         except OSError as err:
             raise KernelFileError.from_os_error(self._path, err) from err
 
-    def _open_cpu(self, group: int, cpu: int, events: Sequence[Event]) -> None:
+    def _open_cpu(self, group: int, cpu: int, events: Sequence[PerfEvent]) -> None:
         opened: list[int] = []
         try:
             for event in events:
@@ -113,7 +113,7 @@ class GroupCounters:
             for descriptor in opened:
                 os.close(descriptor)
             if err.errno != errno.ENODEV:
-                raise _explained(self._path, err) from err
+                raise _perf_error(self._path, err) from err
         else:
             self._descriptors.append(tuple(opened))
 
@@ -135,7 +135,7 @@ def extrapolated(value: int, enabled: int, running: int) -> float:
     return value * (enabled / running) if enabled and running else float(value)
 
 
-def _open(event: Event, group: int, cpu: int, leader: int, *, grouped: bool) -> int:
+def _open(event: PerfEvent, group: int, cpu: int, leader: int, *, grouped: bool) -> int:
     """Return the descriptor of a counter. Raises OSError."""
     number = _CALL.get(os.uname().machine)
     if number is None:
@@ -158,7 +158,7 @@ def _open(event: Event, group: int, cpu: int, leader: int, *, grouped: bool) -> 
     return int(descriptor)
 
 
-def _explained(path: str, err: OSError) -> KernelFileError:
+def _perf_error(path: str, err: OSError) -> KernelFileError:
     found = err.strerror or repr(err)
     if err.errno in (errno.ENOENT, errno.EOPNOTSUPP, errno.ENOSYS):
         return Unsupported.here(path, found, NEEDS)

@@ -1,13 +1,170 @@
-"""A kernel value, whatever each cgroup version calls it: one table row each."""
+"""One kernel value as a table row: files by cgroup version, text, and validators."""
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
-from koordlet.host.kerneltext import Text
+from koord.api.machine import format_cpulist, parse_cpulist, parse_cpulist_file
+from koordlet.host.cgroups import cgroupfiles as cg
+from koordlet.host.cgroups.cgroupfiles import shares_to_weight
+
+INT64_MAX = 2**63 - 1
+INT32_MAX = 2**31 - 1
+MAX_HEX_CLASSID = 99_999_999
+Validator = Callable[[str], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class InRange:
+    """Accepts a decimal number from low to high; "max" is 2^63-1."""
+
+    low: int
+    high: int
+
+    def __call__(self, text: str) -> bool:
+        number = INT64_MAX if text == "max" else _int64(text)
+        return number is not None and self.low <= number <= self.high
+
+    def __str__(self) -> str:
+        return f"{self.low} or more" if self.high == INT64_MAX else f"{self.low} to {self.high}"
+
+
+def in_range(low: int, high: int = INT64_MAX) -> Validator:
+    """Accept a decimal number from low to high; "max" is 2^63-1."""
+    return InRange(low, high)
+
+
+def cpu_list(text: str) -> bool:
+    """Accept what the list parser accepts; the empty list too."""
+    try:
+        parse_cpulist(text)
+    except ValueError:
+        return False
+    return True
+
+
+def class_id(text: str) -> bool:
+    """Accept a network class: a decimal 31-bit number, or "0x" and up to eight decimal digits."""
+    high = MAX_HEX_CLASSID if text.startswith("0x") else INT32_MAX
+    number = _int64(text.removeprefix("0x"))
+    return number is not None and 0 <= number <= high
+
+
+def _int64(text: str) -> int | None:
+    digits = text[1:] if text[:1] in ("-", "+") else text
+    if not (digits.isascii() and digits.isdigit()) or len(digits) > len(str(INT64_MAX)):
+        return None
+    return int(text)
+
 
 T = TypeVar("T")
+
+ABSENT = "absent"  # text and value of an object that is not there; see Root
+
+_PAGE = os.sysconf("SC_PAGE_SIZE")  # bytes; the kernel keeps memory limits in pages
+
+
+@dataclass(frozen=True, slots=True)
+class Text(Generic[T]):
+    """The text form of one kind of value. All raise ValueError for what is not such a value."""
+
+    of: Callable[[T], str]  # the text of a value
+    shown: Callable[[bytes], str]  # the text of what a file says now
+    value: Callable[[str], T]  # the value of a text
+    content: Callable[[str, bytes], str] = lambda text, now: text  # what to write, given the file
+    by_line: bool = False  # each line of the content is a write of its own, about one device
+    made: str = ""  # the text for which the kernel makes up another one
+
+
+def _number(value: int) -> str:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise _value_error("a whole number", value)
+    return str(value)
+
+
+def _value_error(wanted: str, value: object) -> ValueError:
+    return ValueError(f"wanted {wanted}, found {value!r:.60}")
+
+
+def number_or_max(value: int) -> str:
+    """Return the text of a limit, "max" for -1. Raises ValueError: it is no whole number."""
+    return "max" if _number(value) == "-1" else str(value)
+
+
+def _bytes(value: int) -> str:
+    """Whole pages, which is what the kernel makes of other numbers."""
+    number = int(_number(value))
+    return str(number if number < 0 else number // _PAGE * _PAGE)
+
+
+def _bytes_or_max(value: int) -> str:
+    return "max" if _number(value) == "-1" else _bytes(value)
+
+
+def _cpus(value: frozenset[int]) -> str:
+    if not isinstance(value, set | frozenset) or not all(isinstance(cpu, int) for cpu in value):
+        raise _value_error("a set of CPU numbers", value)
+    return format_cpulist(value)
+
+
+def _line(text: str) -> bytes:
+    return f"{text}\n".encode()
+
+
+def parsed_text(of: Callable[[T], str], parse: Callable[[bytes], T]) -> Text[T]:
+    """A file that shows nothing but the value."""
+    return Text(of, lambda data: of(parse(data)), lambda text: parse(_line(text)))
+
+
+def _weight_shown(data: bytes) -> str:
+    """The weight as it is; 0 while the group is idle."""
+    return str(cg.parse_number(data))
+
+
+def _quota_shown(data: bytes) -> str:
+    return number_or_max(cg.parse_cpu_max_quota(data))
+
+
+def _with_period(text: str, now: bytes) -> str:
+    return f"{text} {cg.parse_cpu_max_period(now)}"
+
+
+NUMBER: Text[int] = parsed_text(_number, cg.parse_number)
+V1_MEMORY_LIMIT: Text[int] = parsed_text(_bytes, cg.parse_v1_memory_limit)
+BYTES_OR_MAX: Text[int] = parsed_text(_bytes_or_max, cg.parse_number_or_max)
+CPU_LIST: Text[frozenset[int]] = parsed_text(_cpus, parse_cpulist_file)
+CPU_WEIGHT: Text[int] = Text(
+    lambda shares: str(shares_to_weight(int(_number(shares)))),
+    _weight_shown,
+    lambda text: cg.parse_cpu_weight(_line(text)),
+)
+CPU_MAX_QUOTA: Text[int] = Text(
+    number_or_max, _quota_shown, lambda text: cg.parse_number_or_max(_line(text)), _with_period
+)
+
+
+def optional_text(text: Text[T]) -> Text[Any]:
+    """The text of an object that may also not be there."""
+    return Text(
+        of=lambda value: ABSENT if value == ABSENT else text.of(value),
+        shown=lambda data: ABSENT if data == _line(ABSENT) else text.shown(data),
+        value=lambda found: ABSENT if found == ABSENT else text.value(found),
+        content=lambda wanted, now: wanted if wanted == ABSENT else text.content(wanted, now),
+    )
+
+
+_BY_PARSER: dict[Callable[[bytes], Any], Text[Any]] = {
+    cg.parse_number: NUMBER,
+    cg.parse_cpu_weight: CPU_WEIGHT,
+    parse_cpulist_file: CPU_LIST,
+}
+
+
+def text_for(parse: Callable[[bytes], T]) -> Text[T] | None:
+    """The text form of what a parser reads, where there is only one; None: it is not written."""
+    return _BY_PARSER.get(parse)
 
 
 class Root(Enum):
@@ -15,7 +172,7 @@ class Root(Enum):
 
     An object of the kernel is no file (a resctrl group, say). Its value is a text all the same, and
     "it is not there" is one of its values, kerneltext.ABSENT: to restore that deletes what was
-    made. koordlet.host.objects reads objects; koordlet.executor.kernel.media sets them, and says
+    made. koordlet.host.objects reads objects; koordlet.host.objects sets them, and says
     how to add a kind of them.
     """
 
@@ -48,6 +205,25 @@ _OBJECTS = frozenset(
         Root.TERWAY,
     }
 )
+
+
+class ObjectTarget(Protocol):
+    """What a kernel object belongs to, as its reader and writer see it."""
+
+    @property
+    def place(self) -> str:
+        """The name of the object, or the pid of its process."""
+
+    @property
+    def start_time(self) -> int:
+        """Of the process, in ticks since boot: a pid alone may come again. Else 0."""
+
+
+class ObjectKey(Protocol):
+    """One value of a kernel object."""
+
+    @property
+    def target(self) -> ObjectTarget: ...
 
 
 class Support(Enum):

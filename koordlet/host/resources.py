@@ -8,26 +8,40 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
-from koord.util.cpulist import parse_cpulist_file
-from koordlet.host import kerneltext, terwayfiles, validators
+from koord.api.machine import parse_cpulist_file
+from koordlet.host import cpu_scheduler, procfiles, terway_files
+from koordlet.host import resource as kerneltext
+from koordlet.host import resource as validators
 from koordlet.host.cgroups import cgroupfiles as cg
-from koordlet.host.cgroups import devicevalues, priomap
-from koordlet.host.cgroups.cpuvalues import MAX_SHARES, MAX_WEIGHT, MIN_SHARES, MIN_WEIGHT
-from koordlet.host.cgroups.devicevalues import UINT32_MOST, UINT64_MOST, Numbers
-from koordlet.host.cgroups.idlepages import parse_idle_pages
-from koordlet.host.cgroups.numastat import parse_v1_numa_stat, parse_v2_numa_stat
-from koordlet.host.kerneltext import Text, text_for
-from koordlet.host.net import netfiles, routes
-from koordlet.host.net.tc import names as ends
-from koordlet.host.net.tc import socketgroups
+from koordlet.host.cgroups import keyed_files
+from koordlet.host.cgroups.cgroupfiles import (
+    MAX_SHARES,
+    MAX_WEIGHT,
+    MIN_SHARES,
+    MIN_WEIGHT,
+    parse_v1_numa_stat,
+    parse_v2_numa_stat,
+)
+from koordlet.host.cgroups.keyed_files import UINT32_MAX, UINT64_MAX, DeviceNumbers
+from koordlet.host.idle_pages import parse_idle_pages
+from koordlet.host.net import netfiles
+from koordlet.host.net import netfiles as ends
+from koordlet.host.net.tc import objects
 from koordlet.host.net.tc import tree as traffic
-from koordlet.host.proc import cookies, procfiles, schedfeatures
-from koordlet.host.proc.psi import Pressure, parse_pressure
+from koordlet.host.procfiles import Pressure, parse_pressure
 from koordlet.host.resctrl import groups as resctrl_groups
 from koordlet.host.resctrl import schemata
 from koordlet.host.resctrl import tasks as resctrl_tasks
-from koordlet.host.resource import File, Resource, Root, Support
-from koordlet.host.validators import Validator, in_range
+from koordlet.host.resource import (
+    File,
+    Resource,
+    Root,
+    Support,
+    Text,
+    Validator,
+    in_range,
+    text_for,
+)
 
 T = TypeVar("T")
 
@@ -325,23 +339,23 @@ MEMORY_PAGECACHE_LIMIT_SYNC = _cache_limit("sync", "1: reclaim while allocating"
 _BY_DEVICE = "by device; one that is not named has none"
 
 
-def _throttle(name: str, unit: str, high: int) -> Resource[Numbers]:
+def _throttle(name: str, unit: str, high: int) -> Resource[DeviceNumbers]:
     """A limit of cgroup v1 by device."""
     file = _in(
         "blkio",
         f"blkio.throttle.{name}_device",
-        devicevalues.parse_device_numbers,
+        keyed_files.parse_device_numbers,
         _KUBEPODS,
-        devicevalues.numbers_up_to(high),
-        text=devicevalues.number_text(),
+        keyed_files.numbers_up_to(high),
+        text=keyed_files.number_text(),
     )
     return _group(f"blkio_throttle_{name}_device", f"{unit} {_BY_DEVICE}", file, None, BLKIO)
 
 
-BLKIO_READ_IOPS = _throttle("read_iops", "operations per second", UINT32_MOST)
-BLKIO_READ_BPS = _throttle("read_bps", "bytes per second", UINT64_MOST)
-BLKIO_WRITE_IOPS = _throttle("write_iops", "operations per second", UINT32_MOST)
-BLKIO_WRITE_BPS = _throttle("write_bps", "bytes per second", UINT64_MOST)
+BLKIO_READ_IOPS = _throttle("read_iops", "operations per second", UINT32_MAX)
+BLKIO_READ_BPS = _throttle("read_bps", "bytes per second", UINT64_MAX)
+BLKIO_WRITE_IOPS = _throttle("write_iops", "operations per second", UINT32_MAX)
+BLKIO_WRITE_BPS = _throttle("write_bps", "bytes per second", UINT64_MAX)
 BLKIO_WEIGHT = _group(
     "blkio_weight",
     "1 to 1000, 10 at least with the scheduler cfq",
@@ -359,8 +373,8 @@ BLKIO_WEIGHT = _group(
 
 
 def _io(
-    name: str, unit: str, names: devicevalues.Names, needs: str
-) -> Resource[devicevalues.DeviceSettings]:
+    name: str, unit: str, names: keyed_files.DeviceLimits, needs: str
+) -> Resource[keyed_files.DeviceSettings]:
     """Settings of cgroup v2 by device."""
     file = _in("io", name, names.parse, _PER_GROUP, names.validate, text=names.text())
     return _group(name.replace(".", "_"), f"{unit} {_BY_DEVICE}", None, file, needs)
@@ -369,15 +383,15 @@ def _io(
 IO_MAX = _io(
     "io.max",
     "rbps and wbps in bytes, riops and wiops in operations per second,",
-    devicevalues.Names(
-        {"rbps": UINT64_MOST, "wbps": UINT64_MOST, "riops": UINT32_MOST, "wiops": UINT32_MOST}
+    keyed_files.DeviceLimits(
+        {"rbps": UINT64_MAX, "wbps": UINT64_MAX, "riops": UINT32_MAX, "wiops": UINT32_MAX}
     ),
     f"{IO_CONTROLLER} and CONFIG_BLK_DEV_THROTTLING",
 )
 IO_LATENCY = _io(
     "io.latency",
     "target in us",
-    devicevalues.Names({"target": 10**12}),
+    keyed_files.DeviceLimits({"target": 10**12}),
     f"{IO_CONTROLLER} and CONFIG_BLK_CGROUP_IOLATENCY",
 )
 
@@ -387,10 +401,10 @@ def _io_weight(name: str, high: int, needs: str) -> Resource[int]:
     file = _in(
         "io",
         name,
-        devicevalues.parse_default_weight,
+        keyed_files.parse_default_weight,
         _PER_GROUP,
         in_range(1, high),
-        text=devicevalues.weight_text(),
+        text=keyed_files.weight_text(),
     )
     return _group(name.replace(".", "_"), f"1 to {high}, 100 by default", None, file, needs)
 
@@ -400,20 +414,22 @@ IO_BFQ_WEIGHT = _io_weight("io.bfq.weight", 1000, f"{IO_CONTROLLER} and {BFQ}")
 
 
 def _weights(
-    name: str, v1: File[Numbers] | None, v2: File[Numbers] | None, needs: str, unit: str
-) -> Resource[Numbers]:
+    name: str, v1: File[DeviceNumbers] | None, v2: File[DeviceNumbers] | None, needs: str, unit: str
+) -> Resource[DeviceNumbers]:
     """The weights of a group for single devices; its own stays as it is."""
     return _group(name, f"{unit} by device; one that is not named has the group's", v1, v2, needs)
 
 
-def _weight_file(controller: str, name: str, weights: devicevalues.Weights) -> File[Numbers]:
+def _weight_file(
+    controller: str, name: str, weights: keyed_files.DeviceWeights
+) -> File[DeviceNumbers]:
     return _in(controller, name, weights.parse, _PER_GROUP, weights.validate, text=weights.text())
 
 
-_BFQ_WEIGHTS = devicevalues.Weights(1, 1000)
+_BFQ_WEIGHTS = keyed_files.DeviceWeights(1, 1000)
 BLKIO_COST_WEIGHT = _weights(
     "blkio_cost_weight",
-    _weight_file("blkio", "blkio.cost.weight", devicevalues.Weights(1, 100, unset="100")),
+    _weight_file("blkio", "blkio.cost.weight", keyed_files.DeviceWeights(1, 100, unset="100")),
     None,
     ANOLIS,
     "1 to 100",
@@ -421,7 +437,7 @@ BLKIO_COST_WEIGHT = _weights(
 IO_DEVICE_WEIGHT = _weights(
     "io_device_weight",
     None,
-    _weight_file("io", "io.weight", devicevalues.Weights(1, 10_000)),
+    _weight_file("io", "io.weight", keyed_files.DeviceWeights(1, 10_000)),
     f"{IO_CONTROLLER} and CONFIG_BLK_CGROUP_IOCOST",
     "1 to 10000",
 )
@@ -435,8 +451,8 @@ BFQ_DEVICE_WEIGHT = _weights(
 
 
 def _cost(
-    name: str, unit: str, words: devicevalues.CostWords
-) -> Resource[devicevalues.DeviceWords]:
+    name: str, unit: str, words: keyed_files.IoCostSettings
+) -> Resource[keyed_files.DeviceParameters]:
     """A file of the root group, on v1 of Anolis kernels."""
     v1, v2 = (
         _in(
@@ -456,12 +472,12 @@ def _cost(
 BLKIO_COST_QOS = _cost(
     "qos",
     "latency targets",
-    devicevalues.CostWords(("enable", "ctrl", "rpct", "rlat", "wpct", "wlat"), "enable=0"),
+    keyed_files.IoCostSettings(("enable", "ctrl", "rpct", "rlat", "wpct", "wlat"), "enable=0"),
 )
 BLKIO_COST_MODEL = _cost(
     "model",
     "costs",
-    devicevalues.CostWords(
+    keyed_files.IoCostSettings(
         ("ctrl", "rbps", "rseqiops", "rrandiops", "wbps", "wseqiops", "wrandiops"), "ctrl=auto"
     ),
 )
@@ -479,10 +495,10 @@ NET_PRIORITY = _group(
     _in(
         "net_prio",
         "net_prio.ifpriomap",
-        priomap.parse_priorities,
+        keyed_files.parse_priorities,
         _KUBEPODS,
-        priomap.is_priorities,
-        text=priomap.PRIORITIES,
+        keyed_files.is_priorities,
+        text=keyed_files.PRIORITIES,
         copied=True,
     ),
     None,
@@ -630,12 +646,12 @@ SCHED_FEATURE = {  # each by itself
         f"sched_feature_{name}",
         "0 or 1",
         SCHED_FEATURES.files[1].name,
-        schedfeatures.feature_parser(name),
+        cpu_scheduler.feature_parser(name),
         Root.SYS,
-        text=schedfeatures.feature_text(name),
+        text=cpu_scheduler.feature_text(name),
         needs=SCHED_FEATURES.needs,
     )
-    for name in schedfeatures.NAMES
+    for name in cpu_scheduler.SCHED_FEATURE_NAMES
 }
 SCHED_GROUP_IDENTITY = _host(
     "sched_group_identity",
@@ -680,11 +696,11 @@ CORE_SCHED_COOKIE = _host(
     "core_sched_cookie",
     "core scheduling cookie of a process, 0 for none, -1 for a new one",
     "{} (core scheduling cookie)",
-    cookies.parse_cookie,
+    cpu_scheduler.parse_cookie,
     Root.COOKIE,
-    shows=cookies.is_cookie,
-    text=cookies.COOKIE,
-    needs=cookies.NEEDS,
+    shows=cpu_scheduler.is_cookie,
+    text=cpu_scheduler.COOKIE_TEXT,
+    needs=cpu_scheduler.CORE_SCHED_NEEDS,
 )
 
 
@@ -701,7 +717,7 @@ def _schemata(resource: str, unit: str) -> Resource[str]:
         Root.RESCTRL,
         may=partial(schemata.is_positive, resource),
         text=schemata.schemata_text(resource),
-        needs=resctrl_groups.NEEDS,
+        needs=resctrl_groups.RESCTRL_NEEDS,
         hold=False,
     )
 
@@ -710,7 +726,13 @@ def _cache_info(name: str, unit: str, parse: Callable[[bytes], int]) -> Resource
     """A fact about the L3 caches."""
     path = f"info/L3/{name}"
     return _host(
-        f"resctrl_{name}", unit, path, parse, Root.RESCTRL, needs=resctrl_groups.NEEDS, hold=False
+        f"resctrl_{name}",
+        unit,
+        path,
+        parse,
+        Root.RESCTRL,
+        needs=resctrl_groups.RESCTRL_NEEDS,
+        hold=False,
     )
 
 
@@ -722,8 +744,8 @@ RESCTRL_GROUP = _host(
     "",
     resctrl_groups.parse_presence,
     Root.RESCTRL_GROUP,
-    text=resctrl_groups.PRESENCE,
-    needs=resctrl_groups.NEEDS,
+    text=resctrl_groups.PRESENCE_TEXT,
+    needs=resctrl_groups.RESCTRL_NEEDS,
 )
 RESCTRL_L3 = _schemata("L3", "ways of each L3 cache, as a mask in hexadecimal")
 RESCTRL_MB = _schemata("MB", "memory bandwidth by L3 cache: percent, on AMD eighths of GB/s")
@@ -733,8 +755,8 @@ RESCTRL_TASKS = _host(
     "{}/cpu_resctrl_groups",
     resctrl_tasks.parse_membership,
     Root.RESCTRL_TASKS,
-    text=resctrl_tasks.MEMBERSHIP,
-    needs=resctrl_tasks.NEEDS,
+    text=resctrl_tasks.MEMBERSHIP_TEXT,
+    needs=resctrl_tasks.MEMBERSHIP_NEEDS,
 )
 
 # --- Network ---
@@ -743,14 +765,14 @@ DEFAULT_INTERFACE = _host(
     "default_interface",
     "interface of the node's IPv4 default route; empty: none",
     "1/net/route",
-    routes.parse_default_interface,
+    netfiles.parse_default_interface,
     hold=False,
 )
 DEFAULT_INTERFACE_6 = _host(
     "default_interface_6",
     "interface of the node's IPv6 default route; empty: none",
     "1/net/ipv6_route",
-    routes.parse_default_interface_6,
+    netfiles.parse_default_interface_6,
     hold=False,
 )
 INTERFACE_SPEED = _host(
@@ -774,9 +796,9 @@ SOCKET_GROUP = _host(
     "socket_group",
     "level and number of a cgroup of v2 by which packets of the node's own sockets are told",
     "{} (cgroup of sockets)",
-    socketgroups.parse_socket_group,
+    objects.parse_socket_cgroup,
     Root.SOCKET_GROUP,
-    needs=socketgroups.NEEDS,
+    needs=objects.CGROUP_MAP_NEEDS,
 )
 TRAFFIC_CLASSES = _host(
     "traffic_classes",
@@ -785,7 +807,7 @@ TRAFFIC_CLASSES = _host(
     traffic.parse_traffic,
     Root.TRAFFIC,
     may=traffic.is_tree,
-    shows=traffic.may_show,
+    shows=traffic.is_kernel_state,
     text=traffic.TRAFFIC,
     needs=traffic.NEEDS,
 )
@@ -793,12 +815,12 @@ TERWAY_FILE = _host(
     "terway_file",
     "text of a file of the agent terway-qos: rates in bytes/s, or pods",
     "{} (file of terway-qos)",
-    terwayfiles.parse_file,
+    terway_files.parse_terway_file,
     Root.TERWAY,
-    may=terwayfiles.is_content,
-    shows=terwayfiles.may_show,
-    text=terwayfiles.CONTENT,
-    needs=terwayfiles.NEEDS,
+    may=terway_files.is_terway_content,
+    shows=terway_files.may_have_been_found,
+    text=terway_files.CONTENT_TEXT,
+    needs=terway_files.TERWAY_NEEDS,
 )
 
 RESOURCES: tuple[Resource[Any], ...] = tuple(

@@ -3,20 +3,20 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from koord.api.decoding.jsonrules import Json, JsonObject
-from koord.api.nodes.node import Node
-from koord.api.slo.sloconfig import SLOConfig
-from koord.kube.answers import Object
-from koord.kube.resource import NODE_METRICS, NODE_SLOS, Resource
+from koord.api.gojson import Json, JsonObject
+from koord.api.node import Node
+from koord.api.slocontroller import SLOConfig
+from koord.kube.client import NODE_METRICS, NODE_SLOS, Resource
+from koord.kube.responses import Object
 from koordlet.rules.manager_fallback import Problems, node_metric_spec_for, node_slo_for
-from koordlet.rules.objectpatch import Operation
-from koordlet.statesinformer.objects.stored import Stored
+from koordlet.rules.object_patch import Operation
+from koordlet.statesinformer.kube_sources import StoredObject
 
 Field = tuple[str, ...]  # the way to a field, from the spec on
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Duty:
+class ManagedObject:
     """One kind of object with a spec to keep.
 
     spec computes it from the present spec, if any. Of a present spec only the managed fields are
@@ -31,7 +31,7 @@ class Duty:
 
 
 _POLICY = "metricCollectPolicy"
-NODE_METRIC = Duty(
+NODE_METRIC = ManagedObject(
     name="nodemetric",
     kind="NodeMetric",
     resource=NODE_METRICS,
@@ -43,7 +43,7 @@ NODE_METRIC = Duty(
     ),
     spec=node_metric_spec_for,
 )
-NODE_SLO = Duty(
+NODE_SLO = ManagedObject(
     name="nodeslo",
     kind="NodeSLO",
     resource=NODE_SLOS,
@@ -58,21 +58,23 @@ NODE_SLO = Duty(
 )
 
 
-def new_object(duty: Duty, node: Node, spec: JsonObject) -> Object:
+def new_object(managed_object: ManagedObject, node: Node, spec: JsonObject) -> Object:
     """Return the object to create for a node; it is deleted with its Node."""
     return {
-        "apiVersion": duty.resource.api_version,
-        "kind": duty.kind,
+        "apiVersion": managed_object.resource.api_version,
+        "kind": managed_object.kind,
         "metadata": {"name": node.name, "ownerReferences": [_owner(node)]},
         "spec": spec,
     }
 
 
-def changes(duty: Duty, node: Node, found: Stored, spec: JsonObject) -> list[Operation]:
+def changes(
+    managed_object: ManagedObject, node: Node, found: StoredObject, spec: JsonObject
+) -> list[Operation]:
     """Return the JSON patch that brings an object in line; empty when it is."""
     operations: list[Operation] = []
     wanted: JsonObject = found.spec
-    for field in duty.managed:
+    for field in managed_object.managed:
         wanted = _with_field(wanted, spec, field)
     if wanted != found.spec:
         operations.append({"op": "add", "path": "/spec", "value": wanted})
@@ -82,7 +84,7 @@ def changes(duty: Duty, node: Node, found: Stored, spec: JsonObject) -> list[Ope
     return operations
 
 
-def only_if_unchanged(found: Stored) -> list[Operation]:
+def only_if_unchanged(found: StoredObject) -> list[Operation]:
     """Return the operations that make the server refuse a patch of any other version."""
     return [
         {"op": "test", "path": "/metadata/uid", "value": found.uid},
@@ -104,7 +106,7 @@ def _inner(spec: JsonObject, key: str) -> JsonObject:
     return found if isinstance(found, Mapping) else {}
 
 
-def _owners(node: Node, found: Stored) -> list[JsonObject]:
+def _owners(node: Node, found: StoredObject) -> list[JsonObject]:
     """The owners, with this Node in place of any other one, such as an earlier one of its name."""
     others = [owner for owner in found.owners if not _is_node(owner)]
     nodes = [owner for owner in found.owners if _is_node(owner)]

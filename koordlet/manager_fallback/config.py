@@ -3,15 +3,13 @@
 import asyncio
 from collections.abc import Callable
 
-from koord.api.slo.sloconfig import SLOConfig, load_config
-from koord.kube.answers import Object
-from koord.kube.client import ApiClient
-from koord.kube.reflector import Reflector, Watched
-from koord.kube.resource import CONFIG_MAPS, field_selector
-from koord.kube.store import Change, ChangeKind
+from koord.api.slocontroller import SLOConfig, load_config
+from koord.kube.client import CONFIG_MAPS, ApiClient, field_selector
+from koord.kube.reflector import Change, ChangeKind, Reflector, Watched
+from koord.kube.responses import Object
 from koord.util.clock import Clock
 from koord.util.errors import InvalidObject
-from koord.util.health import OK, PartHealth, Status
+from koord.util.health import OK, HealthStatus, PartHealth
 from koord.util.logs import get_logger
 from koord.util.stop import Stop
 
@@ -68,7 +66,7 @@ class ConfigSource:
         if not self._problems:
             return found
         reasons = (*self._problems, found.reason) if found.reason else self._problems
-        return PartHealth(Status.DEGRADED, "; ".join(reasons), found.detail)
+        return PartHealth(HealthStatus.DEGRADED, "; ".join(reasons), found.detail)
 
     async def run(self, stop: Stop) -> None:
         """Follow the ConfigMap, while it is needed, until stop."""

@@ -3,7 +3,7 @@
 from enum import StrEnum
 
 
-class DutyMode(StrEnum):
+class ManagerRoleMode(StrEnum):
     """--manager-duties."""
 
     AUTO = "auto"  # while no koord-manager is seen

@@ -54,13 +54,13 @@ class Aggregate:
     It has at least one sample. Values are in the unit of the kind, times in seconds since boot.
     """
 
-    __slots__ = ("_begin", "_born", "_row", "_sorted", "_window")
+    __slots__ = ("_begin", "_created", "_row", "_sorted", "_window")
 
-    def __init__(self, window: Window, row: int, born: float) -> None:
+    def __init__(self, window: Window, row: int, created: float) -> None:
         self._window = window
         self._row = row
-        self._born = born  # boot time of the series' first sample ever
-        self._begin = bisect_left(window.boots, born)  # cells before belong to no series
+        self._created = created  # boot time of the series' first sample ever
+        self._begin = bisect_left(window.boots, created)  # cells before belong to no series
         self._sorted: list[float] | None = None
 
     def avg(self) -> float:
@@ -120,7 +120,7 @@ class Aggregate:
             if boot >= opens:
                 if before is not None:
                     weight = min(boot - before, limit)
-                elif boot <= self._born or boot == window.boots[0]:
+                elif boot <= self._created or boot == window.boots[0]:
                     weight = interval
                 else:
                     weight = limit  # seen before, but longer ago than counts

@@ -6,17 +6,26 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import cast
 
+from koord.api.nodemetric import DEFAULT_SPEC, NodeMetricSpec
 from koord.util.clock import Clock, Stamp
 from koord.util.logs import LogState, get_logger
-from koord.util.nearest import nearest
-from koord.util.owneddir import OwnedDirectory, OwnedPath
+from koord.util.ownedfiles import OwnedDirectory, OwnedPath
+from koord.util.text import nearest
 from koordlet.metriccache.aggregate import Aggregate
 from koordlet.metriccache.keys import UnknownSeries
-from koordlet.metriccache.kinds import KINDS, AnyKind, Cadence, K, Keep, Kind, P
-from koordlet.metriccache.limits import TableLimits
+from koordlet.metriccache.kinds import KINDS, AnyKind, Cadence, K, Kind, P, RetentionClass, Sample
+from koordlet.metriccache.layout import TableLimits
 from koordlet.metriccache.ring import RingDiscarded
-from koordlet.metriccache.sample import Sample
-from koordlet.metriccache.table import Table
+from koordlet.metriccache.table import SeriesTable
+
+
+def retentions(spec: NodeMetricSpec = DEFAULT_SPEC) -> dict[RetentionClass, float]:
+    """Return the seconds that samples are kept for reports of this spec."""
+    return {
+        RetentionClass.NODE: max(spec.aggregate_duration, *spec.durations),
+        RetentionClass.POD: spec.aggregate_duration,
+    }
+
 
 MAX_RETENTION = 3600.0  # seconds; longer windows asked for are cut to this
 MAX_KIND_BYTES = 16 * 1024 * 1024
@@ -49,7 +58,7 @@ class MetricCache:
         clock: Clock,
         *,
         intervals: Mapping[Cadence, float],
-        retentions: Mapping[Keep, float],
+        retentions: Mapping[RetentionClass, float],
         kinds: Iterable[AnyKind] = tuple(KINDS.values()),
         max_kind_bytes: int = MAX_KIND_BYTES,
     ) -> None:
@@ -71,11 +80,13 @@ class MetricCache:
             directory, {f"{kind.name}{_SUFFIX}" for kind in kinds}
         )
         self._tables = {
-            kind.name: Table(
+            kind.name: SeriesTable(
                 kind,
                 boot_id,
                 TableLimits(
-                    intervals[kind.cadence], _capped(retentions[kind.keep]), max_kind_bytes
+                    intervals[kind.cadence],
+                    _cap_retention(retentions[kind.retention_class]),
+                    max_kind_bytes,
                 ),
                 None if usable is None else usable / f"{kind.name}{_SUFFIX}",
             )
@@ -182,12 +193,12 @@ class MetricCache:
         with self._lock:
             return self._table(kind).interval
 
-    def set_retention(self, keep: Keep, seconds: float) -> None:
+    def set_retention(self, retention_class: RetentionClass, seconds: float) -> None:
         """Keep that much history of these kinds from now on, at most MAX_RETENTION."""
         with self._lock:
             for table in self._tables.values():
-                if table.kind.keep is keep:
-                    table.set_retention(_capped(seconds))
+                if table.kind.retention_class is retention_class:
+                    table.set_retention(_cap_retention(seconds))
 
     def problems(self) -> list[str]:
         """Return what the cache does without at present, for /healthz; empty when all is well."""
@@ -213,7 +224,7 @@ class MetricCache:
             if self._directory is not None:
                 self._directory.close()
 
-    def _table(self, kind: AnyKind) -> Table:
+    def _table(self, kind: AnyKind) -> SeriesTable:
         table = self._tables.get(kind.name)
         if table is None:
             raise UnknownSeries(
@@ -222,7 +233,7 @@ class MetricCache:
             )
         return table
 
-    def _table_of(self, kind: AnyKind, key: object) -> Table:
+    def _table_of(self, kind: AnyKind, key: object) -> SeriesTable:
         """The table in which the key has a row, or may have one; it was checked when it got it."""
         table = self._table(kind)
         if not table.has(key):
@@ -241,7 +252,7 @@ class MetricCache:
             for name in directory.names():
                 file = directory / name
                 if name not in ours and _SUFFIX in file.path.suffixes:
-                    self._log.info("ring.removed", path=str(file), reason="of no metric kind")
+                    self._log.info("ring.deleted", path=str(file), reason="of no metric kind")
                     file.unlink()
         except OSError as err:
             self._directory_error = f"{place}: {err.strerror}"
@@ -261,7 +272,7 @@ class MetricCache:
             except FileNotFoundError:
                 continue
             except OSError as err:
-                self._log.warning("ring.unreadable", kind=table.kind.name, error=str(err))
+                self._log.warning("ring.read_failed", kind=table.kind.name, error=str(err))
             lost = table.dropped
             if lost.columns or lost.rows:
                 self._log.warning(
@@ -287,7 +298,7 @@ class MetricCache:
             self._trouble.ended("metriccache.recovered")
 
 
-def _capped(seconds: float) -> float:
+def _cap_retention(seconds: float) -> float:
     return min(seconds, MAX_RETENTION)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 from koord.util.errors import KoordError
-from koord.util.nearest import nearest
+from koord.util.text import nearest
 
 
 class UnknownSeries(KoordError):

@@ -1,11 +1,11 @@
-"""The metric kinds: what is measured, in which unit, per what, and how long it is kept."""
+"""The metric kinds and samples: what is measured, unit, key, and how long it is kept."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar
 
-from koord.util.nearest import nearest
+from koord.util.text import nearest
 from koordlet.metriccache.keys import (
     AppKey,
     BeKey,
@@ -60,7 +60,7 @@ DEFAULT_INTERVALS = {
 """Seconds between two samples, unless a flag says otherwise."""
 
 
-class Keep(Enum):
+class RetentionClass(Enum):
     """Which reader needs a kind longest; the daemon maps each to seconds."""
 
     NODE = "node"  # the percentile windows of the NodeMetric report (30 minutes)
@@ -84,7 +84,7 @@ class Kind(Generic[P, K]):
     unit: str
     help: str  # what is measured, for the reference
     key: Callable[P, K]
-    keep: Keep = Keep.NODE
+    retention_class: RetentionClass = RetentionClass.NODE
     cadence: Cadence = Cadence.USAGE
     parts: tuple[Property, ...] = field(init=False, compare=False, repr=False)
     properties: tuple[str, ...] = field(init=False, compare=False)  # names of the parts
@@ -164,14 +164,14 @@ NODE_MEMORY_USAGE_WITH_PAGE_CACHE = Kind(
     "node_memory_usage_with_page_cache", "bytes", "the same with page cache", no_key
 )
 NODE_NUMA_CPU_USAGE = Kind(
-    "node_numa_cpu_usage", "cores", "CPU in use on a NUMA node", NumaKey, Keep.POD
+    "node_numa_cpu_usage", "cores", "CPU in use on a NUMA node", NumaKey, RetentionClass.POD
 )
 NODE_NUMA_MEMORY_USAGE = Kind(
     "node_numa_memory_usage",
     "bytes",
     "memory in use on a NUMA node, without page cache",
     NumaKey,
-    Keep.POD,
+    RetentionClass.POD,
 )
 SYS_CPU_USAGE = Kind(
     "sys_cpu_usage", "cores", "CPU in use outside of pods and host applications", no_key
@@ -183,89 +183,112 @@ SYS_MEMORY_USAGE = Kind(
     no_key,
 )
 SYS_NUMA_CPU_USAGE = Kind(
-    "sys_numa_cpu_usage", "cores", "CPU of a NUMA node in use outside of pods", NumaKey, Keep.POD
+    "sys_numa_cpu_usage",
+    "cores",
+    "CPU of a NUMA node in use outside of pods",
+    NumaKey,
+    RetentionClass.POD,
 )
 SYS_NUMA_MEMORY_USAGE = Kind(
     "sys_numa_memory_usage",
     "bytes",
     "memory of a NUMA node in use outside of pods",
     NumaKey,
-    Keep.POD,
+    RetentionClass.POD,
 )
 NODE_BE = Kind("node_be", "milli-cores", "CPU of best-effort pods", BeKey)
-POD_CPU_USAGE = Kind("pod_cpu_usage", "cores", "CPU that a pod uses", PodKey, Keep.POD)
+POD_CPU_USAGE = Kind("pod_cpu_usage", "cores", "CPU that a pod uses", PodKey, RetentionClass.POD)
 POD_MEMORY_USAGE = Kind(
-    "pod_memory_usage", "bytes", "memory that a pod uses, without page cache", PodKey, Keep.POD
+    "pod_memory_usage",
+    "bytes",
+    "memory that a pod uses, without page cache",
+    PodKey,
+    RetentionClass.POD,
 )
 POD_MEMORY_USAGE_WITH_PAGE_CACHE = Kind(
-    "pod_memory_usage_with_page_cache", "bytes", "the same with page cache", PodKey, Keep.POD
+    "pod_memory_usage_with_page_cache",
+    "bytes",
+    "the same with page cache",
+    PodKey,
+    RetentionClass.POD,
 )
 POD_CPU_THROTTLED = Kind(
     "pod_cpu_throttled",
     "ratio",
     "share of the CFS periods in which a pod was throttled, 0 to 1",
     PodKey,
-    Keep.POD,
+    RetentionClass.POD,
 )
 CONTAINER_CPU_USAGE = Kind(
-    "container_cpu_usage", "cores", "CPU that a container uses", ContainerKey, Keep.POD
+    "container_cpu_usage", "cores", "CPU that a container uses", ContainerKey, RetentionClass.POD
 )
 CONTAINER_MEMORY_USAGE = Kind(
     "container_memory_usage",
     "bytes",
     "memory that a container uses, without page cache",
     ContainerKey,
-    Keep.POD,
+    RetentionClass.POD,
 )
 CONTAINER_MEMORY_USAGE_WITH_PAGE_CACHE = Kind(
     "container_memory_usage_with_page_cache",
     "bytes",
     "the same with page cache",
     ContainerKey,
-    Keep.POD,
+    RetentionClass.POD,
 )
 CONTAINER_CPU_THROTTLED = Kind(
     "container_cpu_throttled",
     "ratio",
     "share of the CFS periods in which a container was throttled, 0 to 1",
     ContainerKey,
-    Keep.POD,
+    RetentionClass.POD,
 )
 HOST_APP_CPU_USAGE = Kind(
-    "host_application_cpu_usage", "cores", "CPU that a host application uses", AppKey, Keep.POD
+    "host_application_cpu_usage",
+    "cores",
+    "CPU that a host application uses",
+    AppKey,
+    RetentionClass.POD,
 )
 HOST_APP_MEMORY_USAGE = Kind(
     "host_application_memory_usage",
     "bytes",
     "memory that a host application uses, without page cache",
     AppKey,
-    Keep.POD,
+    RetentionClass.POD,
 )
 HOST_APP_MEMORY_USAGE_WITH_PAGE_CACHE = Kind(
     "host_application_memory_usage_with_page_cache",
     "bytes",
     "the same with page cache",
     AppKey,
-    Keep.POD,
+    RetentionClass.POD,
 )
-POD_PSI = Kind("pod_psi", "percent", f"{_WAIT}, of a pod", PodPsiKey, Keep.POD, Cadence.PSI)
+POD_PSI = Kind(
+    "pod_psi", "percent", f"{_WAIT}, of a pod", PodPsiKey, RetentionClass.POD, Cadence.PSI
+)
 POD_PSI_CPU_FULL_SUPPORTED = Kind(
     "pod_psi_cpu_full_supported",
     "0 or 1",
     'whether the kernel has "full" of the CPU for a pod',
     PodKey,
-    Keep.POD,
+    RetentionClass.POD,
     Cadence.PSI,
 )
 CONTAINER_PSI = Kind(
-    "container_psi", "percent", f"{_WAIT}, of a container", ContainerPsiKey, Keep.POD, Cadence.PSI
+    "container_psi",
+    "percent",
+    f"{_WAIT}, of a container",
+    ContainerPsiKey,
+    RetentionClass.POD,
+    Cadence.PSI,
 )
 CONTAINER_PSI_CPU_FULL_SUPPORTED = Kind(
     "container_psi_cpu_full_supported",
     "0 or 1",
     'whether the kernel has "full" of the CPU for a container',
     PodContainerKey,
-    Keep.POD,
+    RetentionClass.POD,
     Cadence.PSI,
 )
 CONTAINER_CPI = Kind(
@@ -273,7 +296,7 @@ CONTAINER_CPI = Kind(
     "count",
     "cycles or instructions of a container in a window of --collect-cpi-timewindow",
     ContainerCpiKey,
-    Keep.POD,
+    RetentionClass.POD,
     Cadence.CPI,
 )
 
@@ -284,24 +307,26 @@ def _cold_page_size(subject: str, key: Callable[P, K]) -> Kind[P, K]:
         "bytes",
         "pages of files that were not used for 300 s",
         key,
-        Keep.POD,
+        RetentionClass.POD,
         Cadence.COLD_PAGE,
     )
 
 
-def _with_hot_page_usage(subject: str, key: Callable[P, K], keep: Keep = Keep.POD) -> Kind[P, K]:
+def _with_hot_page_usage(
+    subject: str, key: Callable[P, K], retention_class: RetentionClass = RetentionClass.POD
+) -> Kind[P, K]:
     return Kind(
         f"{subject}_memory_with_hot_page_usage",
         "bytes",
         "memory in use with page cache, less those pages",
         key,
-        keep,
+        retention_class,
         Cadence.COLD_PAGE,
     )
 
 
 NODE_MEMORY_COLD_PAGE_SIZE = _cold_page_size("node", no_key)
-NODE_MEMORY_WITH_HOT_PAGE_USAGE = _with_hot_page_usage("node", no_key, Keep.NODE)
+NODE_MEMORY_WITH_HOT_PAGE_USAGE = _with_hot_page_usage("node", no_key, RetentionClass.NODE)
 POD_MEMORY_COLD_PAGE_SIZE = _cold_page_size("pod", PodKey)
 POD_MEMORY_WITH_HOT_PAGE_USAGE = _with_hot_page_usage("pod", PodKey)
 CONTAINER_MEMORY_COLD_PAGE_SIZE = _cold_page_size("container", ContainerKey)
@@ -314,30 +339,38 @@ NODE_GPU_MEMORY_USAGE = Kind(
     "node_gpu_memory_usage", "bytes", "memory of a GPU in use by all processes", GpuKey
 )
 NODE_GPU_MEMORY_TOTAL = Kind(
-    "node_gpu_memory_total", "bytes", "memory that a GPU has", GpuKey, Keep.POD
+    "node_gpu_memory_total", "bytes", "memory that a GPU has", GpuKey, RetentionClass.POD
 )
 POD_GPU_CORE_USAGE = Kind(
-    "pod_gpu_core_usage", "percent", f"{_CORE}, by a pod", PodGpuKey, Keep.POD
+    "pod_gpu_core_usage", "percent", f"{_CORE}, by a pod", PodGpuKey, RetentionClass.POD
 )
 POD_GPU_MEMORY_USAGE = Kind(
-    "pod_gpu_memory_usage", "bytes", "memory of a GPU in use by a pod", PodGpuKey, Keep.POD
+    "pod_gpu_memory_usage",
+    "bytes",
+    "memory of a GPU in use by a pod",
+    PodGpuKey,
+    RetentionClass.POD,
 )
 CONTAINER_GPU_CORE_USAGE = Kind(
-    "container_gpu_core_usage", "percent", f"{_CORE}, by a container", ContainerGpuKey, Keep.POD
+    "container_gpu_core_usage",
+    "percent",
+    f"{_CORE}, by a container",
+    ContainerGpuKey,
+    RetentionClass.POD,
 )
 CONTAINER_GPU_MEMORY_USAGE = Kind(
     "container_gpu_memory_usage",
     "bytes",
     "memory of a GPU in use by a container",
     ContainerGpuKey,
-    Keep.POD,
+    RetentionClass.POD,
 )
 RESCTRL_LLC = Kind(
     "resctrl_resource_llc",
     "bytes",
     "what the pods of a QoS class have filled of an L3 cache",
     ResctrlKey,
-    Keep.POD,
+    RetentionClass.POD,
     Cadence.RESCTRL,
 )
 RESCTRL_MB = Kind(
@@ -345,7 +378,7 @@ RESCTRL_MB = Kind(
     "bytes",
     "what the pods of a QoS class have moved to and from memory since their group was made",
     ResctrlMbKey,
-    Keep.POD,
+    RetentionClass.POD,
     Cadence.RESCTRL,
 )
 # Own kinds.
@@ -357,7 +390,9 @@ QOS_MEMORY_USAGE = Kind(
     QosKey,
 )
 NODE_PSI = Kind("node_psi", "percent", f"{_WAIT}, of the node", PsiKey, cadence=Cadence.PSI)
-QOS_PSI = Kind("qos_psi", "percent", f"{_WAIT}, of a QoS class", QosPsiKey, Keep.POD, Cadence.PSI)
+QOS_PSI = Kind(
+    "qos_psi", "percent", f"{_WAIT}, of a QoS class", QosPsiKey, RetentionClass.POD, Cadence.PSI
+)
 NODE_NETWORK_RECEIVE = Kind(
     "node_network_receive",
     "bytes per second",
@@ -377,7 +412,7 @@ POD_NETWORK_RECEIVE = Kind(
     "bytes per second",
     "what a pod receives, beside its loopback",
     PodKey,
-    Keep.POD,
+    RetentionClass.POD,
     Cadence.NETWORK,
 )
 POD_NETWORK_TRANSMIT = Kind(
@@ -385,7 +420,7 @@ POD_NETWORK_TRANSMIT = Kind(
     "bytes per second",
     "what a pod sends, beside its loopback",
     PodKey,
-    Keep.POD,
+    RetentionClass.POD,
     Cadence.NETWORK,
 )
 NODE_TCP_RETRANSMITS = Kind(
@@ -393,7 +428,7 @@ NODE_TCP_RETRANSMITS = Kind(
     "segments per second",
     "TCP segments that the node sends again, those of pods with networks of their own not counted",
     no_key,
-    Keep.POD,
+    RetentionClass.POD,
     Cadence.NETWORK,
 )
 POD_TCP_RETRANSMITS = Kind(
@@ -401,10 +436,22 @@ POD_TCP_RETRANSMITS = Kind(
     "segments per second",
     "TCP segments that a pod sends again, in its own network",
     PodKey,
-    Keep.POD,
+    RetentionClass.POD,
     Cadence.NETWORK,
 )
 
 KINDS: dict[str, AnyKind] = {
     kind.name: kind for kind in list(globals().values()) if isinstance(kind, Kind)
 }
+
+
+class Sample(NamedTuple):
+    """A value of one series; the time is that of the tick it belongs to.
+
+    value is in kind.unit and finite; what could not be measured is not a sample.
+    key holds one value per kind.properties, in that order.
+    """
+
+    kind: AnyKind
+    value: float
+    key: tuple[str, ...] = ()

@@ -1,16 +1,9 @@
-"""The layout of a ring file: one kind of metric, all its series, one column per tick.
+"""The layout of a ring file: one kind, all its series, one column per tick; its limits."""
 
-    header      magic, version, boot id, kind, geometry, crc
-    directory   per row: since when which series owns it, crc
-    stamps      per column: sequence, boot time, wall time, rows, crc over these and the cells
-    cells       columns * rows float64, NaN where a series had no sample
-
-Pure: bytes in, bytes out. Native byte order, because a file never outlives the boot it carries.
-"""
-
+import math
 import struct
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 MAGIC = b"KOORDRNG"
@@ -34,7 +27,7 @@ class DamagedRing(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class RingIdentity:
     """The identity of a file: data of another boot or kind must not be taken for ours."""
 
     boot_id: str
@@ -42,7 +35,7 @@ class Identity:
 
 
 @dataclass(frozen=True, slots=True)
-class Geometry:
+class RingGeometry:
     """Numbers of columns (ticks kept) and rows (series), and room for a row's encoded key."""
 
     columns: int
@@ -80,7 +73,7 @@ def round_up(number: int, step: int) -> int:
     return -(-number // step) * step
 
 
-def pack_header(identity: Identity, geometry: Geometry) -> bytes:
+def pack_header(identity: RingIdentity, geometry: RingGeometry) -> bytes:
     body = _HEADER.pack(
         MAGIC,
         VERSION,
@@ -93,7 +86,7 @@ def pack_header(identity: Identity, geometry: Geometry) -> bytes:
     return (body + _CRC.pack(zlib.crc32(body))).ljust(HEADER_BYTES, b"\0")
 
 
-def unpack_header(data: bytes) -> tuple[Identity, Geometry]:
+def unpack_header(data: bytes) -> tuple[RingIdentity, RingGeometry]:
     """Read a header. The geometry is what the file claims: compare it with the file's size.
 
     Raises:
@@ -110,12 +103,12 @@ def unpack_header(data: bytes) -> tuple[Identity, Geometry]:
         raise DamagedRing("header checksum differs")
     if not (columns and rows and key_bytes and key_bytes % 8 == 0):
         raise DamagedRing(f"geometry {columns} x {rows}, keys of {key_bytes} bytes")
-    return Identity(_text(boot_id), _text(kind)), Geometry(columns, rows, key_bytes)
+    return RingIdentity(_text(boot_id), _text(kind)), RingGeometry(columns, rows, key_bytes)
 
 
-def pack_entry(born: float, key: bytes) -> bytes:
+def pack_entry(created: float, key: bytes) -> bytes:
     """A directory entry: this row holds the series from boot time born on."""
-    head = _ENTRY.pack(born, len(key))
+    head = _ENTRY.pack(created, len(key))
     crc = zlib.crc32(key, zlib.crc32(head))
     return (head + _CRC.pack(crc)).ljust(_ENTRY_PREFIX, b"\0") + key
 
@@ -126,14 +119,14 @@ def unpack_entry(data: bytes) -> tuple[float, bytes] | None:
     Raises:
         DamagedRing: torn or changed.
     """
-    born, length = _ENTRY.unpack_from(data)
+    created, length = _ENTRY.unpack_from(data)
     (crc,) = _CRC.unpack_from(data, _ENTRY.size)
-    if not (born or length or crc):
+    if not (created or length or crc):
         return None
     key = data[_ENTRY_PREFIX : _ENTRY_PREFIX + length]
     if len(key) != length or crc != zlib.crc32(key, zlib.crc32(data[: _ENTRY.size])):
         raise DamagedRing("row checksum differs")
-    return born, key
+    return created, key
 
 
 def pack_stamp(stamp: ColumnStamp, cells: bytes | memoryview) -> bytes:
@@ -141,7 +134,7 @@ def pack_stamp(stamp: ColumnStamp, cells: bytes | memoryview) -> bytes:
     return head + _CRC.pack(zlib.crc32(cells, zlib.crc32(head)))
 
 
-def whole_columns(data: memoryview, geometry: Geometry) -> tuple[list[ColumnStamp], int]:
+def valid_columns(data: memoryview, geometry: RingGeometry) -> tuple[list[ColumnStamp], int]:
     """The columns of a file that are as they were written, in time order, and how many are not."""
     heads = data[geometry.stamps_at : geometry.cells_at]
     whole: list[ColumnStamp] = []
@@ -189,3 +182,52 @@ def decode_key(data: bytes, properties: int) -> SeriesKey:
 
 def _text(field: bytes) -> str:
     return field.rstrip(b"\0").decode("utf-8", "replace")
+
+
+SPARE_COLUMNS = 4  # the sample before a window's first, both its ends, a tick that came early
+_ROW_STEP = 16
+
+
+@dataclass(frozen=True, slots=True)
+class TableLimits:
+    """The limits of one table."""
+
+    interval: float  # seconds between columns
+    retention: float  # seconds of history that readers ask for
+    max_bytes: int  # of the whole ring
+
+    @property
+    def columns(self) -> int:
+        return math.ceil(self.retention / self.interval) + SPARE_COLUMNS
+
+    def with_retention(self, seconds: float) -> "TableLimits":
+        return replace(self, retention=seconds)
+
+    def max_rows(self, key_bytes: int) -> int:
+        """Rows that fit with all columns."""
+        per_row = RingGeometry(0, 1, key_bytes).entry_bytes + self.columns * 8
+        return max((self._room - self.columns * STAMP_BYTES) // per_row, 1)
+
+    def fit(self, rows: int, key_bytes: int, *, used: int) -> RingGeometry:
+        """The largest geometry up to these rows and all columns.
+
+        Rows in use are never given up: where they do not fit, there are fewer columns.
+        """
+        rows = max(min(rows, self.max_rows(key_bytes)), used)
+        per_column = STAMP_BYTES + rows * 8
+        entries = rows * RingGeometry(0, rows, key_bytes).entry_bytes
+        columns = min(self.columns, max((self._room - entries) // per_column, 1))
+        return RingGeometry(columns, rows, key_bytes)
+
+    @property
+    def _room(self) -> int:
+        return self.max_bytes - HEADER_BYTES
+
+
+def rows_with_headroom(needed: int) -> int:
+    """Rows to make when that many are needed: an eighth more, so that growing is rare."""
+    return needed if needed == 1 else round_up(needed + needed // 8, _ROW_STEP)
+
+
+def key_bytes_with_headroom(needed: int) -> int:
+    return round_up(max(needed, 1), 8)

@@ -9,20 +9,20 @@ from typing import NamedTuple
 
 from koord.util.clock import Stamp
 from koord.util.errors import KoordError, UnsafeFile
-from koord.util.owneddir import FILE_MODE, OwnedPath
+from koord.util.ownedfiles import FILE_MODE, OwnedPath
 from koordlet.metriccache.layout import (
     HEADER_BYTES,
     STAMP_BYTES,
     ColumnStamp,
     DamagedRing,
-    Geometry,
-    Identity,
+    RingGeometry,
+    RingIdentity,
     pack_entry,
     pack_header,
     pack_stamp,
     unpack_entry,
     unpack_header,
-    whole_columns,
+    valid_columns,
 )
 
 
@@ -35,7 +35,7 @@ class RingDiscarded(KoordError):
         self.expected = expected  # a reboot or nothing wrong with the disk
 
 
-class Losses(NamedTuple):
+class RingLosses(NamedTuple):
     """The losses of a file when it was opened."""
 
     columns: int = 0
@@ -49,10 +49,10 @@ class Ring:
     so a killed process loses at most the column it was writing, which its checksum then betrays.
     """
 
-    def __init__(self, memory: mmap.mmap, geometry: Geometry, path: OwnedPath | None) -> None:
+    def __init__(self, memory: mmap.mmap, geometry: RingGeometry, path: OwnedPath | None) -> None:
         self.geometry = geometry
         self.path = path  # None: in memory only
-        self.losses = Losses()
+        self.losses = RingLosses()
         self.boots: array[float] = array("d")  # seconds since boot, per column
         self.walls: array[float] = array("d")  # Unix seconds, per column
         self._slots: array[int] = array("L")  # where each column lies
@@ -62,7 +62,9 @@ class Ring:
         self._cells = self._bytes[geometry.cells_at : geometry.file_bytes].cast("d")
 
     @classmethod
-    def create(cls, path: OwnedPath | None, identity: Identity, geometry: Geometry) -> "Ring":
+    def create(
+        cls, path: OwnedPath | None, identity: RingIdentity, geometry: RingGeometry
+    ) -> "Ring":
         """An empty ring, in memory when path is None. Appears under its name with `publish`.
 
         Raises:
@@ -77,7 +79,7 @@ class Ring:
         return ring
 
     @classmethod
-    def open(cls, path: OwnedPath, identity: Identity, max_bytes: int) -> "Ring":
+    def open(cls, path: OwnedPath, identity: RingIdentity, max_bytes: int) -> "Ring":
         """The ring that an earlier process left.
 
         Damaged columns and rows are left out and counted in `losses`.
@@ -157,9 +159,9 @@ class Ring:
     def cell(self, column: int, row: int) -> float:
         return self._cells[self._slots[column] * self.geometry.rows + row]
 
-    def set_row(self, row: int, born: float, key: bytes) -> None:
+    def set_row(self, row: int, created: float, key: bytes) -> None:
         """Record that a row holds this series from boot time born on."""
-        self._store(self._entry_at(row), pack_entry(born, key))
+        self._store(self._entry_at(row), pack_entry(created, key))
 
     def free_row(self, row: int) -> None:
         self._store(self._entry_at(row), bytes(self.geometry.entry_bytes))
@@ -177,10 +179,10 @@ class Ring:
                 yield row, *entry
 
     def _find_columns(self) -> None:
-        columns, damaged = whole_columns(self._bytes, self.geometry)
+        columns, damaged = valid_columns(self._bytes, self.geometry)
         for stamp in columns:
             self._remember(stamp)
-        self.losses = Losses(columns=damaged)
+        self.losses = RingLosses(columns=damaged)
 
     def _remember(self, stamp: ColumnStamp) -> None:
         self.boots.append(stamp.boot)
@@ -230,8 +232,8 @@ def _map_new(path: OwnedPath, size: int) -> mmap.mmap:
 
 
 def _checked_geometry(
-    path: OwnedPath, descriptor: int, identity: Identity, max_bytes: int
-) -> Geometry:
+    path: OwnedPath, descriptor: int, identity: RingIdentity, max_bytes: int
+) -> RingGeometry:
     """Geometry from the header, believed only where the size of the file agrees."""
     status = os.fstat(descriptor)
     if status.st_size > max_bytes:

@@ -7,20 +7,19 @@ from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter
 
-from koord.util.backoff import Backoff
 from koord.util.clock import Clock
-from koord.util.firstof import first_of
-from koord.util.health import OK, PartHealth, Status
+from koord.util.flowcontrol import Backoff
+from koord.util.health import OK, HealthStatus, PartHealth
 from koord.util.logs import LogState, get_logger
-from koord.util.stop import Stop
-from koordlet.nvml.answers import FoundGpu, GpuAnswer, HelperFailed, parse_answer
-from koordlet.rules.devices import LOST, DeviceTopology, Gpu, GpuSet
+from koord.util.stop import Stop, first_completed
+from koordlet.nvml.process import GpuResponse, GpuStatus, HelperError, parse_response
+from koordlet.rules.devices import GPU_LOST, DeviceTopology, Gpu, GpuSet
 
-ANSWER_LIMIT = 5.0  # seconds for an answer
-OPEN_LIMIT = 30.0  # for the first one: opening NVML wakes each GPU that no one uses
-ABSENT_PAUSE = 60.0  # seconds between looks for a driver
-FIRST_PAUSE, LONGEST_PAUSE = 1.0, 300.0
-MOST_STUCK = 2  # helpers that cannot be killed, after which no more are started
+RESPONSE_TIMEOUT = 5.0  # seconds for an answer
+OPEN_TIMEOUT = 30.0  # for the first one: opening NVML wakes each GPU that no one uses
+NO_DRIVER_INTERVAL = 60.0  # seconds between looks for a driver
+INITIAL_BACKOFF, MAX_BACKOFF = 1.0, 300.0
+MAX_STUCK_HELPERS = 2  # helpers that cannot be killed, after which no more are started
 
 log = get_logger("koordlet.nvml")
 
@@ -28,7 +27,7 @@ log = get_logger("koordlet.nvml")
 class Helper(Protocol):
     """A running helper; HelperProcess is the real one."""
 
-    async def ask(self) -> bytes: ...
+    async def request(self) -> bytes: ...
 
     async def end(self) -> bool: ...
 
@@ -41,18 +40,18 @@ class GpuReading:
     """An answer with the time at which it came, in monotonic seconds."""
 
     at: float
-    gpus: tuple[FoundGpu, ...]
+    gpus: tuple[GpuStatus, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class GpuSinks:
+class GpuObservers:
     """Who gets what was found."""
 
     gpus: Callable[[GpuSet], object]  # whenever it changes; nothing while NVML is away
     reading: Callable[[GpuReading | None], object]  # each answer; None: there is no driver
 
 
-class Gpus:
+class GpuMonitor:
     """Asks a helper each interval, and publishes what it answers.
 
     A GPU with a critical Xid stays unhealthy, also over helpers, until it is gone from the list or
@@ -62,14 +61,14 @@ class Gpus:
     def __init__(
         self,
         start: Callable[[], Awaitable[Helper]],
-        sinks: GpuSinks,
+        sinks: GpuObservers,
         clock: Clock,
         registry: CollectorRegistry,
         *,
         present: Callable[[], bool],
         locate: Callable[[str], DeviceTopology | None],
         interval: float,
-        limits: tuple[float, float] = (OPEN_LIMIT, ANSWER_LIMIT),
+        limits: tuple[float, float] = (OPEN_TIMEOUT, RESPONSE_TIMEOUT),
     ) -> None:
         """start makes a helper, or raises HelperFailed. present: whether there is a driver.
 
@@ -83,7 +82,7 @@ class Gpus:
         self._present = present
         self._locate = locate
         self._interval = interval
-        self._backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE)
+        self._backoff = Backoff(INITIAL_BACKOFF, MAX_BACKOFF)
         self._stuck: list[Helper] = []
         self._errors: dict[str, str] = {}
         self._places: dict[str, DeviceTopology | None] = {}
@@ -106,18 +105,18 @@ class Gpus:
 
     def health(self) -> PartHealth:
         """Degraded while NVML gives no answer; a node without its driver is well."""
-        return PartHealth(Status.DEGRADED, self._problem) if self._problem else OK
+        return PartHealth(HealthStatus.DEGRADED, self._problem) if self._problem else OK
 
     async def _turn(self, stop: Stop) -> float:
         """Have one helper work, if there is a driver; return the seconds until the next."""
         if not await asyncio.to_thread(self._present):
             self._publish(GpuSet("", ()))
             self._sinks.reading(None)
-            self._works()
-            return ABSENT_PAUSE
+            self._recovered()
+            return NO_DRIVER_INTERVAL
         try:
             await self._serve(stop)
-        except HelperFailed as err:
+        except HelperError as err:
             self._failed(str(err))
             return self._backoff.next()
         return 0.0
@@ -125,29 +124,29 @@ class Gpus:
     async def _serve(self, stop: Stop) -> None:
         """Ask one helper until stop, or until it fails."""
         self._stuck = [helper for helper in self._stuck if not helper.gone]
-        if len(self._stuck) >= MOST_STUCK:
-            raise HelperFailed(
+        if len(self._stuck) >= MAX_STUCK_HELPERS:
+            raise HelperError(
                 f"{len(self._stuck)} helpers hang in the driver and cannot be killed; "
                 "see the kernel log, and reset the GPU or reboot"
             )
         helper, limit = await self._start(), self._open_limit
         try:
             while not stop.is_set():
-                line = await self._ask(helper, limit, stop)
+                line = await self._request(helper, limit, stop)
                 if line is None:
                     return
-                await self._take(parse_answer(line))
+                await self._take(parse_response(line))
                 limit = self._answer_limit
                 await stop.sleep(self._interval)
         finally:
             if not await helper.end():
                 self._stuck.append(helper)
 
-    async def _ask(self, helper: Helper, limit: float, stop: Stop) -> bytes | None:
+    async def _request(self, helper: Helper, limit: float, stop: Stop) -> bytes | None:
         """The helper's answer; None: stop came first."""
-        asking, timer = asyncio.ensure_future(helper.ask()), self._clock.timer(limit)
+        asking, timer = asyncio.ensure_future(helper.request()), self._clock.timer(limit)
         try:
-            await first_of(asking, timer, stop.wait())
+            await first_completed(asking, timer, stop.wait())
             if asking.done():
                 return asking.result()
         finally:
@@ -156,23 +155,23 @@ class Gpus:
             await asyncio.wait({asking})
         if stop.is_set():
             return None
-        raise HelperFailed(f"NVML did not answer within {limit:g} s; its helper was killed")
+        raise HelperError(f"NVML did not answer within {limit:g} s; its helper was killed")
 
-    async def _take(self, answer: GpuAnswer) -> None:
+    async def _take(self, answer: GpuResponse) -> None:
         unknown = {found.bus for found in answer.gpus} - self._places.keys()
         for bus in unknown:
             self._places[bus] = await asyncio.to_thread(self._locate, bus)
         self._places = {found.bus: self._places[found.bus] for found in answer.gpus}
         found = {each.gpu.uuid: each.gpu.error for each in answer.gpus}
-        lasting = {uuid: error for uuid, error in found.items() if error and error != LOST}
+        lasting = {uuid: error for uuid, error in found.items() if error and error != GPU_LOST}
         self._errors = {uuid: e for uuid, e in self._errors.items() if uuid in found} | lasting
         gpus = tuple(replace(each, gpu=self._judged(each)) for each in answer.gpus)
         self._publish(GpuSet(answer.driver, tuple(each.gpu for each in gpus)))
         self._sinks.reading(GpuReading(self._clock.monotonic(), gpus))
-        self._works()
+        self._recovered()
         self._backoff.reset()
 
-    def _judged(self, found: FoundGpu) -> Gpu:
+    def _judged(self, found: GpuStatus) -> Gpu:
         gpu = found.gpu
         error = self._errors.get(gpu.uuid, gpu.error)
         return replace(gpu, topology=self._places[found.bus], error=error)
@@ -186,11 +185,11 @@ class Gpus:
             if gpu.error and (earlier is None or earlier.error != gpu.error):
                 log.warning("gpu.unhealthy", uuid=gpu.uuid, minor=gpu.minor, reason=gpu.error)
         if gone := sorted(before.keys() - {gpu.uuid for gpu in gpus.gpus}):
-            log.warning("gpu.gone", uuids=gone)
+            log.warning("gpu.removed", uuids=gone)
         self._published = gpus
         self._sinks.gpus(gpus)
 
-    def _works(self) -> None:
+    def _recovered(self) -> None:
         self._problem = ""
         self._trouble.ended("gpu.answers_again")
 

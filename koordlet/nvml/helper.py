@@ -13,8 +13,8 @@ import signal
 import sys
 from typing import Any
 
-MOST_PROCESSES = 4096  # of one GPU
-MOST_EVENTS = 64  # in one answer
+MAX_PROCESSES = 4096  # of one GPU
+MAX_EVENTS = 64  # in one answer
 HARMLESS_XIDS = frozenset({13, 31, 43, 45, 68, 109})  # faults of programs, not of the GPU
 LOST, NO_CHECK = "DeviceLost", "DeviceHealthCheckNotSupported"
 _REOPEN_AFTER = 30  # answers with a lost GPU, after which all are looked for again
@@ -26,7 +26,7 @@ class GpuSource:
 
     def __init__(self, nvml: Any) -> None:
         self._nvml = nvml
-        self._gpus: list[_Card] | None = None  # None: NVML is not open
+        self._gpus: list[_GpuHandle] | None = None  # None: NVML is not open
         self._driver = ""
         self._events: Any = None
         self._lost = 0
@@ -45,14 +45,14 @@ class GpuSource:
             self._close()
         return {"driver": self._driver, "gpus": found}
 
-    def _open(self) -> "list[_Card]":
+    def _open(self) -> "list[_GpuHandle]":
         if self._gpus is None:
             nvml = self._nvml
             nvml.nvmlInit()
             self._driver = nvml.nvmlSystemGetDriverVersion()
             self._events = nvml.nvmlEventSetCreate()
             self._gpus = [
-                _Card(nvml, nvml.nvmlDeviceGetHandleByIndex(index), self._events)
+                _GpuHandle(nvml, nvml.nvmlDeviceGetHandleByIndex(index), self._events)
                 for index in range(nvml.nvmlDeviceGetCount())
             ]
         return self._gpus
@@ -64,9 +64,9 @@ class GpuSource:
         except self._nvml.NVMLError:
             return  # it was not open
 
-    def _take_events(self, gpus: "list[_Card]") -> None:
+    def _take_events(self, gpus: "list[_GpuHandle]") -> None:
         nvml = self._nvml
-        for _ in range(MOST_EVENTS):
+        for _ in range(MAX_EVENTS):
             try:
                 event = nvml.nvmlEventSetWait(self._events, 0)
             except nvml.NVMLError:
@@ -80,7 +80,7 @@ class GpuSource:
                     gpu.error = f"Xid{xid}"
 
 
-class _Card:
+class _GpuHandle:
     """One GPU."""
 
     def __init__(self, nvml: Any, handle: Any, events: Any) -> None:
@@ -119,7 +119,7 @@ class _Card:
             (int(each.pid), shares.get(int(each.pid), 0.0), int(each.usedGpuMemory or 0))
             for each in running
         ]
-        return found[:MOST_PROCESSES]
+        return found[:MAX_PROCESSES]
 
     def _shares(self, nvml: Any) -> dict[int, float]:
         """Mean utilization since the last answer, by process; none where it is not known."""

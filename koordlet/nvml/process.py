@@ -1,18 +1,113 @@
-"""The helper as a process: a question, an answer, and its end whatever it does."""
+"""The NVML helper as a process: start, request, checked response, end."""
 
 import asyncio
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
+from koord.api.fields import Fields
 from koord.util.clock import Clock
-from koord.util.firstof import first_of
-from koordlet.nvml.answers import HelperFailed
+from koord.util.documents import decode_line
+from koord.util.errors import InvalidObject, KoordError
+from koord.util.stop import first_completed
+from koord.util.text import printable
+from koordlet.rules.devices import Gpu, condition_reason
 
-MOST_BYTES = 4 << 20  # of an answer
-END_LIMIT = 2.0  # seconds that a killed process may take to be gone
+MAX_GPUS = 256
+MAX_PROCESSES = 4096  # of one GPU
+_MAX_TEXT_LENGTH = 128
+_MAX_NUMBER = 2**63
+
+
+class HelperError(KoordError):
+    """The helper gave no answer that can be used; it is started anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuProcess:
+    """What one process uses of one GPU."""
+
+    pid: int
+    core: float  # percent of the GPU
+    memory: int  # bytes
+
+
+@dataclass(frozen=True, slots=True)
+class GpuStatus:
+    """One GPU of an answer. bus: its PCI address as NVML writes it."""
+
+    gpu: Gpu
+    bus: str
+    processes: tuple[GpuProcess, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GpuResponse:
+    """All GPUs, and the version of their driver."""
+
+    driver: str
+    gpus: tuple[GpuStatus, ...]
+
+
+def parse_response(line: bytes) -> GpuResponse:
+    """Return what a line of the helper says.
+
+    Raises:
+        HelperFailed: it says what went wrong, or nothing that can be used.
+    """
+    try:
+        answer = Fields(decode_line(line, "helper"), "helper")
+        if error := answer.text("error"):
+            raise HelperError(printable(error[:500]))
+        gpus = tuple(map(_gpu, answer.objects("gpus")))
+        driver = _text_field(answer, "driver")
+    except InvalidObject as err:
+        raise HelperError(str(err)) from err
+    if len(gpus) > MAX_GPUS or len({found.gpu.uuid for found in gpus}) < len(gpus):
+        raise HelperError(f"wanted at most {MAX_GPUS} different GPUs, found {len(gpus)}")
+    return GpuResponse(driver, gpus)
+
+
+def _gpu(fields: Fields) -> GpuStatus:
+    error = fields.text("error")
+    gpu = Gpu(
+        uuid=_text_field(fields, "uuid"),
+        minor=_number(fields.raw.get("minor"), fields.path("minor"), 2**31),
+        model=_text_field(fields, "model"),
+        memory=_number(fields.raw.get("memory"), fields.path("memory")),
+        error=condition_reason(error) if error else "",
+    )
+    processes = fields.list_of("processes", _process, "a pid, a percentage and bytes")
+    return GpuStatus(gpu, _text_field(fields, "bus"), tuple(processes[:MAX_PROCESSES]))
+
+
+def _process(value: object) -> GpuProcess:
+    if not isinstance(value, list) or len(value) != 3:
+        raise ValueError(value)
+    pid, core, memory = value
+    if isinstance(core, bool) or not isinstance(core, int | float) or not 0 <= core <= 100:
+        raise ValueError(value)
+    return GpuProcess(_number(pid, "pid", 2**31), float(core), _number(memory, "memory"))
+
+
+def _number(value: object, where: str, end: int = _MAX_NUMBER) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < end:
+        raise InvalidObject(where, wanted=f"a number from 0 to {end - 1}", found=value)
+    return value
+
+
+def _text_field(fields: Fields, key: str) -> str:
+    text = fields.required_text(key)
+    if len(text) > _MAX_TEXT_LENGTH or not text.isascii() or printable(text) != text:
+        raise InvalidObject(fields.path(key), wanted="a short plain text", found=printable(text))
+    return text
+
+
+MAX_RESPONSE_BYTES = 4 << 20  # of an answer
+KILL_TIMEOUT = 2.0  # seconds that a killed process may take to be gone
 _SCRIPT = Path(__file__).with_name("helper.py")
-_PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "LANG", "NVIDIA_VISIBLE_DEVICES")
+_PASSED_ENVIRONMENT = ("PATH", "LD_LIBRARY_PATH", "LANG", "NVIDIA_VISIBLE_DEVICES")
 
 
 class HelperProcess:
@@ -37,15 +132,15 @@ class HelperProcess:
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.DEVNULL,
-                env={name: environ[name] for name in _PASSED_ON if name in environ},
-                limit=MOST_BYTES,
+                env={name: environ[name] for name in _PASSED_ENVIRONMENT if name in environ},
+                limit=MAX_RESPONSE_BYTES,
                 start_new_session=True,
             )
         except OSError as err:
-            raise HelperFailed(f"it cannot be started: {err.strerror or err}") from err
+            raise HelperError(f"it cannot be started: {err.strerror or err}") from err
         return cls(process, clock)
 
-    async def ask(self) -> bytes:
+    async def request(self) -> bytes:
         """Return the next answer, a line.
 
         Raises:
@@ -59,9 +154,9 @@ class HelperProcess:
             await given.drain()
             line = await answers.readline()
         except (OSError, ValueError) as err:
-            raise HelperFailed(f"it cannot be asked: {err}") from err
+            raise HelperError(f"it cannot be asked: {err}") from err
         if not line.endswith(b"\n"):
-            raise HelperFailed("it has ended")
+            raise HelperError("it has ended")
         return line
 
     async def end(self) -> bool:
@@ -69,9 +164,9 @@ class HelperProcess:
         if self._process.returncode is None:
             self._process.kill()
             gone = asyncio.ensure_future(self._process.wait())
-            timer = self._clock.timer(END_LIMIT)
+            timer = self._clock.timer(KILL_TIMEOUT)
             try:
-                await first_of(gone, timer)
+                await first_completed(gone, timer)
             finally:
                 timer.cancel()
                 gone.cancel()

@@ -14,14 +14,12 @@ from koordlet.executor.evictions.eviction import Eviction
 from koordlet.host import resources
 from koordlet.metriccache import keys, kinds
 from koordlet.metriccache.cache import MetricCache
-from koordlet.plugin.base import ExtensionPlugin
-from koordlet.plugin.client import Client
+from koordlet.plugin.base import WAITS_FOR_EVENTS, ExtensionPlugin, Limits
 from koordlet.plugin.extensions import Extension
-from koordlet.plugin.limits import WAITS_FOR_EVENTS, Limits
+from koordlet.plugin.interfaces import Client, States
 from koordlet.plugin.registry import PluginRegistry
-from koordlet.plugin.states import States
-from koordlet.statesinformer.callbacks import CallbackTarget, StateType, UpdateCbFn
-from koordlet.statesinformer.model import ContainerMeta, PodMeta
+from koordlet.statesinformer.informer import CallbackTarget, StateType, UpdateCbFn
+from koordlet.statesinformer.podmeta import ContainerMeta, PodMeta
 
 __all__ = [
     "WAITS_FOR_EVENTS",

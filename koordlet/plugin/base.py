@@ -1,34 +1,179 @@
-"""The class that QoS plugins derive from."""
+"""The class that QoS plugins derive from, its limits, and the context of a plugin."""
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from koord.util.clock import Clock
-from koord.util.errors import Unavailable
+from koord.util.errors import OptionError, Unavailable
 from koord.util.stop import Stop
-from koordlet.executor.claims.claim import Claim, ClaimOutcome, ClaimScope, Key, Part
-from koordlet.executor.evictions.eviction import Eviction, HeldBack
-from koordlet.plugin.client import Client
-from koordlet.plugin.context import Log, PluginContext
-from koordlet.plugin.evictionrequest import eviction_request, pod_of
-from koordlet.plugin.limits import Limits
+from koordlet.executor.claims.claim import (
+    Claim,
+    ClaimOutcome,
+    Claims,
+    ClaimScope,
+    Key,
+    Part,
+    UnavailableClaims,
+)
+from koordlet.executor.evictions.eviction import (
+    Eviction,
+    EvictionHandler,
+    EvictionRequest,
+    SuppressedEviction,
+    UnavailableEvictor,
+)
+from koordlet.executor.kernel.view import NoKernel
+from koordlet.plugin.interfaces import Client, States
 from koordlet.plugin.publishing import Published
-from koordlet.plugin.states import States
-from koordlet.statesinformer.model import PodMeta
+from koordlet.statesinformer.podmeta import PodMeta
 
 if TYPE_CHECKING:
     from koord.api.eviction import EvictionOutcome
-    from koord.api.pods.pod import Pod
+    from koord.api.pod import Pod
     from koord.component.features import FeatureSpec
     from koord.component.flags import FlagSet
-    from koordlet.executor.audit.wording import Wording
+    from koordlet.executor.claims.claim import AuditText
     from koordlet.executor.claims.target import Target
     from koordlet.executor.kernel.view import Kernel
     from koordlet.host.resource import Resource
     from koordlet.metriccache.cache import MetricCache
     from koordlet.metriccache.kinds import AnyKind
     from koordlet.plugin.metrics import PluginMetrics
+
+
+MAX_REASON = 200  # characters of one reason
+MAX_PARTS = 8  # of a plugin that report something at a time
+
+
+class SelfReport:
+    """Reasons why one plugin works with less, one for each of its parts. For any thread."""
+
+    def __init__(self) -> None:
+        self._reasons: Mapping[str, str] = {}  # replaced as a whole
+
+    @property
+    def text(self) -> str:
+        """All reasons in one line; "" for none."""
+        return "; ".join(self._reasons.values())
+
+    def degrade(self, reason: str, part: str) -> None:
+        """As ExtensionPlugin.degrade."""
+        others = {name: text for name, text in self._reasons.items() if name != part}
+        if not reason:
+            self._reasons = others
+        elif len(others) < MAX_PARTS:
+            self._reasons = {**others, part: _bounded(reason)}
+
+    def clear(self) -> None:
+        """Forget all reasons: the run that reported them is over."""
+        self._reasons = {}
+
+
+def _bounded(reason: str) -> str:
+    """One line of printable text."""
+    text = "".join(c if c.isprintable() else " " for c in str(reason)[: 2 * MAX_REASON])
+    return text if len(text) <= MAX_REASON else text[: MAX_REASON - 1] + "…"
+
+
+class Log(Protocol):
+    """The plugin's own logger: a constant event name, `noun.verb`, and facts as keys."""
+
+    def debug(self, event: str, **facts: Any) -> Any: ...
+    def info(self, event: str, **facts: Any) -> Any: ...
+    def warning(self, event: str, **facts: Any) -> Any: ...
+    def error(self, event: str, **facts: Any) -> Any: ...
+
+
+class MetricPublisher(Protocol):
+    """Takes the values of a plugin's own metric kinds."""
+
+    def publish(self, kind: "AnyKind", values: Mapping[tuple[str, ...], float]) -> int:
+        """As ExtensionPlugin.publish."""
+
+
+class NoPublisher:
+    """Publisher of a plugin that has not been set up."""
+
+    def publish(self, kind: "AnyKind", values: Mapping[tuple[str, ...], float]) -> int:
+        raise Unavailable(
+            f"wanted to publish {kind.name}, found a plugin that has not been set up; "
+            "publish from setup on"
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PluginContext:
+    """Everything that a plugin works with, beside the arguments of its methods.
+
+    The first five are there from init_flags on. The others are from setup on; until then, and
+    where the agent lacks them, they raise Unavailable.
+    """
+
+    log: Log
+    metrics: "PluginMetrics"
+    clock: "Clock"
+    gate_is_on: Callable[[str], bool]
+    health: SelfReport = field(default_factory=SelfReport)
+    kernel: "Kernel" = field(default_factory=NoKernel)
+    claims: Claims = field(default_factory=UnavailableClaims)
+    evictor: EvictionHandler = field(default_factory=UnavailableEvictor)
+    publisher: MetricPublisher = field(default_factory=NoPublisher)
+
+
+def eviction_request(
+    plugin: "ExtensionPlugin",
+    pod: "PodMeta | Pod",
+    reason: str,
+    feature: str,
+    *,
+    grace_seconds: int | None = None,
+    inputs: Mapping[str, float | str] | None = None,
+    candidates: Iterable[str] = (),
+) -> EvictionRequest:
+    """Return the request; the arguments are those of ExtensionPlugin.evict.
+
+    Raises:
+        OptionError: reason, feature or grace_seconds cannot be used.
+    """
+    if not reason:
+        raise OptionError("evict reason", reason, "say why, with the numbers that decided")
+    if feature not in ("", plugin.name, *plugin.gates):
+        known = ", ".join((plugin.name, *plugin.gates))
+        raise OptionError("evict feature", feature, f"use one of {known}")
+    if grace_seconds is not None and grace_seconds < 0:
+        raise OptionError("evict grace_seconds", grace_seconds, "use 0 or more, or None")
+    return EvictionRequest(
+        plugin=plugin.name,
+        feature=feature or plugin.name,
+        pod=pod_of(pod),
+        reason=reason,
+        grace_seconds=grace_seconds,
+        cgroup=pod.cgroup if isinstance(pod, PodMeta) else "",
+        inputs=inputs or {},
+        candidates=tuple(candidates),
+    )
+
+
+def pod_of(pod: "PodMeta | Pod") -> "Pod":
+    """Return the Pod object, also of a PodMeta."""
+    return pod.pod if isinstance(pod, PodMeta) else pod
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """How much a plugin may take before it is stopped; its class overrides what does not fit."""
+
+    round: float = 30.0  # seconds one turn of stop.every(...) may last
+    silence: float = 600.0  # seconds a run that is in no round may go without doing anything
+    grace: float = 5.0  # seconds run may take to return after the stop signal, then it is cancelled
+    stop: float = 10.0  # seconds stop() may take
+    memory: float = 32 * 2**20  # bytes the process may grow by while the plugin's own code runs
+
+
+WAITS_FOR_EVENTS = Limits(silence=math.inf)  # for a run that only waits, for pods for example
 
 
 class ExtensionPlugin(ABC):
@@ -60,7 +205,7 @@ class ExtensionPlugin(ABC):
     that was enabled second is refused until the first is disabled."""
     publishes: ClassVar[tuple[Published, ...]] = ()
     """The metric kinds of its own that it publishes."""
-    wording: ClassVar["Wording | None"] = None
+    audit_text: ClassVar["AuditText | None"] = None
     """How the audit log calls those that have no wording of their own; None: as any value."""
 
     name: str
@@ -161,30 +306,30 @@ class ExtensionPlugin(ABC):
         )
         return await self.context.evictor.evict(request)
 
-    async def insist(self, pod: "PodMeta", *, reason: str, feature: str = "") -> Eviction:
+    async def kill_overdue(self, pod: "PodMeta", *, reason: str, feature: str = "") -> Eviction:
         """Report that a pod runs on after its eviction was accepted and its grace period is over.
 
         It is killed with --evict-fallback=kill, if this daemon saw the acceptance and the end of
         the grace period; else this is recorded. Raises as evict does.
         """
-        return await self.context.evictor.insist(eviction_request(self, pod, reason, feature))
+        return await self.context.evictor.kill_overdue(eviction_request(self, pod, reason, feature))
 
-    def note_freed(self, pod: "PodMeta | Pod", freed: Mapping[str, float | str]) -> None:
+    def record_freed(self, pod: "PodMeta | Pod", freed: Mapping[str, float | str]) -> None:
         """Add the released amounts, in base units, to the record of a pod's eviction."""
-        self.context.evictor.note_freed(pod_of(pod), freed)
+        self.context.evictor.record_freed(pod_of(pod), freed)
 
-    def hold_back(
+    def record_suppressed(
         self, outcome: "EvictionOutcome", *, reason: str, message: str, feature: str = ""
     ) -> None:
         """Record that evictions are needed, and why none is requested."""
-        held = HeldBack(
+        held = SuppressedEviction(
             plugin=self.name,
             feature=feature or self.name,
             outcome=outcome,
             reason=reason,
             message=message,
         )
-        self.context.evictor.hold_back(held)
+        self.context.evictor.record_suppressed(held)
 
     def announce(
         self, pod: "PodMeta | Pod", *, reason: str, message: str, warning: bool = True

@@ -1,18 +1,30 @@
-"""Kernel values in detail: reads, files of a plugin's own, and their types."""
+"""Kernel values in detail: reads, own files, parts and outcomes of claims, local storage.
 
-from koordlet.executor.kernel.view import Kernel, Reading
+The metric cache has the storage while the gate BlkIOReconcile is on:
+`cache.get(NODE_LOCAL_STORAGE)` is a LocalStorage, or None before the first look.
+"""
+
+from koordlet.collectors.node_info import NODE_LOCAL_STORAGE
+from koordlet.executor.claims.claim import AuditText, ClaimOutcome, ClaimState, Part
+from koordlet.executor.kernel.view import Kernel, WatchedValue
 from koordlet.host.cgroups.layout import Layout
-from koordlet.host.kernelfile import KernelFile
+from koordlet.host.kernelfile import ChoiceForm, IntegerForm, IntegerOrMaxForm, KernelFile
 from koordlet.host.resource import Resource
-from koordlet.host.valueforms import NumberOrMax, OneWord, WholeNumber
+from koordlet.host.storage import LocalStorage
 
 __all__ = [
+    "NODE_LOCAL_STORAGE",
+    "AuditText",
+    "ChoiceForm",
+    "ClaimOutcome",
+    "ClaimState",
+    "IntegerForm",
+    "IntegerOrMaxForm",
     "Kernel",
     "KernelFile",
     "Layout",
-    "NumberOrMax",
-    "OneWord",
-    "Reading",
+    "LocalStorage",
+    "Part",
     "Resource",
-    "WholeNumber",
+    "WatchedValue",
 ]

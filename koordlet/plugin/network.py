@@ -1,48 +1,50 @@
 """Traffic classes of network interfaces, and the settings of network QoS, as rules."""
 
-from koordlet.host.net.tc.names import is_interface_name
+from koordlet.host.net.netfiles import is_interface_name
 from koordlet.host.net.tc.tree import (
     MAJOR,
     Address,
-    Match,
-    SocketMatch,
+    AddressMatch,
+    CgroupMatch,
     TrafficClass,
-    Tree,
+    TrafficTree,
     parse_tree,
 )
-from koordlet.host.terwayfiles import NODE_FILE, PODS_FILE
-from koordlet.rules.networkqos import (
+from koordlet.host.terway_files import NODE_FILE, PODS_FILE
+from koordlet.rules.network_qos import (
     ANNOTATION,
     BE,
-    LEAST_RATE,
     LINK,
     LS,
+    MIN_RATE,
     SYSTEM,
     ClassRates,
     PodLimits,
+    TerwayPod,
     classes,
+    node_file,
     pod_limits,
+    pods_file,
 )
-from koordlet.rules.terwayqos import TerwayPod, node_file, pods_file
 
 __all__ = [
     "ANNOTATION",
     "BE",
-    "LEAST_RATE",
     "LINK",
     "LS",
     "MAJOR",
+    "MIN_RATE",
     "NODE_FILE",
     "PODS_FILE",
     "SYSTEM",
     "Address",
+    "AddressMatch",
+    "CgroupMatch",
     "ClassRates",
-    "Match",
     "PodLimits",
-    "SocketMatch",
     "TerwayPod",
     "TrafficClass",
-    "Tree",
+    "TrafficTree",
     "classes",
     "is_interface_name",
     "node_file",

@@ -1,9 +1,8 @@
 """The rules of a node agent that plugins may use: CPU pools, batch resources, topology, usage."""
 
-from koordlet.rules.batchresources import BatchResources, BatchShare, batch_resources
-from koordlet.rules.cpupools import CpuPool, shared_cpus
-from koordlet.rules.nodetopology import NodeTopology
-from koordlet.rules.nodeusage import (
+from koordlet.rules.batch_resources import BatchResources, BatchShare, batch_resources
+from koordlet.rules.node_topology import CpuPool, NodeTopology, shared_cpus
+from koordlet.rules.node_usage import (
     UsageSplit,
     is_best_effort,
     is_best_effort_app,

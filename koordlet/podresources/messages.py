@@ -25,7 +25,7 @@ DevicesOf = Callable[[str, str], Iterable[GivenDevices]]
 """Returns the devices of the pod with this namespace and name."""
 
 
-def with_devices(answer: bytes, devices_of: DevicesOf) -> bytes:
+def with_devices(response: bytes, devices_of: DevicesOf) -> bytes:
     """Return a List answer in which the first container of each pod has the pod's devices as well.
 
     A container's devices are sorted by resource.
@@ -34,11 +34,11 @@ def with_devices(answer: bytes, devices_of: DevicesOf) -> bytes:
         ValueError: it is no such message.
     """
     out = bytearray()
-    for found in fields_of(answer):
+    for found in fields_of(response):
         if found.number == _PODS:
             append(out, _PODS, _pod(_bytes(found), devices_of))
         else:
-            out += answer[found.start : found.end]
+            out += response[found.start : found.end]
     return bytes(out)
 
 

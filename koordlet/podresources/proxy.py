@@ -17,21 +17,20 @@ from grpclib.server import Server, Stream
 
 from koord.component.http.sockets import ListenError, listen_unix
 from koord.util.clock import Clock
-from koord.util.health import OK, PartHealth
-from koord.util.health import Status as HealthStatus
+from koord.util.health import OK, HealthStatus, PartHealth
 from koord.util.logs import LogState, get_logger
-from koord.util.owneddir import OwnedDirectory
+from koord.util.ownedfiles import OwnedDirectory
 from koord.util.stop import Stop
 from koordlet.podresources.messages import DevicesOf, with_devices
 
 SOCKET = "kubelet.sock"
 SERVICE = "/v1.PodResourcesLister/"
 LIST = "List"
-PASSED_ON = ("GetAllocatableResources", "Get")
-ANSWER_LIMIT = 10.0  # real seconds for the kubelet
-MOST_AT_ONCE = 4  # calls to the kubelet; more wait
-MOST_BYTES = 16 << 20  # of a message, as the kubelet's own limit
-_END_LIMIT = 3.0  # real seconds for calls that are under way at the end
+FORWARDED_METHODS = ("GetAllocatableResources", "Get")
+RESPONSE_TIMEOUT = 10.0  # real seconds for the kubelet
+MAX_CONCURRENT_CALLS = 4  # calls to the kubelet; more wait
+MAX_BYTES = 16 << 20  # of a message, as the kubelet's own limit
+_STOP_TIMEOUT = 3.0  # real seconds for calls that are under way at the end
 
 log = get_logger("koordlet.podresources")
 
@@ -57,7 +56,7 @@ class PodResourcesProxy:
         self._kubelet = kubelet
         self._devices_of = devices_of
         self._clock = clock
-        self._at_once = asyncio.Semaphore(MOST_AT_ONCE)
+        self._at_once = asyncio.Semaphore(MAX_CONCURRENT_CALLS)
         self._problem = ""
         self._trouble = LogState(log)
 
@@ -85,7 +84,7 @@ class PodResourcesProxy:
             channel.close()
             (directory / SOCKET).unlink()
             directory.close()
-            await asyncio.wait([asyncio.ensure_future(server.wait_closed())], timeout=_END_LIMIT)
+            await asyncio.wait([asyncio.ensure_future(server.wait_closed())], timeout=_STOP_TIMEOUT)
 
     def health(self) -> PartHealth:
         """Degraded while the socket cannot be made, or the kubelet does not answer."""
@@ -101,7 +100,7 @@ class PodResourcesProxy:
         def __mapping__(self) -> dict[str, Handler]:
             return {
                 SERVICE + name: Handler(self._handler(name), Cardinality.UNARY_UNARY, bytes, bytes)
-                for name in (LIST, *PASSED_ON)
+                for name in (LIST, *FORWARDED_METHODS)
             }
 
         def _handler(self, name: str) -> Callable[[Stream[bytes, bytes]], Any]:
@@ -109,8 +108,8 @@ class PodResourcesProxy:
 
             async def handle(stream: Stream[bytes, bytes]) -> None:
                 request = await stream.recv_message()
-                answer = await self._proxy.ask(method, request or b"")
-                await stream.send_message(self._proxy.completed(name, answer))
+                response = await self._proxy.ask(method, request or b"")
+                await stream.send_message(self._proxy.completed(name, response))
 
             return handle
 
@@ -118,23 +117,23 @@ class PodResourcesProxy:
         """Return the kubelet's answer. Raises GRPCError, which the client gets."""
         async with self._at_once:
             try:
-                answer = await method(request, timeout=ANSWER_LIMIT)
+                response = await method(request, timeout=RESPONSE_TIMEOUT)
             except (OSError, TimeoutError) as err:
                 problem = f"{self._kubelet}: the kubelet does not answer: {err or 'timeout'}"
                 self._failed(problem)
                 raise GRPCError(Status.UNAVAILABLE, problem) from err
-        if len(answer) > MOST_BYTES:
+        if len(response) > MAX_BYTES:
             raise GRPCError(Status.RESOURCE_EXHAUSTED, "the kubelet's answer is too large")
         self._problem = ""
-        self._trouble.ended("pod_resources.answers_again")
-        return answer
+        self._trouble.ended("pod_resources.recovered")
+        return response
 
-    def completed(self, name: str, answer: bytes) -> bytes:
+    def completed(self, name: str, response: bytes) -> bytes:
         """The answer with devices, if it is one of pods."""
         if name != LIST:
-            return answer
+            return response
         try:
-            return with_devices(answer, self._devices_of)
+            return with_devices(response, self._devices_of)
         except ValueError as err:
             problem = f"{self._kubelet}: wanted a list of pods, found {err}"
             self._failed(problem)
@@ -146,4 +145,4 @@ class PodResourcesProxy:
 
 
 def _limits() -> Configuration:
-    return Configuration(http2_connection_window_size=MOST_BYTES, http2_stream_window_size=1 << 20)
+    return Configuration(http2_connection_window_size=MAX_BYTES, http2_stream_window_size=1 << 20)

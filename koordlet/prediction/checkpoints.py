@@ -10,17 +10,23 @@ import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 
-from koord.api.decoding.fields import Fields
+from koord.api.fields import Fields
 from koord.util.documents import decode
 from koord.util.errors import InvalidObject, KoordError
 from koord.util.logs import LogState, get_logger
-from koord.util.owneddir import OwnedDirectory
-from koordlet.prediction.histogram import CPU_BUCKETS, MEMORY_BUCKETS, Buckets, Snapshot
-from koordlet.prediction.models import OF_THE_NODE, Checkpoint
+from koord.util.ownedfiles import OwnedDirectory
+from koordlet.prediction.models import (
+    CPU_BUCKETS,
+    MEMORY_BUCKETS,
+    OF_THE_NODE,
+    Buckets,
+    Checkpoint,
+    HistogramSnapshot,
+)
 
 MAX_BYTES = 64 * 1024  # of a file; a full one has about 6 KiB
-LARGEST_WEIGHT = 10000  # of a bucket in a file
-_LARGEST_TOTAL = 1e60  # more than a pod can collect
+MAX_WEIGHT = 10000  # of a bucket in a file
+_MAX_TOTAL = 1e60  # more than a pod can collect
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NEVER = "0001-01-01T00:00:00Z"
@@ -141,13 +147,13 @@ def _checksum(content: Mapping[str, object]) -> str:
     return f"crc32:{zlib.crc32(text.encode('utf-8', 'backslashreplace')):08x}"
 
 
-def _histogram(snapshot: Snapshot) -> dict[str, object]:
+def _histogram(snapshot: HistogramSnapshot) -> dict[str, object]:
     """Weights relative to the largest, as whole numbers; what is then 0 is left out."""
     largest = max(snapshot.weights.values(), default=0.0)
     weights = {
         str(index): whole
         for index, weight in sorted(snapshot.weights.items())
-        if (whole := int(weight / largest * LARGEST_WEIGHT + 0.5)) > 0
+        if (whole := int(weight / largest * MAX_WEIGHT + 0.5)) > 0
     }
     reference = _NEVER if snapshot.reference is None else _time_text(snapshot.reference)
     return {
@@ -157,19 +163,17 @@ def _histogram(snapshot: Snapshot) -> dict[str, object]:
     }
 
 
-def _snapshot(fields: Fields, buckets: Buckets) -> Snapshot:
+def _snapshot(fields: Fields, buckets: Buckets) -> HistogramSnapshot:
     stored = fields.integers("bucketWeights")
     total = fields.number("totalWeight") or 0.0
-    if not 0 <= total <= _LARGEST_TOTAL:
-        wanted = f"a number from 0 to {_LARGEST_TOTAL:g}"
+    if not 0 <= total <= _MAX_TOTAL:
+        wanted = f"a number from 0 to {_MAX_TOTAL:g}"
         raise InvalidObject(fields.path("totalWeight"), wanted=wanted, found=total)
     weights = {}
     for text, weight in stored.items():
         index = int(text) if text.isascii() and text.isdigit() and len(text) < 6 else -1
-        if not 0 <= index < buckets.count or not 0 <= weight <= LARGEST_WEIGHT:
-            wanted = (
-                f"buckets from 0 to {buckets.count - 1} with weights from 0 to {LARGEST_WEIGHT}"
-            )
+        if not 0 <= index < buckets.count or not 0 <= weight <= MAX_WEIGHT:
+            wanted = f"buckets from 0 to {buckets.count - 1} with weights from 0 to {MAX_WEIGHT}"
             raise InvalidObject(
                 fields.path("bucketWeights"), wanted=wanted, found=f"{text}: {weight}"
             )
@@ -177,7 +181,7 @@ def _snapshot(fields: Fields, buckets: Buckets) -> Snapshot:
     whole = sum(weights.values())
     scaled = {index: weight * total / whole for index, weight in weights.items() if weight > 0}
     never = fields.text("referenceTimestamp") in {"", _NEVER}
-    return Snapshot(None if never else fields.time("referenceTimestamp"), scaled, total)
+    return HistogramSnapshot(None if never else fields.time("referenceTimestamp"), scaled, total)
 
 
 def _time_text(seconds: float) -> str:

@@ -1,31 +1,135 @@
-"""The part of the daemon that learns peaks from what was measured, and predicts from them."""
+"""The part of the daemon that learns peaks and predicts from them: rules, part and families."""
 
 import asyncio
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import reduce
 
 from prometheus_client import Metric
 
-from koord.api.nodemetric import ProdPrediction
-from koord.api.pods.pod import Pod
-from koord.api.priority import PriorityClass
+from koord.api.nodemetric import Amounts, ProdPrediction
+from koord.api.pod import Pod
+from koord.api.qos import KoordPriorityClass
 from koord.util.clock import Clock, stamp
-from koord.util.health import PartHealth, Status
+from koord.util.health import HealthStatus, PartHealth
 from koord.util.stop import Stop
+from koordlet.collectors.engine.collector import LabelledValue, gauge
 from koordlet.metriccache.cache import MetricCache
 from koordlet.prediction.checkpoints import CheckpointFiles
-from koordlet.prediction.gauges import prediction_families
 from koordlet.prediction.models import OF_THE_NODE, SYSTEM, HalfLives, Models, class_model
-from koordlet.prediction.objects import allocatable_of, request_of
-from koordlet.prediction.predictors import (
-    Demand,
-    most_careful,
-    predict_by_classes,
-    predict_by_pods,
-)
-from koordlet.prediction.training import samples
+from koordlet.prediction.training import allocatable_of, request_of, samples
 from koordlet.statesinformer.informer import StatesInformer
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """A prod pod, or one without a class, that is in the report."""
+
+    request: Amounts
+    peak: Amounts | None  # CPU at p95, memory at p98; None: too little is known of this pod
+    ending: bool = False  # deleted or finished
+
+
+def predict_by_pods(
+    demands: Iterable[Demand], allocatable: Amounts | None, factor: float
+) -> ProdPrediction:
+    """Predict by each pod's own peak. factor: 1 plus the safety margin.
+
+    A pod without one keeps its whole request, also while it ends.
+    """
+    free = unreclaimable = unpredicted = Amounts()
+    for demand in demands:
+        if demand.peak is None:
+            unpredicted += demand.request
+        elif not demand.ending:
+            peak = demand.peak.scaled(factor)
+            unreclaimable += peak
+            free += demand.request.less(peak)
+    return ProdPrediction(_within(allocatable, unreclaimable, free), unreclaimable + unpredicted)
+
+
+def predict_by_classes(
+    demands: Iterable[Demand],
+    peaks: Iterable[Amounts],
+    allocatable: Amounts | None,
+    factor: float,
+) -> ProdPrediction:
+    """Predict by the peaks of the system and of the prod pods together."""
+    unreclaimable = sum_of(peaks).scaled(factor)
+    requested = sum_of(demand.request for demand in demands if not demand.ending)
+    return ProdPrediction(
+        _within(allocatable, unreclaimable, requested.less(unreclaimable)), unreclaimable
+    )
+
+
+def most_conservative(predictions: Iterable[ProdPrediction]) -> ProdPrediction:
+    """Return the least that others may have by any of them, and the highest peak."""
+    return reduce(_more_conservative, predictions)
+
+
+def sum_of(amounts: Iterable[Amounts]) -> Amounts:
+    """Return the sum."""
+    return sum(amounts, start=Amounts())
+
+
+def _more_conservative(one: ProdPrediction, other: ProdPrediction) -> ProdPrediction:
+    if one.reclaimable is None or other.reclaimable is None:
+        reclaimable = None
+    else:
+        reclaimable = one.reclaimable.lower(other.reclaimable)
+    return ProdPrediction(reclaimable, one.peak.higher(other.peak))
+
+
+def _within(allocatable: Amounts | None, unreclaimable: Amounts, free: Amounts) -> Amounts | None:
+    return None if allocatable is None else allocatable.less(unreclaimable).lower(free)
+
+
+_Rows = Iterable[tuple[str, Amounts | None]]
+
+
+def prediction_families(
+    node: str, predictions: Mapping[str, ProdPrediction], result: Amounts | None
+) -> Iterator[Metric]:
+    """Return the families of predictions by predictor, and of what prod pods leave to others."""
+    prod = KoordPriorityClass.PROD.value
+    yield _family(
+        "koordlet_node_predicted_resource_reclaimable",
+        "What prod pods asked for and others may have",
+        "predictor",
+        _values(node, ((name, one.reclaimable) for name, one in predictions.items())),
+    )
+    yield _family(
+        "koordlet_node_predicted_resource_peak",
+        "The most that the system and prod pods will use, margin included",
+        "predictor",
+        _values(node, ((name, one.peak) for name, one in predictions.items())),
+    )
+    yield _family(
+        "koordlet_node_priority_resource_reclaimable",
+        "What the class asked for and others may have; 0 without a prediction",
+        "priority",
+        _values(node, [(prod, result or Amounts())]),
+    )
+    yield gauge(
+        "koordlet_node_resource_priority_reclaimable_status",
+        "Whether the latest report had a prediction: 0 yes, 1 no.",
+        ("node", "priority"),
+        [((node, prod), 0 if result is not None else 1)],
+    )
+
+
+def _family(name: str, subject: str, label: str, rows: Iterable[LabelledValue]) -> Metric:
+    text = f"{subject}: CPU in cores, memory in bytes."
+    return gauge(name, text, ("node", label, "resource", "unit"), rows)
+
+
+def _values(node: str, rows: _Rows) -> Iterator[LabelledValue]:
+    for name, amounts in rows:
+        if amounts is not None:
+            yield (node, name, "cpu", "core"), amounts.milli_cores / 1000
+            yield (node, name, "memory", "byte"), amounts.memory_bytes
+
 
 HOUSEKEEPING = 60.0  # seconds between looks at which models to save and to forget
 _BY_PODS, _BY_CLASSES, _RESULT = (
@@ -33,7 +137,7 @@ _BY_PODS, _BY_CLASSES, _RESULT = (
     "priorityReclaimablePredictor",
     "minPredictor",
 )
-_PREDICTED = (PriorityClass.PROD, PriorityClass.NONE)
+_PREDICTED = (KoordPriorityClass.PROD, KoordPriorityClass.NONE)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,7 +197,7 @@ class PeakPrediction:
             "models": len(self.models),
             "unpredicted_pods": self._unpredicted,
         }
-        status = Status.DEGRADED if self._files.problem else Status.OK
+        status = HealthStatus.DEGRADED if self._files.problem else HealthStatus.OK
         return PartHealth(status, self._files.problem, detail)
 
     def families(self) -> Iterable[Metric]:
@@ -124,7 +228,7 @@ class PeakPrediction:
         factor = (100 + self._options.safety_margin) / 100
         by_pods = predict_by_pods(demands, allocatable, factor)
         by_classes = predict_by_classes(demands, known, allocatable, factor)
-        result = most_careful([by_pods, by_classes])
+        result = most_conservative([by_pods, by_classes])
         self._unpredicted = sum(1 for demand in demands if demand.peak is None)
         self._predictions = {_BY_PODS: by_pods, _BY_CLASSES: by_classes, _RESULT: result}
         return result

@@ -3,9 +3,13 @@
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
-from koord.api.nodemetric import Usage
-from koord.api.pods.pod import Pod
-from koord.api.priority import PriorityClass
+from koord.api.fields import Fields
+from koord.api.gojson import parse_json
+from koord.api.node import Node
+from koord.api.nodemetric import Amounts, Usage
+from koord.api.pod import Pod, amount, pod_request
+from koord.api.qos import KoordPriorityClass
+from koord.util.errors import InvalidObject
 from koordlet.metriccache.cache import MetricCache
 from koordlet.metriccache.kinds import (
     NODE_CPU_USAGE,
@@ -15,7 +19,35 @@ from koordlet.metriccache.kinds import (
     AnyKind,
 )
 from koordlet.prediction.models import NODE, SYSTEM, Models, class_model
-from koordlet.prediction.objects import request_of
+
+RAW_ALLOCATABLE = "node.koordinator.sh/raw-allocatable"  # an annotation: before amplification
+
+
+def request_of(pod: Pod) -> Amounts:
+    """Return the CPU and memory that a pod asks for."""
+    return Amounts(pod_request(pod, "cpu"), pod_request(pod, "memory"))
+
+
+def allocatable_of(node: Node) -> Amounts | None:
+    """Return CPU and memory for pods; None: not known.
+
+    Those of the annotation if it can be read and has both, for allocatable may be amplified.
+    """
+    for resources in (_raw_allocatable(node), node.allocatable):
+        if "cpu" in resources and "memory" in resources:
+            return Amounts(amount("cpu", resources["cpu"]), amount("memory", resources["memory"]))
+    return None
+
+
+def _raw_allocatable(node: Node) -> Mapping[str, str]:
+    text = node.annotations.get(RAW_ALLOCATABLE)
+    if text is None:
+        return {}
+    try:
+        return Fields({"raw": parse_json(text, RAW_ALLOCATABLE)}, "annotations").quantities("raw")
+    except InvalidObject:
+        return {}
+
 
 PERCENT = 90  # of the samples of the interval; what is above is a spike that others can bear
 
@@ -34,7 +66,7 @@ def samples(
     if node is None and not measured:
         return {}
     found: dict[str, Usage] = {}
-    by_class: dict[PriorityClass, list[Usage]] = defaultdict(list)
+    by_class: dict[KoordPriorityClass, list[Usage]] = defaultdict(list)
     for pod in pods:
         usage = measured.get((pod.uid,))
         if usage is not None:
@@ -43,7 +75,7 @@ def samples(
             usage = _assumed(pod, models)
         if usage is not None:
             by_class[pod.priority_class].append(usage)
-    for priority in PriorityClass:
+    for priority in KoordPriorityClass:
         found[class_model(priority)] = _total(by_class[priority])
     if node is not None:
         pods_total = _total(measured.values())

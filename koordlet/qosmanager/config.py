@@ -1,24 +1,25 @@
-"""Flags and gates of the plugins, before the first plugin is set up."""
+"""Flags, gates and claim scopes of the plugins, before the first plugin is set up."""
 
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from koord.component.features import ALL_OF_STAGE, FeatureGates, FeatureSpec
 from koord.component.flags import Flag, FlagSet
-from koord.component.plugins.errors import PluginBlocked
-from koord.component.plugins.timelimit import LOADING, time_limit
+from koord.component.plugins.execution import LOADING, time_limit
+from koord.component.plugins.registry import PluginBlocked
 from koord.util.clock import Clock
 from koord.util.errors import OptionError, error_text
 from koord.util.logs import get_logger
-from koord.util.nearest import nearest
-from koord.util.snakecase import snake_case
+from koord.util.text import nearest, snake_case
+from koordlet.doctor.support import Claimable
 from koordlet.features import INJECTORS
-from koordlet.plugin.context import PluginContext
+from koordlet.plugin.base import PluginContext
 from koordlet.plugin.metrics import PluginMetrics
 from koordlet.plugin.registry import PluginRegistry, Registration
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
+
 
 FLAG = "qos-extension-plugins"
 
@@ -150,3 +151,13 @@ class QOSExtensionConfig:
             raise OptionError("gates", unknown, hint)
         self.gates.mark_built(gates)
         plugin.init_flags(flags.owned_by(f"plugin {name}"))
+
+
+def claimable_by_others(registrations: Iterable[Registration]) -> list[Claimable]:
+    """Return each value once per plugin; those of shipped plugins are in the doctor's own table."""
+    return [
+        Claimable(each.name, each.gates, may.resource)
+        for each in registrations
+        if each.origin.distribution != PluginRegistry.shipped
+        for may in each.plugin.may_claim
+    ]

@@ -1,34 +1,33 @@
-"""Runs the plugins whose gates are on: sets them up, then runs them, ends them in order."""
+"""Run the plugins whose gates are on: set up, run and end in order; export their cost."""
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from prometheus_client import Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
 from koord.component.features import FeatureGates
 from koord.component.plugins.meter import Meter, NoGuard, ResidentMemory, account_tasks
 from koord.util.errors import error_text
-from koord.util.firstof import first_of
-from koord.util.health import PartHealth, Status
+from koord.util.health import HealthStatus, PartHealth
 from koord.util.logs import get_logger
-from koord.util.owneddir import OwnedDirectory
-from koord.util.stop import Stop
-from koordlet.executor.claims.claim import NoClaims
-from koordlet.executor.evictions.eviction import Evicts, UnavailableEvictor
+from koord.util.ownedfiles import OwnedDirectory
+from koord.util.stop import Stop, first_completed
+from koordlet.executor.claims.claim import UnavailableClaims
+from koordlet.executor.evictions.eviction import EvictionHandler, UnavailableEvictor
 from koordlet.executor.kernel.view import NoKernel
 from koordlet.plugin.base import ExtensionPlugin
-from koordlet.plugin.client import Client
-from koordlet.plugin.publisher import Publisher
+from koordlet.plugin.interfaces import Client
+from koordlet.plugin.publishing import Publisher
 from koordlet.plugin.registry import Registration
+from koordlet.qosmanager.admission import ClaimScopes, PluginState, Quarantine
 from koordlet.qosmanager.config import QOSExtensionConfig
-from koordlet.qosmanager.guard import GuardOptions, LoopGuard
-from koordlet.qosmanager.hang import HangRecord, previous_hang
-from koordlet.qosmanager.metrics import PluginFamilies
-from koordlet.qosmanager.outcome import PluginState
-from koordlet.qosmanager.quarantine import Quarantine
+from koordlet.qosmanager.guard import GuardOptions, HangRecord, LoopGuard, previous_hang
 from koordlet.qosmanager.runner import PluginRunner
-from koordlet.qosmanager.turns import ClaimTurns
 
 if TYPE_CHECKING:
     from koord.util.health import Health
@@ -36,6 +35,51 @@ if TYPE_CHECKING:
     from koordlet.executor.kernel.view import Kernel
     from koordlet.metriccache.cache import MetricCache
     from koordlet.statesinformer.informer import StatesInformer
+
+
+class PluginFamilies(Collector):
+    """Collector for the daemon's registry. Rendered on any thread."""
+
+    def __init__(self, runners: Sequence[PluginRunner]) -> None:
+        self._runners = runners
+
+    def describe(self) -> list[Metric]:
+        return []  # otherwise registering would collect
+
+    def collect(self) -> Iterator[Metric]:
+        rounds = CounterMetricFamily(
+            "koordlet_plugin_rounds",
+            "Rounds of plugins by outcome: ok, failed, late, silent, blocked or memory.",
+            labels=["plugin", "outcome"],
+        )
+        cpu = CounterMetricFamily(
+            "koordlet_plugin_cpu_seconds",
+            "CPU seconds that the plugin's own code spent on the event loop.",
+            labels=["plugin"],
+        )
+        errors = CounterMetricFamily(
+            "koordlet_plugin_errors", "Everything that went wrong in a plugin.", labels=["plugin"]
+        )
+        memory = GaugeMetricFamily(
+            "koordlet_plugin_memory_growth_bytes",
+            "Bytes by which the process grew while the plugin's code ran, since its run began.",
+            labels=["plugin"],
+        )
+        state = GaugeMetricFamily(
+            "koordlet_plugin_state",
+            "1 for the state that the plugin is in.",
+            labels=["plugin", "state"],
+        )
+        for runner in self._runners:
+            for outcome, count in runner.rounds.items():
+                rounds.add_metric([runner.name, outcome.value], count)
+            cpu.add_metric([runner.name], runner.meter.cpu_seconds)
+            errors.add_metric([runner.name], runner.errors)
+            memory.add_metric([runner.name], runner.meter.growth)
+            for known in PluginState:
+                state.add_metric([runner.name, known.value], float(known is runner.state))
+        yield from (rounds, cpu, errors, memory, state)
+
 
 log = get_logger("koordlet.qosmanager")
 
@@ -70,7 +114,7 @@ def setup_plugins(
     The others get theirs when they are switched on for the first time.
     """
     for runner in runners:
-        runner.equip(client, metric_cache, states_informer)
+        runner.set_arguments(client, metric_cache, states_informer)
         if runner.wanted:
             runner.admit()
 
@@ -96,7 +140,7 @@ class QOSManager:
         client: Client,
         metric_cache: "MetricCache",
         states_informer: "StatesInformer",
-        evictor: Evicts | None = None,
+        evictor: EvictionHandler | None = None,
         claims: "ClaimManager | None" = None,
         kernel: "Kernel | None" = None,
         health: "Health",
@@ -123,14 +167,14 @@ class QOSManager:
         record = HangRecord.open(run_dir, boot_id)
         self._guard = LoopGuard(record, guard, self._memory) if guard else NoGuard()
         self._clock = config.clock
-        self._turns = ClaimTurns(claims, self._wake_refused)
+        self._claim_scopes = ClaimScopes(claims, self._wake_rejected)
         self.runners = tuple(self._runner(registration) for registration in config.registry)
         for runner in self.runners:
             if runner.name in config.failures:
                 runner.breaks(config.failures[runner.name])
             else:
                 self._bind(runner, kernel, claims, evictor)
-        self._blame_hang()
+        self._quarantine_hung()
         config.metrics.register(PluginFamilies(self.runners))
         self._register_health(health)
 
@@ -182,7 +226,7 @@ class QOSManager:
             if runner.state is PluginState.RUNNING
         ]
 
-    def have_begun(self) -> bool:
+    def have_started(self) -> bool:
         """Whether every plugin that is on was started, or cannot be."""
         wanted = [runner for runner in self.runners if runner.wanted]
         return bool(wanted) and all(each.state is not PluginState.DISABLED for each in wanted)
@@ -197,7 +241,7 @@ class QOSManager:
 
     async def _synced(self, stop: Stop) -> bool:
         """Wait until node and pods are known. Returns False when stop comes first."""
-        await first_of(self._states.wait_synced(), stop.wait())
+        await first_completed(self._states.wait_synced(), stop.wait())
         return not stop.is_set()
 
     async def _run_all(self, stop: Stop) -> None:
@@ -222,14 +266,14 @@ class QOSManager:
             clock=self._clock,
             meter=meter,
             quarantine=self._quarantine,
-            turns=self._turns,
+            claim_scopes=self._claim_scopes,
             ended=partial(self._withdraw, registration.name),
         )
 
-    def _wake_refused(self) -> None:
+    def _wake_rejected(self) -> None:
         """Let plugins try again that waited for another one's claims, in their order."""
         for runner in self.runners:
-            if runner.refused:
+            if runner.rejected:
                 runner.wake()
 
     def _bind(
@@ -237,7 +281,7 @@ class QOSManager:
         runner: PluginRunner,
         kernel: "Kernel | None",
         claims: "ClaimManager | None",
-        evictor: Evicts | None,
+        evictor: EvictionHandler | None,
     ) -> None:
         """Hand over what setup needs; break a plugin whose kinds are another one's on /metrics."""
         plugin = runner.registration.plugin
@@ -250,7 +294,7 @@ class QOSManager:
             context = replace(
                 plugin.context,
                 kernel=kernel or NoKernel(),
-                claims=claims or NoClaims(),
+                claims=claims or UnavailableClaims(),
                 evictor=evictor or UnavailableEvictor(),
                 publisher=publisher,
             )
@@ -263,7 +307,7 @@ class QOSManager:
         if self._claims is not None:
             await self._claims.withdraw_all(plugin)
 
-    def _blame_hang(self) -> None:
+    def _quarantine_hung(self) -> None:
         if self._hang is None:
             return
         log.error("plugin.hung", plugin=self._hang.plugin, stacks=self._hang.stacks)
@@ -276,18 +320,18 @@ class QOSManager:
         for runner in self.runners:
             health.register(f"plugin {runner.name}", partial(self._health, runner))
         if self._problems:
-            refused = PartHealth(Status.DEGRADED, "; ".join(self._problems))
-            health.register("plugins", lambda: refused)
+            rejected = PartHealth(HealthStatus.DEGRADED, "; ".join(self._problems))
+            health.register("plugins", lambda: rejected)
 
     def _health(self, runner: PluginRunner) -> PartHealth:
         """State of a plugin; degraded too where metrics it needs are missing, or it says so."""
         health, plugin = runner.health(), runner.registration.plugin
-        if health.status is not Status.OK or runner.state is not PluginState.RUNNING:
+        if health.status is not HealthStatus.OK or runner.state is not PluginState.RUNNING:
             return health
         off = [gate for gate in plugin.needs if not self._gates.enabled(gate)]
         uncollected = f"not all it reads is collected: gate {', '.join(off)} is off" if off else ""
         reason = "; ".join(filter(None, (uncollected, plugin.context.health.text)))
-        return PartHealth(Status.DEGRADED, reason, health.detail) if reason else health
+        return PartHealth(HealthStatus.DEGRADED, reason, health.detail) if reason else health
 
 
 async def _supervise(runner: PluginRunner, stop: Stop) -> None:

@@ -1,34 +1,86 @@
-"""One plugin under supervision: started, watched, ended, and started again when it failed."""
+"""One plugin under supervision: started, watched, ended, and started again by a circuit breaker."""
 
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from koord.component.plugins.errors import PluginBlocked
-from koord.component.plugins.meter import Meter
-from koord.component.plugins.rounds import PacedStop
+from koord.component.plugins.meter import Meter, RoundStop
+from koord.component.plugins.registry import PluginBlocked
 from koord.util.clock import Clock
 from koord.util.errors import error_text
-from koord.util.firstof import first_of
-from koord.util.health import OK, PartHealth, Status
+from koord.util.flowcontrol import Backoff
+from koord.util.health import OK, HealthStatus, PartHealth
 from koord.util.logs import get_logger
-from koord.util.stop import Stop
+from koord.util.stop import Stop, first_completed
 from koordlet.plugin.registry import Registration
-from koordlet.qosmanager.admission import Admission
-from koordlet.qosmanager.breaker import Breaker
-from koordlet.qosmanager.outcome import FailedRunError, Outcome, PluginState
-from koordlet.qosmanager.quarantine import Quarantine
-from koordlet.qosmanager.turns import ClaimTurns
+from koordlet.qosmanager.admission import (
+    Admission,
+    ClaimScopes,
+    FailedRunError,
+    Outcome,
+    PluginState,
+    Quarantine,
+)
 
 if TYPE_CHECKING:
     from koordlet.metriccache.cache import MetricCache
-    from koordlet.plugin.client import Client
-    from koordlet.statesinformer.informer import StatesInformer
-    from koordlet.statesinformer.subscription import Subscription
+    from koordlet.plugin.interfaces import Client
+    from koordlet.statesinformer.informer import StatesInformer, Subscription
 
-LOOKS = 4  # how often a limit is looked at while it passes
-LOOK = 60.0  # seconds between two looks at a run at most
+
+RECOVERED_AFTER = (
+    300.0  # seconds that a run has to go well: the cool-down, so none fails more often
+)
+SEVERAL = 3  # good rounds that it has to make in that time or later
+RARE = 3600.0  # seconds after which fewer rounds will do: they are an hour apart
+
+
+class Breaker:
+    """Doubles the pause after each failure in a row; after several, one trial per cool-down.
+
+    Pauses are jittered, so that a fleet that broke at once does not retry at once.
+    """
+
+    def __init__(self, *, threshold: int = 5, cooldown: float = 300.0) -> None:
+        """threshold failures in a row open it; cooldown is in seconds."""
+        self._threshold = threshold
+        self._retry = Backoff(initial=1.0, cap=cooldown)
+        self._trial = Backoff(initial=cooldown, cap=cooldown)
+        self.failures = 0  # in a row
+
+    @property
+    def open(self) -> bool:
+        return self.failures >= self._threshold
+
+    def failed(self) -> float:
+        """Note a failure and return the seconds to wait before the next attempt."""
+        self.failures += 1
+        return self._trial.next() if self.open else self._retry.next()
+
+    def worked(self, seconds: float, rounds: int | None) -> bool:
+        """Note for how long a run has gone well, with so many rounds; None: it makes none.
+
+        Returns whether that closes the breaker: several good rounds, over as long as the cool-down.
+        One good round would not do: a plugin that always fails in its second one would never be
+        given a rest.
+        """
+        if not self.failures or seconds < RECOVERED_AFTER:
+            return False
+        if rounds is not None and rounds < SEVERAL and seconds < RARE:
+            return False
+        self.reset()
+        return True
+
+    def reset(self) -> None:
+        """Close it: all failures are forgotten."""
+        self.failures = 0
+        self._retry.reset()
+        self._trial.reset()
+
+
+CHECKS_PER_LIMIT = 4  # how often a limit is looked at while it passes
+MAX_CHECK_INTERVAL = 60.0  # seconds between two looks at a run at most
 
 log = get_logger("koordlet.qosmanager")
 
@@ -43,7 +95,7 @@ class PluginRunner:
         clock: Clock,
         meter: Meter,
         quarantine: Quarantine,
-        turns: ClaimTurns,
+        claim_scopes: ClaimScopes,
         ended: Callable[[], Awaitable[None]],
         breaker: Breaker | None = None,
     ) -> None:
@@ -60,7 +112,9 @@ class PluginRunner:
         self._limits = registration.plugin.limits
         self._clock = clock
         self._quarantine = quarantine
-        self._admission = Admission(registration, meter=meter, quarantine=quarantine, turns=turns)
+        self._admission = Admission(
+            registration, meter=meter, quarantine=quarantine, claim_scopes=claim_scopes
+        )
         self._ended = ended
         self._breaker = breaker or Breaker()
         self._subscription: Subscription | None = None
@@ -72,33 +126,33 @@ class PluginRunner:
         self._wake = asyncio.Event()
 
     @property
-    def refused(self) -> bool:
+    def rejected(self) -> bool:
         """Whether it waits for another plugin that is on and may claim the same."""
-        return self._admission.refused
+        return self._admission.rejected
 
     def breaks(self, reason: str) -> None:
         """Leave the plugin out for the life of this process."""
-        self._admission.break_for_good(reason)
-        self._be_broken()
+        self._admission.disable(reason)
+        self._mark_broken()
 
-    def equip(
+    def set_arguments(
         self, client: "Client", metric_cache: "MetricCache", states: "StatesInformer"
     ) -> None:
         """Keep the arguments of the plugin's setup."""
         self._subscription = states.subscribe(self.name, self._callback_failed)
-        self._admission.equip(client, metric_cache, self._subscription.states)
+        self._admission.set_arguments(client, metric_cache, self._subscription.states)
 
     def admit(self) -> bool:
         """Return whether the plugin may run now, having called its setup if it never was."""
         was_broken = bool(self._admission.error)
-        refusal = self._admission.enter()
-        if refusal is None:
+        rejected = self._admission.enter()
+        if rejected is None:
             if not self._breaker.failures:
                 self.reason = ""  # what kept it out holds no longer
             return True
         if self._admission.error and not was_broken:
-            self._be_broken()
-        self._enter(*refusal)
+            self._mark_broken()
+        self._enter(*rejected)
         return False
 
     def want(self, wanted: bool) -> None:
@@ -126,7 +180,7 @@ class PluginRunner:
             reason = "; ".join(f"callback {name}: {error}" for name, error in failing.items())
         if not reason:
             return PartHealth(OK.status, detail=detail)
-        return PartHealth(Status.DEGRADED, f"{self.state}: {reason}", detail)
+        return PartHealth(HealthStatus.DEGRADED, f"{self.state}: {reason}", detail)
 
     async def supervise(self, stop: Stop) -> None:
         """Start and end the plugin as wanted until stop; wake() must follow stop.set()."""
@@ -134,15 +188,15 @@ class PluginRunner:
             self._wake.clear()
             pause = math.inf
             if not self._is_on:
-                await self._forgive()
+                await self._reset_failures()
             if self.wanted and not self._is_idle and self.admit():
                 pause = await self._attempt(stop)
-            await self._rest(0 if self._was_off else pause)
+            await self._pause(0 if self._was_off else pause)
         await self._end_callbacks()
         if self.state is not PluginState.BROKEN:
             self._enter(PluginState.DISABLED)
 
-    def _be_broken(self) -> None:
+    def _mark_broken(self) -> None:
         self.errors += 1
         self._enter(PluginState.BROKEN, self._admission.error)
         if self._subscription is not None:
@@ -158,7 +212,7 @@ class PluginRunner:
         """Whether run has returned by itself, and nothing has failed since."""
         return self.state is PluginState.FINISHED and self._callback_failure is None
 
-    async def _forgive(self) -> None:
+    async def _reset_failures(self) -> None:
         """Forget all failures: the plugin was switched off."""
         self._was_off = False
         await self._end_callbacks()
@@ -235,7 +289,7 @@ class PluginRunner:
         """
         self.meter.reset()
         self._began, self._good_rounds = self._clock.monotonic(), 0
-        paced = PacedStop(self._clock, lambda seconds: self._round_done())
+        paced = RoundStop(self._clock, lambda seconds: self._round_done())
         self._enter(PluginState.RUNNING, self.reason)
         log.info("plugin.started", plugin=self.name)
         if self._subscription is not None:
@@ -256,7 +310,7 @@ class PluginRunner:
             log.info("plugin.stopped", plugin=self.name)
         _raise_failure(task)
 
-    async def _watch(self, task: asyncio.Task[None], paced: PacedStop, stop: Stop) -> None:
+    async def _watch(self, task: asyncio.Task[None], paced: RoundStop, stop: Stop) -> None:
         """Return when the run ended or shall end.
 
         Raises:
@@ -266,13 +320,13 @@ class PluginRunner:
             self._wake.clear()
             self._check_callbacks()
             pause = self._check_limits(paced)
-            if await self._first_of(task, min(pause, LOOK)):
+            if await self._first_of(task, min(pause, MAX_CHECK_INTERVAL)):
                 return
             if paced.round_began is None:
                 makes_rounds = paced.pausing or self._good_rounds > 0
-                self._look_back(self._good_rounds if makes_rounds else None)
+                self._judge_rounds(self._good_rounds if makes_rounds else None)
 
-    def _check_limits(self, paced: PacedStop) -> float:
+    def _check_limits(self, paced: RoundStop) -> float:
         """Seconds until the next look.
 
         Raises:
@@ -289,22 +343,22 @@ class PluginRunner:
             left = paced.round_began + limits.round - now
             failure = FailedRunError(Outcome.LATE, f"a round took longer than {limits.round:g} s")
         elif paced.pausing:
-            return limits.round / LOOKS
+            return limits.round / CHECKS_PER_LIMIT
         else:
             left = self.meter.last_step + limits.silence - now
             failure = FailedRunError(Outcome.SILENT, f"did nothing for {limits.silence:g} s")
         if left <= 0:
             raise failure
-        return min(left, limits.round / LOOKS)
+        return min(left, limits.round / CHECKS_PER_LIMIT)
 
     def _round_done(self) -> None:
         self.rounds[Outcome.OK] += 1
         self._good_rounds += 1
-        self._look_back(self._good_rounds)
+        self._judge_rounds(self._good_rounds)
         if self.meter.growth > self._limits.memory:
             self.wake()
 
-    def _look_back(self, rounds: int | None) -> None:
+    def _judge_rounds(self, rounds: int | None) -> None:
         """Check whether a plugin that has failed works again; rounds: good ones, None: has none."""
         if self._breaker.worked(self._clock.monotonic() - self._began, rounds):
             log.info("plugin.recovered", plugin=self.name)
@@ -314,7 +368,7 @@ class PluginRunner:
     def _end_episode(self) -> None:
         """Log the next failure with its stack again."""
         self._logged.clear()
-        self.meter.forgive()
+        self.meter.exclude_step()
 
     async def _call_stop(self) -> None:
         """Call the plugin's stop and end what it left behind; a failure is only reported."""
@@ -331,7 +385,7 @@ class PluginRunner:
             reason = error_text(error) if error else f"took longer than {self._limits.stop:g} s"
             log.error("plugin.stop_failed", plugin=self.name, error=reason)
         if left:
-            log.warning("plugin.tasks_left", plugin=self.name, tasks=len(left))
+            log.warning("plugin.tasks_leaked", plugin=self.name, tasks=len(left))
 
     async def _end(self, task: asyncio.Task[Any], grace: float) -> None:
         """Return when the task has ended: by itself, cancelled, or, if it ignores that, dropped."""
@@ -346,7 +400,7 @@ class PluginRunner:
     def _start(self, work: Coroutine[Any, Any, None], what: str) -> asyncio.Task[None]:
         return asyncio.create_task(self.meter.drive(work), name=f"plugin {self.name} {what}")
 
-    async def _rest(self, seconds: float) -> None:
+    async def _pause(self, seconds: float) -> None:
         """Wait for wake(), at most that long."""
         await self._first_of(None, seconds)
 
@@ -361,7 +415,7 @@ class PluginRunner:
             waits.append(self._wake.wait())
         if seconds < math.inf:
             waits.append(self._clock.sleep(seconds))
-        await first_of(*waits)
+        await first_completed(*waits)
         return task is not None and task.done()
 
     def _enter(self, state: PluginState, reason: str = "") -> None:

@@ -1,51 +1,47 @@
-"""Plays a record to QoS plugins in simulated time, and keeps what they would have done."""
+"""Play a record to QoS plugins in simulated time, and compare with what was done."""
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from prometheus_client import CollectorRegistry
 
 from koord.api.eviction import EvictionAnswer, EvictionOutcome
-from koord.api.nodes.machine import NODE_CPU_INFO, NodeCpuInfo
-from koord.api.nodes.node import Node
-from koord.api.pods.pod import Pod
-from koord.api.slo.nodeslo import NodeSLO, merge_nodeslo
+from koord.api.machine import NODE_CPU_INFO, NodeCpuInfo
+from koord.api.node import Node
+from koord.api.nodeslo import NodeSLO, merge_nodeslo
+from koord.api.pod import Pod
 from koord.util.clock import Stamp
 from koord.util.errors import InvalidObject
 from koord.util.simulatedclock import SimulatedClock
 from koord.util.stop import Stop
 from koordlet.collectors.node_info import NODE_NUMA_INFO
 from koordlet.executor.claimmanager import ClaimManager
-from koordlet.executor.claims.claim import ClaimState
-from koordlet.executor.claims.desired import Change
-from koordlet.executor.evictions.budget import EvictionBudget
-from koordlet.executor.evictions.decisions import Decisions
+from koordlet.executor.claims.claim import Change, ClaimState
+from koordlet.executor.evictions.decisions import Decisions, EvictionMetrics
 from koordlet.executor.evictions.evictor import Evictor
-from koordlet.executor.evictions.metrics import EvictionMetrics
-from koordlet.executor.kernel.worker import InlineWorker
-from koordlet.host.topology.numa import NumaNode
-from koordlet.metriccache.cache import MetricCache
+from koordlet.executor.evictions.limits import EvictionBudget
+from koordlet.executor.kernel.view import InlineWorker
+from koordlet.host.topology import NumaNode
+from koordlet.metriccache.cache import MetricCache, retentions
 from koordlet.metriccache.kinds import DEFAULT_INTERVALS
-from koordlet.metriccache.retention import retentions
 from koordlet.plugin.base import ExtensionPlugin
-from koordlet.plugin.client import UnavailableClient
-from koordlet.plugin.publisher import Publisher, with_published
-from koordlet.replay.codec import decode
-from koordlet.replay.lines import Line, SampleReader
-from koordlet.replay.modelkernel import ModelKernel, layout_of
-from koordlet.replay.ordering import in_order
+from koordlet.plugin.interfaces import UnavailableClient
+from koordlet.plugin.publishing import Publisher, with_published
+from koordlet.replay.record_format import LineKind, SampleReader, decode
+from koordlet.replay.record_reader import in_order
 from koordlet.replay.recorder import change_json
-from koordlet.rules.nodetopology import NodeTopology
+from koordlet.replay.simulated_kernel import SimulatedKernel, layout_of
+from koordlet.rules.node_topology import NodeTopology
 from koordlet.statesinformer.informer import StatesInformer
-from koordlet.statesinformer.model import PodMeta
+from koordlet.statesinformer.podmeta import PodMeta
 
 _HOLDS = (ClaimState.IN_FORCE, ClaimState.WOULD)
 
 
 @dataclass(slots=True)
-class Played:
+class ReplayResult:
     """Changes while it was recorded, and those of the replay; times are boot seconds."""
 
     began: float = 0.0
@@ -76,7 +72,7 @@ class Player:
         Raises:
             InvalidObject: the header lacks something.
         """
-        self.played = Played(began=clock.boottime())
+        self.played = ReplayResult(began=clock.boottime())
         self._clock = clock
         self._plugins = plugins
         self._slo = slo
@@ -90,7 +86,7 @@ class Player:
             kinds=with_published(p for each in plugins.values() for p in each.publishes),
         )
         self._samples = SampleReader()
-        self._kernel = ModelKernel(layout_of(facts), clock)
+        self._kernel = SimulatedKernel(layout_of(facts), clock)
         for value in in_force:
             self._kernel.learn_original(
                 value["resource"], value["level"], value["target"], value["original"]
@@ -98,14 +94,14 @@ class Player:
             if value["value"] != value["original"] and value["state"] in _HOLDS:
                 self.played.done.append((self.played.began, _held_before(value)))
         self._manager = ClaimManager(
-            self._kernel, InlineWorker(), clock, dry_run=_in_earnest, listeners=[self._changed]
+            self._kernel, InlineWorker(), clock, dry_run=_never_dry_run, listeners=[self._changed]
         )
         self._decisions = Decisions(clock)
         self._evicted: set[str] = set()
         self._evictor = Evictor(
             self,
             clock=clock,
-            dry_run=_in_earnest,
+            dry_run=_never_dry_run,
             budget=EvictionBudget(
                 lambda: evict_budget_per_hour, clock, directory=None, boot_id="replay"
             ),
@@ -113,7 +109,7 @@ class Player:
             metrics=EvictionMetrics("replay", clock, CollectorRegistry()),
         )
 
-    async def play(self, lines: Iterable[tuple[Line, list[Any]]]) -> Played:
+    async def play(self, lines: Iterable[tuple[LineKind, list[Any]]]) -> ReplayResult:
         """Play all lines after the header; return what came of it."""
         over = Stop(self._clock)
         background = [
@@ -154,32 +150,32 @@ class Player:
     def announce(self, pod: Pod, *, warning: bool, reason: str, message: str) -> None:
         """As EvictionApi: there is no cluster to report to."""
 
-    async def _line(self, kind: Line, content: list[Any]) -> None:
+    async def _line(self, kind: LineKind, content: list[Any]) -> None:
         match kind:
-            case Line.KEYS:
+            case LineKind.KEYS:
                 self._samples.learn(*content)
-            case Line.TICK:
+            case LineKind.TICK:
                 await self._tick(*content)
-            case Line.STATE:
+            case LineKind.STATE:
                 self._state(*content)
                 await self._clock.settle()
-            case Line.READ:
+            case LineKind.READ:
                 at, resource, group, value = content
                 await self._until(at)
                 self._kernel.learn(resource, group, value, at)
-            case Line.GROUPS:
+            case LineKind.GROUPS:
                 self._kernel.learn_groups(*content)
-            case Line.CHANGE:
+            case LineKind.CHANGE:
                 at, change = content
                 self.played.done.append((at, change))
                 self._kernel.learn_original(
                     change["resource"], change.get("level", ""), change["place"], change["old"]
                 )
-            case Line.DECISION:
+            case LineKind.DECISION:
                 self.played.decided.append(*content)
-            case Line.LOST:
+            case LineKind.LOST:
                 self.played.lost += int(content[0])
-            case Line.HEADER | Line.END:
+            case LineKind.HEADER | LineKind.END:
                 pass
 
     async def _tick(
@@ -261,7 +257,7 @@ def _held_before(value: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-async def _in_earnest(_: str) -> bool:
+async def _never_dry_run(_: str) -> bool:
     """No plugin is in dry-run: there is no kernel and no cluster behind it."""
     return False
 
@@ -271,3 +267,100 @@ def _node_slo(spec: Any) -> NodeSLO | None:
         return None
     slo, _ = merge_nodeslo({"spec": spec})
     return slo
+
+
+_SETS = frozenset({"set", "would_set", "retaken"})
+_HELD = _SETS | {"held"}  # held: since before the record began
+_ENDS = frozenset({"restored", "would_restore", "yielded"})
+
+
+@dataclass(frozen=True, slots=True)
+class ValueHistory:
+    """The history of one value: how often it was changed, and for how long it was held.
+
+    Numbers are in the value's unit; None: it was never set, or is no number.
+    """
+
+    changes: int = 0
+    seconds: float = 0.0
+    lowest: float | None = None
+    mean: float | None = None  # over the time it was held
+    highest: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedValue:
+    """One kernel value of one place."""
+
+    place: str
+    resource: str
+    unit: str
+    plugins: tuple[str, ...]
+    done: ValueHistory
+    would: ValueHistory
+
+
+def compare(played: ReplayResult) -> list[ComparedValue]:
+    """One row per value that was changed, or would have been; in order of place and resource."""
+    end = played.began + played.seconds
+    done, would = _by_value(played.done), _by_value(played.would)
+    rows = []
+    for place, resource in sorted(done.keys() | would.keys()):
+        ours, theirs = would.get((place, resource), []), done.get((place, resource), [])
+        changes = [change for _, change in theirs + ours]
+        plugins = dict.fromkeys(plugin for change in changes for plugin in change["plugins"])
+        unit = str(changes[0].get("unit", ""))
+        rows.append(
+            ComparedValue(
+                place, resource, unit, tuple(plugins), _held(theirs, end), _held(ours, end)
+            )
+        )
+    return rows
+
+
+def as_json(played: ReplayResult) -> dict[str, Any]:
+    """Everything, for programs. Times are seconds since the record began."""
+    return {
+        "seconds": played.seconds,
+        "linesLost": played.lost,
+        "problems": played.problems,
+        "values": [asdict(row) for row in compare(played)],
+        "changes": {"done": _since(played, played.done), "would": _since(played, played.would)},
+        "evictions": {"done": played.decided, "would": played.would_decide},
+    }
+
+
+_Changes = list[tuple[float, Mapping[str, Any]]]
+
+
+def _by_value(
+    changes: _Changes,
+) -> dict[tuple[str, str], _Changes]:
+    found: dict[tuple[str, str], _Changes] = {}
+    for at, change in changes:
+        found.setdefault((change["place"], change["resource"]), []).append((at, change))
+    return found
+
+
+def _held(changes: _Changes, end: float) -> ValueHistory:
+    """Sum up the changes of one value; what is still set at the end was held until then."""
+    if not changes:
+        return ValueHistory()
+    seconds, weighted = 0.0, 0.0
+    numbers: list[float] = []
+    for (at, change), (until, _) in zip(changes, [*changes[1:], (end, {})], strict=True):
+        if change["what"] not in _HELD:
+            continue
+        seconds += until - at
+        if isinstance(change["new"], int | float):
+            numbers.append(change["new"])
+            weighted += change["new"] * (until - at)
+    made = sum(change["what"] in _SETS | _ENDS for _, change in changes)
+    if not numbers:
+        return ValueHistory(made, seconds)
+    mean = weighted / seconds if seconds else numbers[-1]
+    return ValueHistory(made, seconds, min(numbers), mean, max(numbers))
+
+
+def _since(played: ReplayResult, changes: _Changes) -> list[dict[str, Any]]:
+    return [{"at": round(at - played.began, 3), **change} for at, change in changes]

@@ -7,29 +7,33 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import koordlet
-from koord.api.nodes.machine import NODE_CPU_INFO
+from koord.api.machine import NODE_CPU_INFO
 from koord.util.clock import Clock, Stamp
 from koord.util.errors import KoordError
 from koordlet.collectors.node_info import NODE_NUMA_INFO
-from koordlet.executor.claims.desired import Change
-from koordlet.executor.kernel.view import Kernel
-from koordlet.executor.kernel.watching import Notice, Reading, Readings, Reads
+from koordlet.executor.claims.claim import Change
+from koordlet.executor.kernel.view import (
+    Kernel,
+    OnWatchedValues,
+    WatchedResources,
+    WatchedValue,
+    WatchedValues,
+)
 from koordlet.host.cgroups.layout import Layout
 from koordlet.host.resource import Resource
 from koordlet.metriccache.cache import MetricCache
-from koordlet.metriccache.sample import Sample
-from koordlet.replay.codec import encode
-from koordlet.replay.lines import VERSION, Line, SampleWriter, write_line
+from koordlet.metriccache.kinds import Sample
+from koordlet.replay.record_format import VERSION, LineKind, SampleWriter, encode, write_line
 from koordlet.statesinformer.informer import StatesInformer
 
-MOST_LINES = 2000  # that wait for a slow reader
+MAX_LINES = 2000  # that wait for a slow reader
 INTERVAL = 1.0  # seconds between two looks at states and decisions
 
 T = TypeVar("T")
 Append = Callable[[Stamp, Iterable[Sample]], None]
 
 
-class Busy(KoordError):
+class RecorderBusy(KoordError):
     """Another client records already."""
 
 
@@ -62,23 +66,25 @@ class Recorder:
             Busy: another client records already.
         """
         if self._session is not None:
-            raise Busy("wanted to record, found that another client does already; wait for its end")
+            raise RecorderBusy(
+                "wanted to record, found that another client does already; wait for its end"
+            )
         self._session = session = _Session(asyncio.get_running_loop())
         try:
             yield self._header(sources)
             end = self._clock.monotonic() + seconds
-            look = _Look(sources)
+            look = _StateChanges(sources)
             while self._clock.monotonic() < end:
-                for line in (*look.news(), *session.take()):
+                for line in (*look.changes(), *session.take()):
                     yield line
                 await self._clock.sleep(INTERVAL)
-            for line in (*look.news(), *session.take()):
+            for line in (*look.changes(), *session.take()):
                 yield line
-            yield write_line(Line.END)
+            yield write_line(LineKind.END)
         finally:
             self._session = None
 
-    def beside(self, append: Append) -> Append:
+    def recording_append(self, append: Append) -> Append:
         """Have samples go into the record beside where they go anyway; on the sampling thread."""
 
         def tee(at: Stamp, samples: Iterable[Sample]) -> None:
@@ -94,21 +100,23 @@ class Recorder:
     def changed(self, change: Change) -> None:
         """Take a change of a kernel value."""
         if self._session is not None:
-            self._session.put(write_line(Line.CHANGE, self._clock.boottime(), change_json(change)))
+            self._session.put(
+                write_line(LineKind.CHANGE, self._clock.boottime(), change_json(change))
+            )
 
     def kernel(self, kernel: Kernel) -> Kernel:
         """The same kernel, what plugins see of which goes into the record."""
-        return _WatchedKernel(kernel, self._read, self._listed)
+        return _RecordingKernel(kernel, self._read, self._listed)
 
-    def _read(self, resource: Resource[Any], group: str, reading: Reading | None) -> None:
+    def _read(self, resource: Resource[Any], group: str, reading: WatchedValue | None) -> None:
         if self._session is not None:
             value = None if reading is None else encode(reading.value)
             at = self._clock.monotonic() if reading is None else reading.at
-            self._session.put(write_line(Line.READ, at, resource.name, group, value))
+            self._session.put(write_line(LineKind.READ, at, resource.name, group, value))
 
     def _listed(self, group: str, depth: int, found: list[str]) -> None:
         if self._session is not None:
-            self._session.put(write_line(Line.GROUPS, group, depth, found))
+            self._session.put(write_line(LineKind.GROUPS, group, depth, found))
 
     def _header(self, sources: RecordSources) -> bytes:
         facts = {
@@ -118,7 +126,7 @@ class Recorder:
             "monotonic": self._clock.monotonic(),
             **sources.facts(),
         }
-        return write_line(Line.HEADER, VERSION, facts, list(sources.in_force()))
+        return write_line(LineKind.HEADER, VERSION, facts, list(sources.in_force()))
 
 
 class _Session:
@@ -136,7 +144,7 @@ class _Session:
             self._loop.call_soon_threadsafe(self.put, line)
 
     def put(self, line: bytes) -> None:
-        if len(self._lines) >= MOST_LINES:
+        if len(self._lines) >= MAX_LINES:
             self._lost += 1
             self._writer = SampleWriter()  # names all series again: their names may be lost
         else:
@@ -146,12 +154,12 @@ class _Session:
         """Return the lines that came since the last time."""
         lines, self._lines = list(self._lines), deque()
         if self._lost:
-            lines.append(write_line(Line.LOST, self._lost))
+            lines.append(write_line(LineKind.LOST, self._lost))
             self._lost = 0
         return lines
 
 
-class _Look:
+class _StateChanges:
     """Finds what has changed between two looks at states and decisions."""
 
     def __init__(self, sources: RecordSources) -> None:
@@ -159,7 +167,7 @@ class _Look:
         self._seen: dict[str, object] = {}
         self._recorded = {_identity(decision) for decision in sources.decisions()}
 
-    def news(self) -> list[bytes]:
+    def changes(self) -> list[bytes]:
         states, cache = self._sources.states, self._sources.cache
         slo = states.node_slo()
         found = {
@@ -176,21 +184,21 @@ class _Look:
             if name not in self._seen or self._seen[name] != value
         }
         self._seen = found
-        lines = [write_line(Line.STATE, name, encode(value)) for name, value in changed.items()]
+        lines = [write_line(LineKind.STATE, name, encode(value)) for name, value in changed.items()]
         for decision in reversed(self._sources.decisions()):
             if _identity(decision) not in self._recorded:
                 self._recorded.add(_identity(decision))
-                lines.append(write_line(Line.DECISION, decision))
+                lines.append(write_line(LineKind.DECISION, decision))
         return lines
 
 
-class _WatchedKernel:
+class _RecordingKernel:
     """A kernel that records what was read."""
 
     def __init__(
         self,
         kernel: Kernel,
-        read: Callable[[Resource[Any], str, Reading | None], None],
+        read: Callable[[Resource[Any], str, WatchedValue | None], None],
         listed: Callable[[str, int, list[str]], None],
     ) -> None:
         self._kernel = kernel
@@ -205,15 +213,19 @@ class _WatchedKernel:
         [reading] = await self.read_many([(resource, group)])
         return None if reading is None else reading.value
 
-    async def read_many(self, reads: Sequence[tuple[Resource[Any], str]]) -> list[Reading | None]:
+    async def read_many(
+        self, reads: Sequence[tuple[Resource[Any], str]]
+    ) -> list[WatchedValue | None]:
         readings = await self._kernel.read_many(reads)
         self._note_reads(reads, readings)
         return readings
 
-    async def watch(self, reads: Reads, interval: float, notice: Notice, seconds: float) -> bool:
-        seen: list[Readings] = []
+    async def watch(
+        self, reads: WatchedResources, interval: float, notice: OnWatchedValues, seconds: float
+    ) -> bool:
+        seen: list[WatchedValues] = []
 
-        def see(readings: Readings) -> bool:
+        def see(readings: WatchedValues) -> bool:
             seen.append(readings)
             return notice(readings)
 
@@ -231,7 +243,7 @@ class _WatchedKernel:
     async def supports(self, resource: Resource[Any], group: str = "") -> bool:
         return await self._kernel.supports(resource, group)
 
-    def _note_reads(self, reads: Reads, readings: Readings) -> None:
+    def _note_reads(self, reads: WatchedResources, readings: WatchedValues) -> None:
         for (resource, group), reading in zip(reads, readings, strict=True):
             self._read(resource, group, reading)
 

@@ -3,20 +3,19 @@
 import random
 from collections.abc import Callable
 
-from koord.api.nodes.node import Node
-from koord.kube.client import ApiClient
-from koord.kube.resource import DEVICES
+from koord.api.node import Node
+from koord.kube.client import DEVICES, ApiClient
 from koord.util.clock import Clock
-from koordlet.reporter.objectkeeper import ObjectKeeper
-from koordlet.rules.deviceobject import (
+from koordlet.reporter.object_reconciler import ObjectReconciler
+from koordlet.rules.device_object import (
     PublishedDevices,
     device_patch,
     new_device_object,
     parse_published_devices,
 )
 from koordlet.rules.devices import NodeDevices
-from koordlet.rules.objectpatch import Operation
-from koordlet.statesinformer.objects.published import PublishedObject
+from koordlet.rules.object_patch import Operation
+from koordlet.statesinformer.kube_sources import PublishedObject
 
 
 class _DeviceRules:
@@ -44,7 +43,7 @@ class _DeviceRules:
         return device_patch(published, wanted, self._clock.wall())
 
 
-class DeviceReporter(ObjectKeeper[NodeDevices, PublishedDevices]):
+class DeviceReporter(ObjectReconciler[NodeDevices, PublishedDevices]):
     """Keeps the published devices of this node right."""
 
     def __init__(

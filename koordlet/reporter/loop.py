@@ -1,4 +1,4 @@
-"""Makes a NodeMetric report in each interval, and logs why when it cannot."""
+"""Make a NodeMetric report in each interval, and log the reason when none can be made."""
 
 import asyncio
 import math
@@ -10,18 +10,21 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, Metric
 from koord.api.nodemetric import NodeMetricStatus
 from koord.util.clock import Clock
 from koord.util.errors import KoordError, Unavailable
-from koord.util.health import OK, PartHealth, Status
+from koord.util.health import OK, HealthStatus, PartHealth
 from koord.util.logs import LogState, get_logger
 from koord.util.stop import Stop
 from koordlet.metriccache.cache import MetricCache
-from koordlet.reporter.change import UsageChange
-from koordlet.reporter.gauges import status_families
-from koordlet.reporter.pace import CLOSEST, OwnPace, Pace
-from koordlet.reporter.report import ObserveOnly, Report, Sink, make_report
-from koordlet.reporter.status import NotAsked, Predict, Snapshot, Withheld, build_status
-from koordlet.statesinformer.callbacks import CallbackTarget, StateType
-from koordlet.statesinformer.informer import StatesInformer
-from koordlet.statesinformer.model import PodMeta
+from koordlet.reporter.report import ObserveOnly, Report, Sink, make_report, status_families
+from koordlet.reporter.schedule import CLOSEST, OwnPace, Pace, UsageChange
+from koordlet.reporter.status import (
+    Predict,
+    ReportInputs,
+    ReportNotRequested,
+    Withheld,
+    build_status,
+)
+from koordlet.statesinformer.informer import CallbackTarget, StatesInformer, StateType
+from koordlet.statesinformer.podmeta import PodMeta
 
 log = get_logger("koordlet.reporter")
 
@@ -141,12 +144,12 @@ class NodeMetricReporter:
         silent = self._clock.monotonic() - self._reported_at
         if self._is_asked and silent > _LATE * self.interval:
             why = f": {self._problem}" if self._problem else ""
-            return PartHealth(Status.UNHEALTHY, f"no NodeMetric for {silent:.0f} s{why}")
-        return PartHealth(Status.DEGRADED, self._problem) if self._problem else OK
+            return PartHealth(HealthStatus.UNHEALTHY, f"no NodeMetric for {silent:.0f} s{why}")
+        return PartHealth(HealthStatus.DEGRADED, self._problem) if self._problem else OK
 
     async def run(self, stop: Stop) -> None:
         """Report until stop."""
-        await self._until_asked(stop)
+        await self._until_requested(stop)
         await stop.sleep(self._pace.first(self.interval))
         while not stop.is_set():
             began = self._clock.monotonic()
@@ -163,11 +166,11 @@ class NodeMetricReporter:
                 due = min(due, self._clock.monotonic() + self._sink.retry_in())
             await self._until_due(stop, due)
 
-    async def _until_asked(self, stop: Stop) -> None:
+    async def _until_requested(self, stop: Stop) -> None:
         while not stop.is_set():
             try:
                 self._check()
-            except NotAsked as err:
+            except ReportNotRequested as err:
                 self._trouble("report.withheld", err)
             else:
                 return
@@ -214,7 +217,7 @@ class NodeMetricReporter:
             raise Withheld("wanted this node and its pods, found them not known yet; wait for them")
         slo = self._states.node_slo()
         spec = replace(self._states.node_metric_spec(), report_interval=self.interval)
-        snapshot = Snapshot(
+        snapshot = ReportInputs(
             spec=spec,
             pods=self._states.pods(),
             host_applications=slo.host_applications if slo is not None else (),

@@ -1,16 +1,11 @@
-"""Builds a NodeMetric status from the metric cache and a snapshot of the states.
-
-Source: Koordinator's NodeMetric reporter. Deliberately different: a status whose newest node sample
-is old is withheld, updateTime is the time of that sample, finished pods are left out, a window is
-cold when the memory series is too short, not only the CPU series, and pages in the cache count only
-while they are collected.
-"""
+"""Build a NodeMetric status from the metric cache and a snapshot of the states."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from koord.api.nodemetric import (
     AggregatedUsage,
+    GpuUsage,
     HostApplicationMetric,
     MemoryPolicy,
     NodeMetricSpec,
@@ -20,23 +15,29 @@ from koord.api.nodemetric import (
     ProdPrediction,
     Usage,
 )
-from koord.api.pods.pod import Pod
-from koord.api.slo.nodeslo import HostApplication
+from koord.api.nodeslo import HostApplication
+from koord.api.pod import Pod
 from koord.util.errors import KoordError
 from koordlet.metriccache.aggregate import Aggregate
 from koordlet.metriccache.cache import MetricCache
+from koordlet.metriccache.keys import GpuKey
 from koordlet.metriccache.kinds import (
     HOST_APP_CPU_USAGE,
     HOST_APP_MEMORY_USAGE,
     HOST_APP_MEMORY_USAGE_WITH_PAGE_CACHE,
     HOST_APP_MEMORY_WITH_HOT_PAGE_USAGE,
     NODE_CPU_USAGE,
+    NODE_GPU_CORE_USAGE,
+    NODE_GPU_MEMORY_TOTAL,
+    NODE_GPU_MEMORY_USAGE,
     NODE_MEMORY_USAGE,
     NODE_MEMORY_USAGE_WITH_PAGE_CACHE,
     NODE_MEMORY_WITH_HOT_PAGE_USAGE,
     NODE_NUMA_CPU_USAGE,
     NODE_NUMA_MEMORY_USAGE,
     POD_CPU_USAGE,
+    POD_GPU_CORE_USAGE,
+    POD_GPU_MEMORY_USAGE,
     POD_MEMORY_USAGE,
     POD_MEMORY_USAGE_WITH_PAGE_CACHE,
     POD_MEMORY_WITH_HOT_PAGE_USAGE,
@@ -46,8 +47,85 @@ from koordlet.metriccache.kinds import (
     SYS_NUMA_MEMORY_USAGE,
     AnyKind,
 )
-from koordlet.reporter.gpus import GpuUsages
-from koordlet.statesinformer.model import PodMeta
+from koordlet.statesinformer.podmeta import PodMeta
+
+HEALTHY_GPUS = "healthy_gpus"  # key in the metric cache: their UUIDs, a frozenset
+
+
+class GpuUsages:
+    """Adds the GPUs to usages: those that are measured now, so none where NVML is away.
+
+    All windows end at the same time.
+    """
+
+    def __init__(self, cache: MetricCache, end: float) -> None:
+        self._cache = cache
+        self._end = end
+        self._totals = dict(cache.last_values(NODE_GPU_MEMORY_TOTAL))
+        healthy = cache.get(HEALTHY_GPUS) if self._totals else None
+        self._healthy = healthy if isinstance(healthy, frozenset) else frozenset()
+
+    def with_gpus(self, usage: Usage | None, window: float) -> Usage | None:
+        """The usage of the node with the means of its GPUs."""
+        return self._with(usage, window, Aggregate.avg)
+
+    def with_gpus_each(self, usages: AggregatedUsage) -> AggregatedUsage:
+        """The same for all aggregates of a window; a cold one stays empty."""
+        window = usages.duration
+        return AggregatedUsage(
+            window,
+            self._with(usages.avg, window, Aggregate.avg),
+            self._with(usages.p50, window, lambda found: found.percentile(50)),
+            self._with(usages.p90, window, lambda found: found.percentile(90)),
+            self._with(usages.p95, window, lambda found: found.percentile(95)),
+            self._with(usages.p99, window, lambda found: found.percentile(99)),
+        )
+
+    def of_pods(
+        self, pods: list[tuple[PodMeta, Usage]], window: float
+    ) -> list[tuple[PodMeta, Usage]]:
+        """The usages of pods with the means of the GPUs that each of them uses."""
+        if not self._totals:
+            return pods
+        cores = self._cache.aggregate_all(POD_GPU_CORE_USAGE, window, self._end)
+        memories = self._cache.aggregate_all(POD_GPU_MEMORY_USAGE, window, self._end)
+        found: dict[str, list[GpuUsage]] = {}
+        for key, core in cores.items():
+            uid, minor, uuid = key
+            total = self._totals.get(GpuKey(minor, uuid))
+            if total is not None and key in memories:
+                usage = self._usage(minor, uuid, core.avg(), memories[key].avg(), total)
+                found.setdefault(uid, []).append(usage)
+        return [(pod, replace(usage, gpus=_sorted(found.get(pod.uid, ())))) for pod, usage in pods]
+
+    def _with(
+        self, usage: Usage | None, window: float, figure: Callable[[Aggregate], float]
+    ) -> Usage | None:
+        if usage is None or not self._totals:
+            return usage
+        cores = self._cache.aggregate_all(NODE_GPU_CORE_USAGE, window, self._end)
+        memories = self._cache.aggregate_all(NODE_GPU_MEMORY_USAGE, window, self._end)
+        gpus = _sorted(
+            self._usage(*key, figure(cores[key]), figure(memories[key]), total)
+            for key, total in self._totals.items()
+            if key in cores and key in memories
+        )
+        return replace(usage, gpus=gpus)
+
+    def _usage(self, minor: str, uuid: str, core: float, memory: float, total: float) -> GpuUsage:
+        return GpuUsage(
+            uuid=uuid,
+            minor=int(minor),
+            core=core,
+            memory=memory,
+            total=total,
+            healthy=uuid in self._healthy,
+        )
+
+
+def _sorted(usages: Iterable[GpuUsage]) -> tuple[GpuUsage, ...]:
+    return tuple(sorted(usages, key=lambda usage: (usage.minor, usage.uuid)))
+
 
 Predict = Callable[[Collection[Pod]], ProdPrediction | None]
 """Predicts for the pods of a report; None: nothing can be predicted."""
@@ -59,12 +137,12 @@ class Withheld(KoordError):
     """No honest report can be made now."""
 
 
-class NotAsked(Withheld):
+class ReportNotRequested(Withheld):
     """The cluster has not asked for reports. Not a failure of this daemon."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Snapshot:
+class ReportInputs:
     """The states that a report covers, and its time."""
 
     spec: NodeMetricSpec
@@ -106,7 +184,7 @@ _BY_POLICY = {
 
 
 def build_status(
-    cache: MetricCache, snapshot: Snapshot, predict: Predict = lambda _pods: None
+    cache: MetricCache, snapshot: ReportInputs, predict: Predict = lambda _pods: None
 ) -> NodeMetricStatus:
     """Return the status. Takes tens of milliseconds on a full node: not for the event loop.
 
@@ -121,9 +199,9 @@ def build_status(
     pods = gpus.of_pods(_measured_pods(reader, memory.pod, window, snapshot.pods), window)
     return NodeMetricStatus(
         update_time=measured_at,
-        node_usage=gpus.beside(reader.mean(NODE_CPU_USAGE, memory.node, window), window),
+        node_usage=gpus.with_gpus(reader.mean(NODE_CPU_USAGE, memory.node, window), window),
         aggregated_node_usages=tuple(
-            gpus.beside_each(reader.aggregated(NODE_CPU_USAGE, memory.node, duration))
+            gpus.with_gpus_each(reader.aggregated(NODE_CPU_USAGE, memory.node, duration))
             for duration in spec.durations
         ),
         system_usage=reader.mean(SYS_CPU_USAGE, SYS_MEMORY_USAGE, window),
@@ -140,7 +218,7 @@ def build_status(
     )
 
 
-def memory_kinds(cache: MetricCache, snapshot: Snapshot) -> MemoryKinds:
+def memory_kinds(cache: MetricCache, snapshot: ReportInputs) -> MemoryKinds:
     """Return the series of the spec's policy; without page cache where they have no new sample."""
     kinds = _BY_POLICY.get(snapshot.spec.memory_policy)
     if kinds is not None:
@@ -150,7 +228,7 @@ def memory_kinds(cache: MetricCache, snapshot: Snapshot) -> MemoryKinds:
     return WITHOUT_PAGE_CACHE
 
 
-def _measured_at(cache: MetricCache, memory: AnyKind, snapshot: Snapshot) -> float:
+def _measured_at(cache: MetricCache, memory: AnyKind, snapshot: ReportInputs) -> float:
     """Unix seconds of the newest sample of node CPU and memory, the older of both."""
     stamps = []
     for kind in (NODE_CPU_USAGE, memory):

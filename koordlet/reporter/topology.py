@@ -3,16 +3,19 @@
 import random
 from collections.abc import Callable
 
-from koord.api.nodes.node import Node
-from koord.kube.client import ApiClient
-from koord.kube.resource import NODE_TOPOLOGIES
+from koord.api.node import Node
+from koord.kube.client import NODE_TOPOLOGIES, ApiClient
 from koord.util.clock import Clock
-from koordlet.reporter.objectkeeper import ObjectKeeper
-from koordlet.rules.noderesourcetopology import PublishedTopology, new_object, patch
-from koordlet.rules.nodetopology import NodeTopology
-from koordlet.rules.objectpatch import Operation
+from koordlet.reporter.object_reconciler import ObjectReconciler
+from koordlet.rules.node_resource_topology import (
+    PublishedTopology,
+    new_topology_object,
+    topology_patch,
+)
+from koordlet.rules.node_topology import NodeTopology
+from koordlet.rules.object_patch import Operation
 from koordlet.statesinformer.informer import StatesInformer
-from koordlet.statesinformer.objects.published import KubeTopology
+from koordlet.statesinformer.kube_sources import KubeTopology
 
 
 class _TopologyRules:
@@ -24,13 +27,13 @@ class _TopologyRules:
         self._name = node_name
 
     def new(self, owner: Node, wanted: NodeTopology) -> dict[str, object]:
-        return new_object(self._name, owner, wanted)
+        return new_topology_object(self._name, owner, wanted)
 
     def patch(self, published: PublishedTopology, wanted: NodeTopology) -> list[Operation]:
-        return patch(published, wanted)
+        return topology_patch(published, wanted)
 
 
-class TopologyReporter(ObjectKeeper[NodeTopology, PublishedTopology]):
+class TopologyReporter(ObjectReconciler[NodeTopology, PublishedTopology]):
     """Keeps the published topology of this node right."""
 
     def __init__(

@@ -10,19 +10,21 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from koord.api.decoding.annotation import annotation_fields
-from koord.api.pods.deviceallocation import DEVICE_ALLOCATED
-from koord.api.pods.pod import Pod
-from koord.api.pods.requests import pod_request
-from koord.api.pods.resourcestatus import RESOURCE_STATUS, allocated_cpus
-from koord.util.cpulist import format_cpulist
+from koord.api.annotations import (
+    DEVICE_ALLOCATED,
+    RESOURCE_STATUS,
+    allocated_cpus,
+    annotation_fields,
+)
+from koord.api.machine import format_cpulist
+from koord.api.pod import Pod, pod_request
 from koord.util.errors import InvalidObject
 
 ALLOCATIONS = (RESOURCE_STATUS, DEVICE_ALLOCATED)
 RESERVATION_ALLOCATED = "scheduling.koordinator.sh/reservation-allocated"
 OPERATING_MODE, RESERVATION = "scheduling.koordinator.sh/operating-mode", "Reservation"
-MOST_CHARACTERS = 1 << 16  # of one annotation
-_WHOLE = 100  # percent of one device
+MAX_ANNOTATION_LENGTH = 1 << 16  # of one annotation
+_WHOLE_CPU = 100  # percent of one device
 _MILLI = 1000
 
 
@@ -35,7 +37,7 @@ class RefusedAllocation:
 
 
 @dataclass(frozen=True, slots=True)
-class AllocationClaim:
+class PodAllocation:
     """What a pod's annotations give it, as far as its containers request it.
 
     devices: percent by kind and name of each.
@@ -46,7 +48,7 @@ class AllocationClaim:
     refused: tuple[RefusedAllocation, ...] = ()
 
 
-def allocation_claim(pod: Pod) -> AllocationClaim:
+def pod_allocation(pod: Pod) -> PodAllocation:
     """Return what the annotations of a pod give it, whatever other pods have.
 
     Malformed ones claim nothing; who reads them refuses them.
@@ -55,11 +57,11 @@ def allocation_claim(pod: Pod) -> AllocationClaim:
     devices, devices_refused = _devices(pod)
     reasons = zip(ALLOCATIONS, (cpus_refused, devices_refused), strict=True)
     refused = tuple(RefusedAllocation(*each) for each in reasons if each[1])
-    return AllocationClaim(cpus, devices, refused)
+    return PodAllocation(cpus, devices, refused)
 
 
 def refused_allocations(
-    claims: Iterable[tuple[Pod, AllocationClaim]], by_kubelet: Mapping[str, frozenset[int]]
+    claims: Iterable[tuple[Pod, PodAllocation]], by_kubelet: Mapping[str, frozenset[int]]
 ) -> dict[str, tuple[RefusedAllocation, ...]]:
     """Return what does not count, by the UID of the pod.
 
@@ -68,13 +70,13 @@ def refused_allocations(
     reservation may have what that one has. by_kubelet: CPUs that the kubelet alone has given away,
     by the UID of the pod.
     """
-    living = sorted((each for each in claims if not each[0].finished), key=_seniority)
+    living = sorted((each for each in claims if not each[0].finished), key=_precedence)
     reservations = {pod.uid for pod, _ in living if pod.labels.get(OPERATING_MODE) == RESERVATION}
-    held = _Held()
+    held = _AllocatedSoFar()
     refused: dict[str, tuple[RefusedAllocation, ...]] = {}
     for pod, claim in living:
         found = {each.annotation: each for each in claim.refused}
-        lender = _lender(pod) if reservations else ""
+        lender = _reservation_owner(pod) if reservations else ""
         held.lender = lender if lender in reservations else ""
         for annotation, problem in (
             (RESOURCE_STATUS, held.take_cpus(pod.uid, claim.cpus)),
@@ -89,7 +91,7 @@ def refused_allocations(
     return refused
 
 
-class _Held:
+class _AllocatedSoFar:
     """CPUs and devices that pods have so far. lender: the UID of a pod whose are taken over."""
 
     def __init__(self) -> None:
@@ -110,7 +112,7 @@ class _Held:
         for (kind, name), percent in devices.items():
             shares = self._devices.get((kind, name), {})
             taken = sum(share for owner, share in shares.items() if owner != self.lender)
-            if taken and taken + percent > _WHOLE:
+            if taken and taken + percent > _WHOLE_CPU:
                 return f"{kind} {name}, of which older pods have {taken:g} percent"
         for place, percent in devices.items():
             shares = self._devices.setdefault(place, {})
@@ -126,8 +128,8 @@ def _cpus(pod: Pod) -> tuple[frozenset[int], str]:
     text = pod.annotations.get(RESOURCE_STATUS)
     if text is None:
         return nothing, ""
-    if len(text) > MOST_CHARACTERS:
-        return nothing, f"more than {MOST_CHARACTERS} characters"
+    if len(text) > MAX_ANNOTATION_LENGTH:
+        return nothing, f"more than {MAX_ANNOTATION_LENGTH} characters"
     try:
         cpus = allocated_cpus(pod)
     except InvalidObject:
@@ -144,30 +146,30 @@ def _devices(pod: Pod) -> tuple[Mapping[tuple[str, str], float], str]:
     text = pod.annotations.get(DEVICE_ALLOCATED)
     if text is None:
         return {}, ""
-    if len(text) > MOST_CHARACTERS:
-        return {}, f"more than {MOST_CHARACTERS} characters"
+    if len(text) > MAX_ANNOTATION_LENGTH:
+        return {}, f"more than {MAX_ANNOTATION_LENGTH} characters"
     # Most nodes have no devices, and do without the code.
-    from koordlet.rules.deviceclaims import NotRequested, device_shares
+    from koordlet.rules.device_requests import DevicesNotRequested, device_shares
 
     try:
         return device_shares(pod, text), ""
-    except NotRequested as err:
+    except DevicesNotRequested as err:
         return {}, str(err)
     except InvalidObject:
         return {}, ""
 
 
-def _seniority(each: tuple[Pod, object]) -> tuple[float, float, str]:
+def _precedence(each: tuple[Pod, object]) -> tuple[float, float, str]:
     pod = each[0]
     unknown = math.inf
     started = unknown if pod.start_time is None else pod.start_time
     return started, unknown if pod.created is None else pod.created, pod.uid
 
 
-def _lender(pod: Pod) -> str:
+def _reservation_owner(pod: Pod) -> str:
     """The UID of the reservation that a pod was given; "" where there is none."""
     text = pod.annotations.get(RESERVATION_ALLOCATED, "")
-    if not text or len(text) > MOST_CHARACTERS:
+    if not text or len(text) > MAX_ANNOTATION_LENGTH:
         return ""
     try:
         return annotation_fields(text, RESERVATION_ALLOCATED).text("uid")

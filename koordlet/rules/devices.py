@@ -20,11 +20,11 @@ GPU_CORE, GPU_MEMORY = "koordinator.sh/gpu-core", "koordinator.sh/gpu-memory"
 GPU_MEMORY_RATIO, RDMA = "koordinator.sh/gpu-memory-ratio", "koordinator.sh/rdma"
 
 HEALTHY, UNHEALTHY = "device is healthy", "device is unhealthy"  # messages, where none is known
-LOST = "DeviceLost"  # reason: the driver lists the device, but it does not answer
-UNKNOWN = "Unknown"
+GPU_LOST = "DeviceLost"  # reason: the driver lists the device, but it does not answer
+UNKNOWN_REASON = "Unknown"
 _WHOLE = "100"  # percent of one device
-_LONGEST_LABEL = 63
-_LONGEST_REASON = 256
+_MAX_LABEL_LENGTH = 63
+_MAX_REASON_LENGTH = 256
 _NOT_IN_LABELS = re.compile(r"[^A-Za-z0-9._-]+")
 _NOT_IN_REASONS = re.compile(r"[^A-Za-z0-9_,:]+")
 
@@ -165,15 +165,15 @@ def node_devices(
         known.add(DeviceType.GPU)
         labels = dict.fromkeys((GPU_VENDOR, GPU_MODEL, GPU_DRIVER, PARTITION_POLICY), "")
     if xpus:
-        found += map(_of_xpu, xpus)
+        found += map(_xpu_device, xpus)
         labels |= _xpu_labels(xpus)
         partitions = partitions_text(xpus)
     elif xpus is not None and gpus is not None:
-        found += map(_of_gpu, gpus.gpus)
+        found += map(_gpu_device, gpus.gpus)
         labels |= _gpu_labels(gpus)
     if interfaces is not None:
         known.add(DeviceType.RDMA)
-        found += map(_of_interface, interfaces)
+        found += map(_rdma_device, interfaces)
     found.sort(key=lambda device: (device.type.value, device.minor, device.id))
     partial = {DeviceType.GPU} & known if files is not None and not files.complete else set()
     return NodeDevices(tuple(found), frozenset(known), frozenset(partial), labels, partitions)
@@ -194,18 +194,18 @@ def partitions_text(xpus: Iterable[Xpu]) -> str:
 
 def label_value(text: str) -> str:
     """Return the text as the value of a label; "" when nothing of it can be one."""
-    return _NOT_IN_LABELS.sub("-", text)[:_LONGEST_LABEL].strip("._-")
+    return _NOT_IN_LABELS.sub("-", text)[:_MAX_LABEL_LENGTH].strip("._-")
 
 
-def reason(text: str) -> str:
+def condition_reason(text: str) -> str:
     """Return the text as the reason of a condition: a letter, then letters, digits and _,:."""
-    word = _NOT_IN_REASONS.sub("_", text)[:_LONGEST_REASON].strip("_,:")
+    word = _NOT_IN_REASONS.sub("_", text)[:_MAX_REASON_LENGTH].strip("_,:")
     if not word:
-        return UNKNOWN
+        return UNKNOWN_REASON
     return word if word[0].isalpha() else f"Code_{word}"
 
 
-def _of_gpu(gpu: Gpu) -> Device:
+def _gpu_device(gpu: Gpu) -> Device:
     return Device(
         type=DeviceType.GPU,
         id=gpu.uuid,
@@ -220,7 +220,7 @@ def _of_gpu(gpu: Gpu) -> Device:
     )
 
 
-def _of_xpu(xpu: Xpu) -> Device:
+def _xpu_device(xpu: Xpu) -> Device:
     return Device(
         type=DeviceType.GPU,
         id=xpu.uuid,
@@ -232,7 +232,7 @@ def _of_xpu(xpu: Xpu) -> Device:
     )
 
 
-def _of_interface(interface: RdmaInterface) -> Device:
+def _rdma_device(interface: RdmaInterface) -> Device:
     idle = ", ".join(map(str, interface.idle_ports))
     trouble = f"not active: port {idle} of {interface.name}" if idle else "no port is known"
     return Device(

@@ -6,13 +6,12 @@ Source: Koordinator, pkg/slo-controller nodemetric and nodeslo.
 import copy
 from collections.abc import Mapping
 
-from koord.api.decoding.jsonrules import Json, JsonObject
-from koord.api.nodemetric import SHORTEST_REPORT_INTERVAL
-from koord.api.nodes.node import Node
+from koord.api.gojson import Json, JsonObject
+from koord.api.node import Node
+from koord.api.nodemetric import MIN_REPORT_INTERVAL
 from koord.api.quantity import Quantity
-from koord.api.slo.colocation import ColocationStrategy, colocation_of_node
-from koord.api.slo.sloconfig import SLOConfig
-from koord.util import goduration
+from koord.api.slocontroller import ColocationStrategy, SLOConfig, colocation_of_node
+from koord.util import goformat
 from koord.util.errors import InvalidObject
 
 BANDWIDTH_ANNOTATION = "node.koordinator.sh/network-bandwidth"
@@ -44,12 +43,12 @@ def node_metric_spec_for(
     strategy, problems = colocation_of_node(config.colocation.for_labels(node.labels), node)
     if not strategy.enable:
         strategy = ColocationStrategy()
-    interval = max(strategy.metric_report_interval_seconds, int(SHORTEST_REPORT_INTERVAL))
+    interval = max(strategy.metric_report_interval_seconds, int(MIN_REPORT_INTERVAL))
     durations = strategy.metric_aggregate_policy.durations
     policy: Json = {
         "aggregateDurationSeconds": strategy.metric_aggregate_duration_seconds,
         "reportIntervalSeconds": interval,
-        "nodeAggregatePolicy": {"durations": [goduration.format(one) for one in durations]},
+        "nodeAggregatePolicy": {"durations": [goformat.format_duration(one) for one in durations]},
         "nodeMemoryCollectPolicy": strategy.metric_memory_collect_policy,
     }
     return {"metricCollectPolicy": policy}, problems

@@ -6,7 +6,7 @@ koord-app=koordlet, container koordlet.
 
 from collections.abc import Collection, Iterable
 
-from koord.api.pods.pod import Pod
+from koord.api.pod import Pod
 
 SYSTEM_NAMESPACES = ("koordinator-system", "koordlet-system", "kube-system")
 _NAMES = ("koordlet", "koord-koordlet")
@@ -34,9 +34,9 @@ def other_agent_pod(
             pod
             for pod in known
             if _is_koordlet(pod)
-            and _runs(pod)
+            and _is_running(pod)
             and (pod.namespace in trusted or pod.reaches_host)
-            and not _is_kin(pod, own)
+            and not _is_own_pod(pod, own)
         ),
         None,
     )
@@ -48,7 +48,7 @@ def image_of(pod: Pod) -> str:
     return next((item.image for item in (*named, *pod.containers)), "")
 
 
-def repository(image: str) -> str:
+def image_repository(image: str) -> str:
     """An image's name without its tag and digest."""
     name = image.partition("@")[0]
     head, colon, tag = name.rpartition(":")
@@ -62,13 +62,13 @@ def _is_koordlet(pod: Pod) -> bool:
     return pod.labels.get(_LABEL) == "koordlet" or controller.name in _NAMES
 
 
-def _runs(pod: Pod) -> bool:
+def _is_running(pod: Pod) -> bool:
     """Whether one of its processes may still act; a crashed or ended pod cannot."""
     return not pod.finished and any(status.running for status in pod.statuses)
 
 
-def _is_kin(pod: Pod, own: Pod) -> bool:
+def _is_own_pod(pod: Pod, own: Pod) -> bool:
     if pod.uid == own.uid or (own.controller and pod.controller == own.controller):
         return True
     image = image_of(own)
-    return bool(image) and repository(image_of(pod)) == repository(image)
+    return bool(image) and image_repository(image_of(pod)) == image_repository(image)

@@ -1,23 +1,37 @@
-"""What a container gets in place of what the runtime was asked for, by the claims on it. Pure."""
+"""Adjustments of a container: values by claims, and variables, mounts and devices. Pure."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from koord.util.cpulist import format_cpulist, parse_cpulist
-from koordlet.executor.claims.claim import Claim, Key, Part
-from koordlet.executor.claims.combine import combine
-from koordlet.executor.claims.desired import Expected
-from koordlet.host.cgroups.cpuvalues import QUOTA_PERIOD_US
+from koord.api.machine import format_cpulist, parse_cpulist
+from koordlet.executor.claims.claim import Claim, InitialValue, Key, Part
+from koordlet.executor.claims.table import combine
+from koordlet.host.cgroups.cgroupfiles import QUOTA_PERIOD_US
 from koordlet.host.resource import Resource
 from koordlet.host.resources import CPU_QUOTA, CPU_SHARES, CPUSET_CPUS_WANTED, MEMORY_LIMIT
-from koordlet.runtimehooks.wire.messages import LinuxCPU, LinuxMemory, LinuxResources
+from koordlet.runtimehooks.wire.messages import (
+    ContainerAdjustment,
+    ContainerMount,
+    KeyValue,
+    LinuxContainerAdjustment,
+    LinuxCPU,
+    LinuxDevice,
+    LinuxMemory,
+    LinuxResources,
+)
+from koordlet.statesinformer.podmeta import PodMeta
+
+if TYPE_CHECKING:
+    from koordlet.host.devices import DeviceFile
+    from koordlet.rules.allocated_devices import BindMount
+
 
 NO_LIMIT = -1
 DEFAULT_SHARES = 1024  # the kernel's
 
 
-class Owned(NamedTuple):
+class OwnedClaim(NamedTuple):
     """A claim and the plugin that it is of."""
 
     owner: str
@@ -36,9 +50,9 @@ class Adjustment:
     inputs: Mapping[str, float | str]
 
     @property
-    def expected(self) -> Expected:
+    def expected(self) -> InitialValue:
         """It as the journal records it."""
-        return Expected(key=self.key, value=self.value, original=self.asked, owners=self.owners)
+        return InitialValue(key=self.key, value=self.value, original=self.asked, owners=self.owners)
 
 
 class _Field(NamedTuple):
@@ -50,14 +64,18 @@ class _Field(NamedTuple):
 
 
 def adjustments(
-    claims: Iterable[Owned], group: str, asked: LinuxResources | None, *, only_asked: bool = False
+    claims: Iterable[OwnedClaim],
+    group: str,
+    asked: LinuxResources | None,
+    *,
+    only_asked: bool = False,
 ) -> list[Adjustment]:
     """Return what to change for the container with this cgroup, by resource.
 
     asked: what the runtime has for it. only_asked: change nothing beside that, as an update leaves
     the rest as it is.
     """
-    parts: dict[Key, dict[Part, Owned]] = {}
+    parts: dict[Key, dict[Part, OwnedClaim]] = {}
     for owned in claims:
         claim = owned.claim
         if claim.target.place == group and claim.resource in _FIELDS:
@@ -85,7 +103,7 @@ def linux_resources(adjusted: Iterable[Adjustment]) -> LinuxResources | None:
 
 
 def _adjustment(
-    key: Key, parts: Mapping[Part, Owned], asked: LinuxResources, *, only_asked: bool
+    key: Key, parts: Mapping[Part, OwnedClaim], asked: LinuxResources, *, only_asked: bool
 ) -> Adjustment | None:
     """None: it has that value, or this is not for the runtime to set."""
     field = _FIELDS[key.resource]
@@ -124,16 +142,89 @@ def _asked_cpus(asked: LinuxResources) -> frozenset[int] | None:
         return None
 
 
-def _usual_period(asked: LinuxResources) -> bool:
+def _has_default_period(asked: LinuxResources) -> bool:
     """A quota of ours is for the usual period; another one is left to the reconciling plugin."""
     return _cpu(asked).period in (None, 0, QUOTA_PERIOD_US)
 
 
 _FIELDS: Mapping[Resource[Any], _Field] = {
     CPU_SHARES: _Field(lambda asked: _cpu(asked).shares or None, DEFAULT_SHARES),
-    CPU_QUOTA: _Field(lambda asked: _limit(_cpu(asked).quota), NO_LIMIT, _usual_period),
+    CPU_QUOTA: _Field(lambda asked: _limit(_cpu(asked).quota), NO_LIMIT, _has_default_period),
     CPUSET_CPUS_WANTED: _Field(_asked_cpus, frozenset()),
     MEMORY_LIMIT: _Field(
         lambda asked: _limit(asked.memory.limit if asked.memory else None), NO_LIMIT
     ),
 }
+
+_FILE_MODE = 0o666  # of device files; the container's device cgroup says who may use them
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Injection:
+    """What one injector adds to a container."""
+
+    owner: str = ""  # its name
+    env: Mapping[str, str] = field(default_factory=dict)
+    mounts: "tuple[BindMount, ...]" = ()
+    devices: "tuple[DeviceFile, ...]" = ()
+
+    def __bool__(self) -> bool:
+        """Whether there is anything to add."""
+        return bool(self.env or self.mounts or self.devices)
+
+    def to_json(self) -> dict[str, object]:
+        """Return it as /explain has it."""
+        return {
+            "by": self.owner,
+            "env": dict(self.env),
+            "mounts": [f"{one.source}:{one.destination}" for one in self.mounts],
+            "devices": [f"{one.path} {one.major}:{one.minor}" for one in self.devices],
+        }
+
+
+class Injector(Protocol):
+    """Decides what to add to the one container of a pod that is about to be made."""
+
+    @property
+    def name(self) -> str: ...  # its gate
+
+    async def inject(self, meta: PodMeta, *, dry_run: bool) -> Injection:
+        """Return what is added. dry_run: it is not, so nothing is made for it either.
+
+        Raises:
+            InvalidObject, OSError, KernelFileError: nothing is added.
+        """
+        ...
+
+
+class Injected(NamedTuple):
+    """What is added to a container, and what would be without dry-run."""
+
+    real: tuple[Injection, ...] = ()
+    dry_run: tuple[Injection, ...] = ()
+    failed: tuple[str, ...] = ()  # injector: error
+
+
+NOTHING = Injected()
+
+
+def container_adjustment(
+    adjusted: Iterable[Adjustment], injected: Iterable[Injection]
+) -> ContainerAdjustment | None:
+    """Return both as the runtime takes them; None: there is nothing."""
+    resources, added = linux_resources(adjusted), tuple(injected)
+    devices = tuple(_device(device) for one in added for device in one.devices)
+    made = ContainerAdjustment(
+        mounts=tuple(_mount(mount) for one in added for mount in one.mounts),
+        env=tuple(KeyValue(*pair) for one in added for pair in one.env.items()),
+        linux=LinuxContainerAdjustment(devices, resources) if devices or resources else None,
+    )
+    return None if made == ContainerAdjustment() else made
+
+
+def _mount(mount: "BindMount") -> ContainerMount:
+    return ContainerMount(mount.destination, "bind", mount.source, ("rbind",))
+
+
+def _device(device: "DeviceFile") -> LinuxDevice:
+    return LinuxDevice(device.path, "c", device.major, device.minor, _FILE_MODE)

@@ -6,22 +6,21 @@ import struct
 from collections.abc import Callable
 from pathlib import Path
 
-from koord.util.backoff import Backoff
 from koord.util.clock import Clock
 from koord.util.errors import UnsafeFile
-from koord.util.health import OK, PartHealth, Status
+from koord.util.flowcontrol import Backoff
+from koord.util.health import OK, HealthStatus, PartHealth
 from koord.util.logs import get_logger
 from koord.util.stop import Stop
-from koordlet.host.ownedsocket import check_socket
-from koordlet.host.proc.pids import is_trusted
-from koordlet.runtimehooks.answers import Answers
+from koordlet.host.paths import check_socket
+from koordlet.host.processes import is_trusted
 from koordlet.runtimehooks.connection import CallError, Connection
-from koordlet.runtimehooks.handlers import Plugin
-from koordlet.runtimehooks.options import HookOptions
-from koordlet.runtimehooks.wire.errors import WireError
+from koordlet.runtimehooks.handlers import NriPlugin
+from koordlet.runtimehooks.hooks import HookOptions, HookResponses
 from koordlet.runtimehooks.wire.messages import RUNTIME_SERVICE, RegisterPluginRequest
+from koordlet.runtimehooks.wire.protobuf import WireError
 
-LONGEST_PAUSE = 60.0  # seconds between attempts, whatever the flags allow
+MAX_PAUSE = 60.0  # seconds between attempts, whatever the flags allow
 ABSENT = 10.0  # seconds between looks, at most, for a socket that is not there
 
 log = get_logger("koordlet.runtimehooks")
@@ -34,8 +33,8 @@ class RuntimeHooks:
         self,
         path: Path,
         options: HookOptions,
-        plugin: Callable[[], Plugin],
-        answers: Answers,
+        plugin: Callable[[], NriPlugin],
+        responses: HookResponses,
         clock: Clock,
     ) -> None:
         """path: the runtime's socket. plugin makes what answers on a new connection."""
@@ -43,7 +42,7 @@ class RuntimeHooks:
         self._options = options
         self._plugin = plugin
         self._clock = clock
-        self.answers = answers
+        self.responses = responses
         self._runtime = ""  # that is served now
         self._problem = ""
         self.connections = 0
@@ -51,7 +50,7 @@ class RuntimeHooks:
     async def run(self, stop: Stop) -> None:
         """Serve until stop; a runtime that restarts is connected to again."""
         options = self._options
-        cap = min(options.backoff_cap, LONGEST_PAUSE)
+        cap = min(options.backoff_cap, MAX_PAUSE)
         backoff = Backoff(options.backoff, cap, factor=options.backoff_factor)
         while not stop.is_set():
             began, longest = self._clock.monotonic(), cap
@@ -70,14 +69,14 @@ class RuntimeHooks:
 
         What is restored before it has would be set by it again.
         """
-        self.answers.ended = True
-        await self._clock.sleep(self.answers.busy_until - self._clock.monotonic())
+        self.responses.ended = True
+        await self._clock.sleep(self.responses.busy_until - self._clock.monotonic())
 
     def health(self) -> PartHealth:
         """Degraded while there is a socket, but no connection."""
         facts: dict[str, object] = {"runtime": self._runtime, "connections": self.connections}
         if self._problem:
-            return PartHealth(Status.DEGRADED, self._problem, facts)
+            return PartHealth(HealthStatus.DEGRADED, self._problem, facts)
         return PartHealth(OK.status, detail=facts)
 
     async def _attempt(self, stop: Stop) -> None:
@@ -110,7 +109,7 @@ class RuntimeHooks:
             await asyncio.wait({serving}, timeout=self._options.connect_timeout)
             serving.cancel()
 
-    def _connected(self, plugin: Plugin) -> None:
+    def _connected(self, plugin: NriPlugin) -> None:
         self.connections += 1
         self._problem, self._runtime = "", plugin.runtime or "unknown"
         log.info("nri.connected", socket=str(self._path), runtime=self._runtime)

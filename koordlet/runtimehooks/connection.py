@@ -5,21 +5,24 @@ from collections.abc import Awaitable, Callable
 
 from koord.util.errors import error_text
 from koord.util.logs import get_logger
-from koordlet.runtimehooks.wire.errors import WireError, malformed
 from koordlet.runtimehooks.wire.messages import PLUGIN_SERVICE
-from koordlet.runtimehooks.wire.multiplex import PLUGIN, RUNTIME, FrameReader, frames
+from koordlet.runtimehooks.wire.protobuf import WireError, malformed
 from koordlet.runtimehooks.wire.ttrpc import (
+    PLUGIN,
+    RUNTIME,
     Code,
     Frame,
-    Kind,
+    FrameReader,
+    MessageType,
     Request,
     Response,
     Status,
     StreamReader,
+    frames,
     packed,
 )
 
-MOST_REQUESTS = 64  # of the runtime that are worked on at once; it sends one after the other
+MAX_REQUESTS = 64  # of the runtime that are worked on at once; it sends one after the other
 _READ = 64 << 10  # bytes
 
 log = get_logger("koordlet.runtimehooks")
@@ -80,7 +83,7 @@ class Connection:
         answer: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
         self._calls[stream] = answer
         request = Request(service, method, payload, int(timeout * 1e9))
-        self._send(RUNTIME, packed(stream, Kind.REQUEST, request.encode()))
+        self._send(RUNTIME, packed(stream, MessageType.REQUEST, request.encode()))
         try:
             async with asyncio.timeout(timeout):
                 await self._writer.drain()
@@ -98,16 +101,14 @@ class Connection:
 
     def _take(self, connection: int, frame: Frame) -> None:
         """Work on one message. Raises WireError."""
-        if connection == RUNTIME and frame.kind == Kind.RESPONSE:
+        if connection == RUNTIME and frame.kind == MessageType.RESPONSE:
             response = Response.decode(frame.content)
             answer = self._calls.get(frame.stream)
             if answer is not None and not answer.done():
                 answer.set_result(response)
-        elif connection == PLUGIN and frame.kind == Kind.REQUEST:
-            if len(self._tasks) >= MOST_REQUESTS:
-                raise malformed(
-                    "requests", f"at most {MOST_REQUESTS} at once", len(self._tasks) + 1
-                )
+        elif connection == PLUGIN and frame.kind == MessageType.REQUEST:
+            if len(self._tasks) >= MAX_REQUESTS:
+                raise malformed("requests", f"at most {MAX_REQUESTS} at once", len(self._tasks) + 1)
             request = Request.decode(frame.content)
             task = asyncio.create_task(self._answer(frame.stream, request), name="nri request")
             self._tasks.add(task)
@@ -118,10 +119,10 @@ class Connection:
     async def _answer(self, stream: int, request: Request) -> None:
         response = await self._response(request)
         try:
-            content = packed(stream, Kind.RESPONSE, response.encode())
+            content = packed(stream, MessageType.RESPONSE, response.encode())
         except WireError as err:
             error = Response(Status(Code.UNKNOWN, str(err)))
-            content = packed(stream, Kind.RESPONSE, error.encode())
+            content = packed(stream, MessageType.RESPONSE, error.encode())
         self._send(PLUGIN, content)
 
     async def _response(self, request: Request) -> Response:

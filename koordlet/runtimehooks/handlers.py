@@ -8,18 +8,29 @@ from typing import Protocol, TypeVar
 
 from koord.util.clock import Clock
 from koord.util.logs import get_logger
-from koord.util.slices import in_slices
-from koordlet.executor.claims.desired import Change, Expected, Listener
+from koord.util.timebudget import in_slices
+from koordlet.executor.claims.claim import Change, ChangeListener, InitialValue
 from koordlet.executor.kernel.view import Kernel
 from koordlet.host.resources import CPUSET_CPUS, CPUSET_CPUS_WANTED
-from koordlet.runtimehooks.adjustments import Adjustment, adjustments, linux_resources
-from koordlet.runtimehooks.answers import Answer, Answers, pod_name
+from koordlet.runtimehooks.adjustments import (
+    NOTHING,
+    Adjustment,
+    Injected,
+    adjustments,
+    container_adjustment,
+    linux_resources,
+)
 from koordlet.runtimehooks.connection import CallError
-from koordlet.runtimehooks.injections import NOTHING, Injected, container_adjustment
-from koordlet.runtimehooks.options import HookOptions, Stage
-from koordlet.runtimehooks.rules import HookError, Rules
+from koordlet.runtimehooks.hooks import (
+    HookError,
+    HookOptions,
+    HookResponse,
+    HookResponses,
+    PluginHooks,
+    Stage,
+    pod_name,
+)
 from koordlet.runtimehooks.sandboxes import listed_pod, pod_meta, with_container
-from koordlet.runtimehooks.wire.errors import malformed
 from koordlet.runtimehooks.wire.messages import (
     ConfigureRequest,
     ConfigureResponse,
@@ -28,9 +39,9 @@ from koordlet.runtimehooks.wire.messages import (
     ContainerState,
     ContainerUpdate,
     CreateContainerResponse,
-    Event,
     LinuxContainerUpdate,
     LinuxResources,
+    NriEvent,
     PodSandbox,
     PodSandboxRequest,
     StateChangeEvent,
@@ -38,31 +49,30 @@ from koordlet.runtimehooks.wire.messages import (
     SynchronizeResponse,
     UpdateContainerResponse,
 )
-from koordlet.runtimehooks.wire.protobuf import Message
+from koordlet.runtimehooks.wire.protobuf import Message, malformed
 from koordlet.runtimehooks.wire.ttrpc import Code
-from koordlet.statesinformer.model import PodMeta
-from koordlet.statesinformer.pods.grantedpods import has_allocations
+from koordlet.statesinformer.podmeta import PodMeta, has_allocations
 
 M = TypeVar("M", bound=Message)
 
-MOST_SYNCHRONIZED = 16384  # containers of a node
-PATIENCE = 1.0  # seconds for the journal; the runtime waits two for an answer
+MAX_SYNCHRONIZED = 16384  # containers of a node
+JOURNAL_TIMEOUT = 1.0  # seconds for the journal; the runtime waits two for an answer
 LISTED_WITHIN = 0.5  # seconds until the requests of a new pod are known
 _UNLISTED = "what the pod was given is left out: its requests are not known yet"
 _LARGE = 64 << 10  # bytes of a message that is not decoded on the event loop
 
 STAGE_EVENTS = {
-    Stage.RUN_SANDBOX: Event.RUN_POD_SANDBOX,
-    Stage.REMOVE_SANDBOX: Event.REMOVE_POD_SANDBOX,
-    Stage.CREATE_CONTAINER: Event.CREATE_CONTAINER,
-    Stage.START_CONTAINER: Event.START_CONTAINER,
-    Stage.UPDATE_CONTAINER: Event.UPDATE_CONTAINER,
+    Stage.RUN_SANDBOX: NriEvent.RUN_POD_SANDBOX,
+    Stage.REMOVE_SANDBOX: NriEvent.REMOVE_POD_SANDBOX,
+    Stage.CREATE_CONTAINER: NriEvent.CREATE_CONTAINER,
+    Stage.START_CONTAINER: NriEvent.START_CONTAINER,
+    Stage.UPDATE_CONTAINER: NriEvent.UPDATE_CONTAINER,
 }
 
 log = get_logger("koordlet.runtimehooks")
 
 
-class Pods(Protocol):
+class PodStates(Protocol):
     """The pods of the node; koordlet.statesinformer.StatesInformer."""
 
     def pods(self) -> Sequence[PodMeta]: ...
@@ -75,16 +85,16 @@ class Pods(Protocol):
 
 
 @dataclass(kw_only=True)
-class Plugin:
+class NriPlugin:
     """The plugin of one connection, as NRI calls it."""
 
     options: HookOptions
-    rules: Rules
-    pods: Pods
+    rules: PluginHooks
+    pods: PodStates
     kernel: Kernel
-    expect: Callable[[Sequence[Expected]], Awaitable[list[str]]]  # as Writer.expect
-    answers: Answers
-    listeners: Sequence[Listener]
+    expect: Callable[[Sequence[InitialValue]], Awaitable[list[str]]]  # as Writer.expect
+    responses: HookResponses
+    listeners: Sequence[ChangeListener]
     clock: Clock
     runtime: str = ""  # name and version, from Configure on
     synchronized: int = 0  # containers
@@ -113,10 +123,10 @@ class Plugin:
         if found is None:
             raise CallError(Code.UNIMPLEMENTED, f"no method {method!r:.80}")
         try:
-            answer = await found(payload)
+            response = await found(payload)
         except HookError as err:
             raise CallError(Code.UNKNOWN, str(err)) from err
-        return b"" if answer is None else answer.encode()
+        return b"" if response is None else response.encode()
 
     async def _configure(self, payload: bytes) -> ConfigureResponse:
         request = ConfigureRequest.decode(payload)
@@ -125,7 +135,7 @@ class Plugin:
             hint = "use --runtime-hooks-disable-stages"
             log.warning("nri.configuration_ignored", runtime=self.runtime, hint=hint)
         stages = set(self.options.stages)
-        if not self.rules.want_starts():
+        if not self.rules.has_start_hooks():
             stages.discard(Stage.START_CONTAINER)  # containers need not wait for an answer
         return ConfigureResponse(sum(STAGE_EVENTS[stage].bit for stage in stages))
 
@@ -135,9 +145,9 @@ class Plugin:
     async def _state_change(self, payload: bytes) -> None:
         """As older runtimes send RunPodSandbox, RemovePodSandbox and StartContainer."""
         request = await _decoded(StateChangeEvent, payload)
-        if request.event == Event.RUN_POD_SANDBOX and request.pod is not None:
+        if request.event == NriEvent.RUN_POD_SANDBOX and request.pod is not None:
             await self._prepare(request.pod)
-        elif request.event == Event.START_CONTAINER:
+        elif request.event == NriEvent.START_CONTAINER:
             await self._start(request.pod, request.container)
 
     async def _start_container(self, payload: bytes) -> None:
@@ -198,8 +208,8 @@ class Plugin:
         self._sandboxes |= {pod.id: pod for pod in request.pods}
         self._containers += request.containers
         most = max(len(self._sandboxes), len(self._containers))
-        if most > MOST_SYNCHRONIZED:
-            raise malformed("Synchronize", f"at most {MOST_SYNCHRONIZED} containers", most)
+        if most > MAX_SYNCHRONIZED:
+            raise malformed("Synchronize", f"at most {MAX_SYNCHRONIZED} containers", most)
         if request.more:
             return SynchronizeResponse(more=True)
         sandboxes, containers = self._sandboxes, self._containers
@@ -213,8 +223,8 @@ class Plugin:
         self, sandboxes: dict[str, PodSandbox], containers: Iterable[Container]
     ) -> list[ContainerUpdate]:
         """The updates of containers that run; those that take too long are left to the plugins."""
-        decisions: list[_Decision] = []
-        ends = self.clock.monotonic() + PATIENCE
+        decisions: list[_ContainerDecision] = []
+        ends = self.clock.monotonic() + JOURNAL_TIMEOUT
         asked_for = Stage.UPDATE_CONTAINER in self.options.stages
         async for container in in_slices(containers if asked_for else ()):
             sandbox = sandboxes.get(container.pod_sandbox_id)
@@ -225,7 +235,7 @@ class Plugin:
                 decision = await self._decide(sandbox, container, asked, Stage.UPDATE_CONTAINER)
                 decisions += [decision] if decision else []
             if self.clock.monotonic() > ends:
-                log.warning("nri.synchronize_cut_short", containers=len(decisions))
+                log.warning("nri.synchronize_truncated", containers=len(decisions))
                 break
         await self._record(decisions)
         updates = (_update(each.container.id, each.adjusted) for each in decisions)
@@ -239,25 +249,25 @@ class Plugin:
         stage: Stage,
         *,
         only_asked: bool = False,
-    ) -> "_Decision | None":
+    ) -> "_ContainerDecision | None":
         """Return what the plugins want; None: it is no container of the kubelet's.
 
         Raises:
             HookError: a plugin failed, and the policy is Fail.
         """
         meta = self._with(await self._known(sandbox), container)
-        if meta is None or self.answers.ended:
+        if meta is None or self.responses.ended:
             return None
         group = meta.containers[0].cgroup
-        ruling = await self.rules.ask(meta, stage)
-        left = list(ruling.failed)
-        wanted = adjustments(ruling.real, group, asked, only_asked=only_asked)
-        return _Decision(
+        hook_decision = await self.rules.claims_for(meta, stage)
+        left = list(hook_decision.failed)
+        wanted = adjustments(hook_decision.real, group, asked, only_asked=only_asked)
+        return _ContainerDecision(
             meta,
             container,
             stage,
             await self._within_pod(meta, wanted, left),
-            adjustments(ruling.dry_run, group, asked, only_asked=only_asked),
+            adjustments(hook_decision.dry_run, group, asked, only_asked=only_asked),
             left,
         )
 
@@ -273,7 +283,7 @@ class Plugin:
             return None
         found = self._listed(sandbox)
         if found is None and has_allocations(sandbox.annotations):
-            found = await self._soon_listed(sandbox)
+            found = await self._wait_until_listed(sandbox)
         return pod_meta(sandbox, found, self.kernel.layout)
 
     def _listed(self, sandbox: PodSandbox) -> PodMeta | None:
@@ -282,7 +292,7 @@ class Plugin:
         known = self.pods.pods() if found is None else (found,)  # a static pod has another uid
         return listed_pod(sandbox, known)
 
-    async def _soon_listed(self, sandbox: PodSandbox) -> PodMeta | None:
+    async def _wait_until_listed(self, sandbox: PodSandbox) -> PodMeta | None:
         with suppress(TimeoutError):
             async with asyncio.timeout(LISTED_WITHIN):
                 while (found := self._listed(sandbox)) is None:
@@ -312,7 +322,7 @@ class Plugin:
             kept.append(one)
         return kept
 
-    async def _record(self, decisions: Sequence["_Decision"]) -> None:
+    async def _record(self, decisions: Sequence["_ContainerDecision"]) -> None:
         """Have the originals recorded; what cannot be is not adjusted.
 
         The rest is explained and audited once the runtime has its answer.
@@ -324,24 +334,24 @@ class Plugin:
             decision.adjusted[:] = [one for one, why in pairs if not why]
             decision.left.extend(f"{one.key.resource.name}: {why}" for one, why in pairs if why)
         adjusted = sum(bool(decision.adjusted) for decision in decisions)
-        self.answers.told(adjusted, self.clock.monotonic())
+        self.responses.note_pending(adjusted, self.clock.monotonic())
         asyncio.get_running_loop().call_soon(self._explain, decisions, self.clock.wall())
 
-    async def _problems(self, expected: list[Expected]) -> list[str]:
+    async def _problems(self, expected: list[InitialValue]) -> list[str]:
         if not expected:
             return []
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(JOURNAL_TIMEOUT):
                 return await self.expect(expected)
         except TimeoutError:
             return ["the journal took too long; the plugin sets it later"] * len(expected)
 
-    def _explain(self, decisions: Sequence["_Decision"], at: float) -> None:
+    def _explain(self, decisions: Sequence["_ContainerDecision"], at: float) -> None:
         for decision in decisions:
             for one in decision.adjusted:
                 self._notify(one)
-            if decision.is_of_note:
-                self.answers.add(decision.answer(at))
+            if decision.is_notable:
+                self.responses.add(decision.response(at))
 
     def _notify(self, one: Adjustment) -> None:
         change = Change("set", one.key, one.owners, one.asked, one.value, one.reason, one.inputs)
@@ -350,7 +360,7 @@ class Plugin:
 
 
 @dataclass(slots=True)
-class _Decision:
+class _ContainerDecision:
     """What is to become of one container."""
 
     meta: PodMeta
@@ -362,13 +372,13 @@ class _Decision:
     injected: Injected = NOTHING
 
     @property
-    def is_of_note(self) -> bool:
+    def is_notable(self) -> bool:
         """Whether there is anything to explain."""
         return bool(self.adjusted or self.in_dry_run or self.left or any(self.injected))
 
-    def answer(self, at: float) -> Answer:
+    def response(self, at: float) -> HookResponse:
         """It as /explain has it."""
-        return Answer(
+        return HookResponse(
             at=at,
             stage=self.stage,
             pod=pod_name(self.meta),

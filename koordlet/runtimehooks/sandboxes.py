@@ -8,19 +8,22 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 
-from koord.api.pods.pod import Container as PodContainer
-from koord.api.pods.pod import Pod
+from koord.api.pod import Container as PodContainer
+from koord.api.pod import Pod
 from koordlet.executor.claims.target import Level, Target
-from koordlet.host.cgroups.cpuvalues import QUOTA_PERIOD_US
+from koordlet.host.cgroups.cgroupfiles import QUOTA_PERIOD_US
 from koordlet.host.cgroups.layout import Layout, qos_of
 from koordlet.rules.allocations import ALLOCATIONS
-from koordlet.rules.batchresources import EXTENDED_RESOURCES
+from koordlet.rules.batch_resources import EXTENDED_RESOURCES
 from koordlet.runtimehooks.wire.messages import Container, LinuxResources, PodSandbox
-from koordlet.statesinformer.model import ContainerMeta, PodMeta
-from koordlet.statesinformer.pods.grantedpods import without
-from koordlet.statesinformer.pods.podmeta import STATIC_POD_UID
+from koordlet.statesinformer.podmeta import (
+    STATIC_POD_UID,
+    ContainerMeta,
+    PodMeta,
+    without_annotations,
+)
 
-MOST_CONTAINERS = 256  # of a pod
+MAX_CONTAINERS = 256  # of a pod
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 _CRIO = "cri-o"
 
@@ -54,7 +57,7 @@ def pod_meta(sandbox: PodSandbox, listed: PodMeta | None, layout: Layout) -> Pod
         qos=qos_of(group),
         containers=tuple(map(PodContainer, _annotated(sandbox))),
     )
-    return without(PodMeta(pod, group, (), pod.qos_class, pod.qos), ALLOCATIONS)
+    return without_annotations(PodMeta(pod, group, (), pod.qos_class, pod.qos), ALLOCATIONS)
 
 
 def with_container(
@@ -80,7 +83,7 @@ def _pod_group(sandbox: PodSandbox, layout: Layout) -> str:
     if "/" not in group and group.endswith(".slice"):  # as systemd alone knows it
         group = layout.pod_dir(qos_of(group), sandbox.uid)
     below = group.startswith(f"{layout.root}/")
-    return group if below and Target(Level.POD, group).is_sound else ""
+    return group if below and Target(Level.POD, group).is_valid else ""
 
 
 def _annotated(sandbox: PodSandbox) -> list[str]:
@@ -88,7 +91,7 @@ def _annotated(sandbox: PodSandbox) -> list[str]:
     where it is used."""
     try:
         found = json.loads(sandbox.annotations.get(EXTENDED_RESOURCES, "{}"))
-        return [str(name) for name in found.get("containers") or ()][:MOST_CONTAINERS]
+        return [str(name) for name in found.get("containers") or ()][:MAX_CONTAINERS]
     except (ValueError, AttributeError, TypeError, RecursionError):
         return []
 

@@ -7,34 +7,99 @@ Source: Koordinator, pkg/descheduler/framework/plugins/custompriority.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 import numpy as np
 
+from koord.api.labelselector import LabelSelector
 from koord_descheduler.plugin import (
     NODES,
     Action,
     BalancePlugin,
     ClusterNode,
     ClusterPod,
-    CustomPriorityArgs,
     EvictOptions,
+    FieldError,
+    FieldPath,
     Findings,
     Handle,
+    HypotheticalMoves,
     KubeError,
-    Moves,
+    Namespaces,
     PluginRegistry,
-    PriorityLevel,
-    PriorityMode,
+    PodSelector,
     View,
     WhatIf,
+    check_label_selector,
+    check_namespaces,
+    check_pod_selectors,
+    check_unique,
     get_logger,
-    left_out,
+    invalid,
+    not_selected,
+    required,
     takes_args,
 )
 
-MOST_MISSES = 5  # pods in a row that fit nowhere, after which a node is not looked at further
+
+class PriorityMode(StrEnum):
+    """How much of a node CustomPriority moves."""
+
+    BEST_EFFORT = "BestEffort"  # the pods that fit elsewhere
+    DRAIN_NODE = "DrainNode"  # all pods, or none
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PriorityLevel:
+    """Nodes of one price."""
+
+    name: str = ""  # of the level; unique
+    node_selector: LabelSelector | None = None  # its nodes; must be set
+    keep_threshold: float | None = None  # percent; has no effect, in Koordinator neither
+    reject_threshold: float | None = None  # percent; has no effect, in Koordinator neither
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CustomPriorityArgs:
+    """Pods move from expensive nodes to cheaper ones."""
+
+    paused: bool = False  # do nothing
+    dry_run: bool = False  # decide, but evict nothing
+    evictable_namespaces: Namespaces | None = None  # pods that may go; not set: all
+    node_selector: LabelSelector | None = None  # nodes that are looked at; not set: all
+    pod_selectors: tuple[PodSelector, ...] = ()  # pods that may go match one of them; none: all
+    node_fit: bool = True  # a pod goes only if another node can take it
+    eviction_order: tuple[PriorityLevel, ...] = ()  # from expensive to cheap; two or more
+    mode: PriorityMode = PriorityMode.BEST_EFFORT  # single pods or whole nodes
+    auto_cordon: bool = False  # make a node unschedulable before it is drained
+
+    def validate(self) -> Iterator[FieldError]:
+        """Return the faults."""
+        path: FieldPath = ("evictionOrder",)
+        if len(self.eviction_order) < 2:
+            wanted = "CustomPriority requires at least 2 resource priority levels"
+            yield invalid(path, len(self.eviction_order), wanted)
+        yield from check_unique(path, [level.name for level in self.eviction_order], "name")
+        for index, level in enumerate(self.eviction_order):
+            if not level.name:
+                yield required((*path, index, "name"))
+            if level.node_selector is None:
+                yield required((*path, index, "nodeSelector"))
+            yield from check_label_selector((*path, index, "nodeSelector"), level.node_selector)
+            for key, percent in (
+                ("keepThreshold", level.keep_threshold),
+                ("rejectThreshold", level.reject_threshold),
+            ):
+                if percent is not None and not 0 <= percent <= 100:
+                    yield invalid((*path, index, key), percent, "wanted 0 to 100 percent")
+        yield from check_namespaces(("evictableNamespaces",), self.evictable_namespaces)
+        yield from check_label_selector(("nodeSelector",), self.node_selector)
+        yield from check_pod_selectors(self.pod_selectors)
+
+
+MAX_MISSES = 5  # pods in a row that fit nowhere, after which a node is not looked at further
 SHOWN = 5  # candidates of a pod
 
 log = get_logger("CustomPriority")
@@ -66,17 +131,17 @@ def eviction_order(pod: ClusterPod) -> tuple[int, int, str, str]:
 
 
 @dataclass(slots=True)
-class Targets:
+class CheaperNodes:
     """The nodes of cheaper levels, the dearest of them first, while pods come to them."""
 
     view: View
     names: tuple[str, ...]
     node_fit: bool
-    _moves: Moves = field(init=False)
+    _moves: HypotheticalMoves = field(init=False)
 
     def __post_init__(self) -> None:
         rows = [row for name in self.names if (row := self.view.row(name)) is not None]
-        self._moves = Moves(self.view, np.array(rows, np.intp))
+        self._moves = HypotheticalMoves(self.view, np.array(rows, np.intp))
         self.names = tuple(self.view.node(row).name for row in rows)
 
     def fitting(self, pod: ClusterPod) -> tuple[str, ...]:
@@ -96,7 +161,7 @@ class CustomPriority(BalancePlugin):
     def __init__(self, args: CustomPriorityArgs | None, handle: Handle) -> None:
         self._args = args or CustomPriorityArgs()
         self._handle = handle
-        self._left_out = left_out(self._args.evictable_namespaces, self._args.pod_selectors)
+        self._left_out = not_selected(self._args.evictable_namespaces, self._args.pod_selectors)
         self._cordoned: set[str] = set()  # nodes that this plugin has made unschedulable
         self._findings = Findings("", "")  # of the round
         self._what_if: WhatIf = handle.services.cluster.view().what_if()  # of the round
@@ -121,7 +186,7 @@ class CustomPriority(BalancePlugin):
 
     async def _leave(self, node: str, level: Level, cheaper: tuple[str, ...]) -> None:
         """Have pods leave a node for cheaper ones."""
-        targets = Targets(self._what_if.view(), cheaper, self._args.node_fit)
+        targets = CheaperNodes(self._what_if.view(), cheaper, self._args.node_fit)
         pods = self._evictable(node)
         if self._args.mode is PriorityMode.DRAIN_NODE:
             await self._drain(node, level, pods, targets)
@@ -135,7 +200,7 @@ class CustomPriority(BalancePlugin):
         """The pods of a node that may be evicted, in their order; of the others the reason."""
         evictor, found = self._handle.evictor(), []
         for pod in self._handle.list_pods_on_node(node):
-            if reason := self._left_out(pod) or self._is_moving(pod) or evictor.refusal(pod):
+            if reason := self._left_out(pod) or self._is_moving(pod) or evictor.reject_reason(pod):
                 self._findings.pod(pod, Action.STAY, reason)
             else:
                 found.append(pod)
@@ -146,13 +211,13 @@ class CustomPriority(BalancePlugin):
         return "it is on its way already" if is_moving else ""
 
     async def _move_what_fits(
-        self, level: Level, pods: Sequence[ClusterPod], targets: Targets
+        self, level: Level, pods: Sequence[ClusterPod], targets: CheaperNodes
     ) -> None:
         reason = f"evicting from {level.name} priority resource to lower priority resource"
         misses = 0
         for pod in pods:
-            if misses == MOST_MISSES:
-                text = f"not looked at: {MOST_MISSES} smaller pods in a row fit nowhere"
+            if misses == MAX_MISSES:
+                text = f"not looked at: {MAX_MISSES} smaller pods in a row fit nowhere"
                 self._findings.pod(pod, Action.STAY, text)
                 continue
             names = targets.fitting(pod) if self._args.node_fit else ()
@@ -166,7 +231,7 @@ class CustomPriority(BalancePlugin):
                 self._moved(pod, names[0], targets)
 
     async def _drain(
-        self, node: str, level: Level, pods: Sequence[ClusterPod], targets: Targets
+        self, node: str, level: Level, pods: Sequence[ClusterPod], targets: CheaperNodes
     ) -> None:
         """Evict all these pods if each has a place; then the node has none of them any more."""
         places = _places(pods, targets)
@@ -201,7 +266,7 @@ class CustomPriority(BalancePlugin):
         self._findings.pod(pod, action, reason, candidates=shown)
         return done
 
-    def _moved(self, pod: ClusterPod, target: str, targets: Targets | None = None) -> None:
+    def _moved(self, pod: ClusterPod, target: str, targets: CheaperNodes | None = None) -> None:
         """Count with a pod on its new node from now on."""
         self._what_if.remove(pod.key, pod.node)
         self._what_if.add(pod, target)
@@ -228,13 +293,13 @@ class CustomPriority(BalancePlugin):
         try:
             await client.merge_patch(NODES.object(node), {"spec": {"unschedulable": value}})
         except KubeError as err:
-            log.warning("node.not_patched", node=node, unschedulable=value, error=str(err))
+            log.warning("node.patch_failed", node=node, unschedulable=value, error=str(err))
             return False
         log.info("node.cordoned" if value else "node.uncordoned", node=node)
         return True
 
 
-def _places(pods: Sequence[ClusterPod], targets: Targets) -> list[str]:
+def _places(pods: Sequence[ClusterPod], targets: CheaperNodes) -> list[str]:
     """The first node that can take each pod, up to the first pod that none can take."""
     places: list[str] = []
     for pod in pods:

@@ -4,29 +4,158 @@ Source: sigs.k8s.io/descheduler, defaultevictor; Koordinator, pkg/descheduler/ev
 """
 
 from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
 
+from koord.api.gojson import wire
+from koord.api.labelselector import LabelSelector
 from koord_descheduler.plugin import (
     ClusterPod,
     EvictionOutcome,
     EvictOptions,
     EvictorFilter,
     EvictPlugin,
+    FieldError,
+    FieldPath,
     FilterPlugin,
     Handle,
     LimitedLog,
     NodeFit,
     PluginRegistry,
     PodEvictions,
+    PriorityThreshold,
+    Seconds,
+    UInt,
+    check_label_selector,
+    check_selector_text,
     controller_of,
     evictorfilter,
     get_logger,
-    kubernetes_args,
+    invalid_duration,
     nodes_matching,
     parse_selector_text,
+    takes_args,
+    unsupported,
 )
 
-Args = kubernetes_args.DefaultEvictorArgs
-Protection = kubernetes_args.PodProtection
+
+class NoEvictionPolicy(StrEnum):
+    """The weight of a pod's annotation against its eviction."""
+
+    PREFERRED = "Preferred"
+    MANDATORY = "Mandatory"
+
+
+class PodProtection(StrEnum):
+    """A kind of pods that DefaultEvictor keeps."""
+
+    LOCAL_STORAGE = "PodsWithLocalStorage"  # by default
+    DAEMON_SET = "DaemonSetPods"  # by default
+    SYSTEM_CRITICAL = "SystemCriticalPods"  # by default
+    FAILED_BARE = "FailedBarePods"  # by default
+    PVC = "PodsWithPVC"
+    WITHOUT_PDB = "PodsWithoutPDB"
+    RESOURCE_CLAIMS = "PodsWithResourceClaims"
+
+
+DEFAULT_PROTECTIONS = (
+    PodProtection.LOCAL_STORAGE,
+    PodProtection.DAEMON_SET,
+    PodProtection.SYSTEM_CRITICAL,
+    PodProtection.FAILED_BARE,
+)
+
+
+EXTRA_PROTECTIONS = tuple(one for one in PodProtection if one not in DEFAULT_PROTECTIONS)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StorageClass:
+    """A storage class."""
+
+    name: str = ""  # of the class
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PVCProtection:
+    """The protection PodsWithPVC."""
+
+    protected_storage_classes: tuple[StorageClass, ...] = ()  # only these; none: all
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProtectionConfig:
+    """Settings of single protections."""
+
+    pods_with_pvc: PVCProtection | None = wire("PodsWithPVC", None)  # what it protects
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PodProtections:
+    """Protections of pods beyond the defaults, by name."""
+
+    extra_enabled: tuple[str, ...] = ()  # PodsWithPVC, PodsWithoutPDB, PodsWithResourceClaims
+    default_disabled: tuple[str, ...] = ()  # PodsWithLocalStorage, DaemonSetPods and so on
+    config: ProtectionConfig | None = None  # of single protections
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DefaultEvictorArgs:
+    """Which pods DefaultEvictor lets go."""
+
+    node_selector: str = ""  # nodes that nodeFit looks at, as a text like "a=b,c in (d,e)"
+    label_selector: LabelSelector | None = None  # pods that may go; not set: all
+    namespace_label_selector: LabelSelector | None = None  # namespaces of such pods; not set: all
+    priority_threshold: PriorityThreshold | None = None  # pods of this priority and above stay
+    node_fit: bool = False  # a pod goes only if another node can take it
+    min_replicas: UInt = 0  # pods of an owner with fewer stay
+    min_pod_age: Seconds | None = None  # seconds; younger pods stay
+    no_eviction_policy: NoEvictionPolicy = NoEvictionPolicy.PREFERRED  # a pod's annotation
+    pod_protections: PodProtections | None = None  # which pods stay
+    evict_local_storage_pods: bool = False  # pods with hostPath or emptyDir volumes may go
+    evict_daemon_set_pods: bool = False  # pods of DaemonSets may go
+    evict_system_critical_pods: bool = False  # pods of any priority may go
+    ignore_pvc_pods: bool = False  # pods with a PersistentVolumeClaim stay
+    ignore_pods_without_pdb: bool = wire(  # pods without PodDisruptionBudget stay
+        "ignorePodsWithoutPDB", False
+    )
+    evict_failed_bare_pods: bool = False  # failed pods without owner may go
+
+    def validate(self) -> Iterator[FieldError]:
+        """Return the faults."""
+        yield from check_selector_text(("nodeSelector",), self.node_selector)
+        yield from check_label_selector(("labelSelector",), self.label_selector)
+        path: FieldPath = ("namespaceLabelSelector",)
+        yield from check_label_selector(path, self.namespace_label_selector)
+        if self.min_pod_age is not None and self.min_pod_age < 0:
+            yield invalid_duration(("minPodAge",), self.min_pod_age, "wanted 0s or more")
+        named = self.pod_protections or PodProtections()
+        for key, names, known in (
+            ("extraEnabled", named.extra_enabled, EXTRA_PROTECTIONS),
+            ("defaultDisabled", named.default_disabled, DEFAULT_PROTECTIONS),
+        ):
+            for index, name in enumerate(names):
+                if name not in known:
+                    yield unsupported(("podProtections", key, index), name, known)
+
+    @property
+    def protections(self) -> frozenset[PodProtection]:
+        """The protections that count; podProtections with any name wins over the older fields."""
+        named = self.pod_protections or PodProtections()
+        if named.extra_enabled or named.default_disabled:
+            kept = set(DEFAULT_PROTECTIONS) - {PodProtection(one) for one in named.default_disabled}
+            return frozenset(kept | {PodProtection(one) for one in named.extra_enabled})
+        older = {
+            PodProtection.LOCAL_STORAGE: not self.evict_local_storage_pods,
+            PodProtection.DAEMON_SET: not self.evict_daemon_set_pods,
+            PodProtection.SYSTEM_CRITICAL: not self.evict_system_critical_pods,
+            PodProtection.FAILED_BARE: not self.evict_failed_bare_pods,
+            PodProtection.PVC: self.ignore_pvc_pods,
+            PodProtection.WITHOUT_PDB: self.ignore_pods_without_pdb,
+        }
+        return frozenset(one for one, counts in older.items() if counts)
+
 
 COMPONENT = "koord-descheduler"  # the reporter of its events
 PAUSE = 5.0  # seconds without a request after the API server was busy and named no time
@@ -34,10 +163,11 @@ PAUSE = 5.0  # seconds without a request after the API server was busy and named
 log = get_logger("koord_descheduler.default_evictor")
 
 
+@takes_args(DefaultEvictorArgs, strict=False)
 class DefaultEvictor(EvictPlugin, FilterPlugin):
     """Lets unprotected pods go, and evicts them at once, within their PodDisruptionBudgets."""
 
-    def __init__(self, args: Args, handle: Handle) -> None:
+    def __init__(self, args: DefaultEvictorArgs, handle: Handle) -> None:
         services = handle.services
         self._args = args
         self._cluster = services.cluster
@@ -59,14 +189,14 @@ class DefaultEvictor(EvictPlugin, FilterPlugin):
     def filter(self, pod: ClusterPod) -> bool:
         return not self._filter.reason(pod)
 
-    def refusal(self, pod: ClusterPod) -> str:
+    def reject_reason(self, pod: ClusterPod) -> str:
         return self._filter.reason(pod)
 
     def pre_eviction_filter(self, pod: ClusterPod) -> bool:
         """Whether another node can take the pod, and its namespace is one of those that count."""
-        return not self.pre_eviction_refusal(pod)
+        return not self.pre_eviction_reject_reason(pod)
 
-    def pre_eviction_refusal(self, pod: ClusterPod) -> str:
+    def pre_eviction_reject_reason(self, pod: ClusterPod) -> str:
         view, args = self._cluster.view(), self._args
         if args.node_fit:
             reason = self._node_fit.elsewhere(pod, view, nodes_matching(view, self._nodes)).reason
@@ -133,22 +263,22 @@ class DefaultEvictor(EvictPlugin, FilterPlugin):
     def _constraints(self) -> list[evictorfilter.Constraint]:
         args, protected = self._args, self._args.protections
         found: list[evictorfilter.Constraint] = []
-        if args.no_eviction_policy is kubernetes_args.NoEvictionPolicy.MANDATORY:
+        if args.no_eviction_policy is NoEvictionPolicy.MANDATORY:
             found.append(evictorfilter.asks_to_stay)
-        if Protection.SYSTEM_CRITICAL in protected:
+        if PodProtection.SYSTEM_CRITICAL in protected:
             classes = self._cluster.priority_classes
             found.append(evictorfilter.is_system_critical)
             found.append(evictorfilter.reaches_priority(args.priority_threshold, classes))
-        if Protection.FAILED_BARE in protected:
+        if PodProtection.FAILED_BARE in protected:
             found.append(evictorfilter.is_bare)
         else:
             found.append(evictorfilter.is_bare_and_not_failed)
         for protection, constraint in (
-            (Protection.LOCAL_STORAGE, evictorfilter.has_local_storage),
-            (Protection.DAEMON_SET, evictorfilter.is_of_daemon_set),
-            (Protection.PVC, self._has_protected_claim),
-            (Protection.WITHOUT_PDB, self._lacks_budget),
-            (Protection.RESOURCE_CLAIMS, _has_resource_claims),
+            (PodProtection.LOCAL_STORAGE, evictorfilter.has_local_storage),
+            (PodProtection.DAEMON_SET, evictorfilter.is_of_daemon_set),
+            (PodProtection.PVC, self._has_protected_claim),
+            (PodProtection.WITHOUT_PDB, self._lacks_budget),
+            (PodProtection.RESOURCE_CLAIMS, _has_resource_claims),
         ):
             if protection in protected:
                 found.append(constraint)

@@ -7,35 +7,78 @@ Source: Koordinator, pkg/descheduler/framework/plugins/fragmentationaware.
 """
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from koord.api.labelselector import LabelSelector
 from koord_descheduler.plugin import (
     Action,
     BalancePlugin,
     ClusterNode,
     ClusterPod,
     EvictOptions,
+    FieldError,
     Findings,
-    FragmentationAwareArgs,
     Handle,
-    Moves,
+    HypotheticalMoves,
+    Namespaces,
     PluginRegistry,
+    PodSelector,
     View,
-    left_out,
+    check_label_selector,
+    check_namespaces,
+    check_pod_selectors,
+    check_unique,
+    invalid,
+    not_selected,
     takes_args,
 )
+
+_RESOURCES = ("cpu", "memory")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FragmentationAwareArgs:
+    """Pods leave nodes whose resources are requested unevenly."""
+
+    paused: bool = False  # do nothing
+    dry_run: bool = False  # decide, but evict nothing
+    node_selector: LabelSelector | None = None  # nodes that are looked at; not set: all
+    evictable_namespaces: Namespaces | None = None  # pods that may go; not set: all
+    pod_selectors: tuple[PodSelector, ...] = ()  # pods that may go match one of them; none: all
+    node_fit: bool = True  # a pod goes only if another node can take it
+    resources: tuple[str, ...] = _RESOURCES  # names of the resources that are compared
+    imbalance_threshold: float = 0.15  # deviation of requested shares above which a node counts
+    min_improvement_threshold: float = 0.02  # a pod goes only if the deviation shrinks by more
+
+    def complete(self) -> Self:
+        """Give an empty list of resources its default."""
+        return replace(self, resources=self.resources or _RESOURCES)
+
+    def validate(self) -> Iterator[FieldError]:
+        """Return the faults."""
+        yield from check_unique(("resources",), self.resources)
+        for key, value in (
+            ("imbalanceThreshold", self.imbalance_threshold),
+            ("minImprovementThreshold", self.min_improvement_threshold),
+        ):
+            if value < 0:
+                yield invalid((key,), value, "wanted 0 or more")
+        yield from check_namespaces(("evictableNamespaces",), self.evictable_namespaces)
+        yield from check_label_selector(("nodeSelector",), self.node_selector)
+        yield from check_pod_selectors(self.pod_selectors)
+
 
 SHOWN = 5  # candidates of a pod
 ROUNDING = 1e-9  # a deviation that differs by less is the same
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class BestMove:
     """The pod that should leave a node."""
 
     pod: ClusterPod
@@ -98,7 +141,7 @@ class FragmentationAware(BalancePlugin):
     def __init__(self, args: FragmentationAwareArgs | None, handle: Handle) -> None:
         self._args = args or FragmentationAwareArgs()
         self._handle = handle
-        self._left_out = left_out(self._args.evictable_namespaces, self._args.pod_selectors)
+        self._left_out = not_selected(self._args.evictable_namespaces, self._args.pod_selectors)
 
     async def balance(self, nodes: Sequence[ClusterNode]) -> None:
         """Evict at most one pod of each uneven node."""
@@ -141,14 +184,14 @@ class FragmentationAware(BalancePlugin):
         if chosen is not None:
             await self._evict(row, chosen, before, round_)
 
-    def _choose(self, row: int, before: float, round_: "_Round") -> Choice | None:
+    def _choose(self, row: int, before: float, round_: "_Round") -> BestMove | None:
         findings, evictor = round_.findings, self._handle.evictor()
         gains: list[tuple[ClusterPod, float]] = []
         for pod in round_.view.pods(row):
             if pod.finished:
                 continue
             gain = before - round_.shares.without(row, pod)
-            if reason := self._left_out(pod) or evictor.refusal(pod):
+            if reason := self._left_out(pod) or evictor.reject_reason(pod):
                 findings.pod(pod, Action.STAY, reason, facts={"gain": gain})
             elif gain <= self._args.min_improvement_threshold + ROUNDING:
                 findings.pod(pod, Action.STAY, self._too_little(gain), facts={"gain": gain})
@@ -166,14 +209,14 @@ class FragmentationAware(BalancePlugin):
                 text = f"it fits none of the other {round_.others} nodes"
                 findings.pod(pod, Action.STAY, text, facts={"gain": gain})
                 continue
-            chosen = Choice(pod, gain, target, names)
+            chosen = BestMove(pod, gain, target, names)
         return chosen
 
     def _too_little(self, gain: float) -> str:
         least = self._args.min_improvement_threshold
         return f"without it the deviation would shrink by {gain:.4f}, wanted more than {least:g}"
 
-    async def _evict(self, row: int, chosen: Choice, before: float, round_: "_Round") -> None:
+    async def _evict(self, row: int, chosen: BestMove, before: float, round_: "_Round") -> None:
         evictor, pod, gain = self._handle.evictor(), chosen.pod, chosen.gain
         about: dict[str, Any] = {"candidates": chosen.candidates, "facts": {"gain": gain}}
         if not evictor.pre_eviction_filter(pod):
@@ -205,7 +248,7 @@ class _Round:
         self.shares = Shares(view, rows, args.resources)
         self.others = max(len(rows) - 1, 0)
         self._rows = rows
-        self._moves = Moves(view, rows) if args.node_fit else None
+        self._moves = HypotheticalMoves(view, rows) if args.node_fit else None
 
     def targets(self, pod: ClusterPod, source: int) -> tuple[int | None, tuple[str, ...]]:
         """The node on which the pod would do best, and names of others; None: it is not asked."""

@@ -7,6 +7,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,24 +18,123 @@ from koord_descheduler.plugin import (
     ClusterNode,
     ClusterPod,
     Evictions,
+    FieldError,
+    FieldPath,
     Handle,
+    Int32,
+    Key,
     Mask,
     Move,
     MoveSource,
     Namespaces,
+    Percents,
     PluginRegistry,
+    UInt,
     Utilization,
     View,
-    kubernetes_args,
+    check_percents,
+    invalid,
     least_important,
     nodes_named,
     plan_moves,
     pods_in,
+    required,
+    takes_args,
+    warning,
 )
 
-LowArgs = kubernetes_args.LowNodeUtilizationArgs
-HighArgs = kubernetes_args.HighNodeUtilizationArgs
-ONLY_THRESHOLDING = kubernetes_args.EvictionMode.ONLY_THRESHOLDING_RESOURCES
+
+class EvictionMode(StrEnum):
+    """A restriction of the pods that HighNodeUtilization evicts."""
+
+    ONLY_THRESHOLDING_RESOURCES = "OnlyThresholdingResources"  # those that request one of them
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prometheus:
+    """A query of usage."""
+
+    query: str = ""  # has no effect
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MetricsUtilization:
+    """The source of usage. Has no effect: LowNodeUtilization goes by requests."""
+
+    metrics_server: bool = False  # has no effect
+    source: str = ""  # has no effect
+    prometheus: Prometheus | None = None  # has no effect
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CycleLimits:
+    """Limits of one cycle."""
+
+    node: UInt | None = None  # pods of one node; not set: no limit
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HighNodeUtilizationArgs:
+    """Pods leave nodes with few requests, so that those can go."""
+
+    thresholds: Percents | None = None  # percent of allocatable; below all of them a node is low
+    number_of_nodes: Int32 = 0  # act only while more nodes than this are low
+    eviction_modes: tuple[EvictionMode, ...] = (
+        EvictionMode.ONLY_THRESHOLDING_RESOURCES,
+    )  # restrict the pods that may go
+    evictable_namespaces: Namespaces | None = None  # only exclude; not set: all
+
+    def validate(self) -> Iterator[FieldError]:
+        """Return the faults."""
+        yield from _check_thresholds(("thresholds",), self.thresholds)
+        yield from _check_utilization(self.number_of_nodes, self.evictable_namespaces)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LowNodeUtilizationArgs:
+    """Pods move from nodes with many requests to those with few."""
+
+    use_deviation_thresholds: bool = False  # thresholds are distances from the mean of the nodes
+    thresholds: Percents | None = None  # percent of allocatable; below all of them a node is low
+    target_thresholds: Percents | None = None  # percent; above one of them a node is overutilized
+    number_of_nodes: Int32 = 0  # act only while more nodes than this are low
+    metrics_utilization: MetricsUtilization | None = None  # has no effect; usage is requests
+    evictable_namespaces: Namespaces | None = None  # only exclude; not set: all
+    eviction_limits: CycleLimits | None = None  # limits of one cycle
+
+    def validate(self) -> Iterator[FieldError]:
+        """Return the faults, and warnings."""
+        yield from _check_thresholds(("thresholds",), self.thresholds)
+        yield from _check_thresholds(("targetThresholds",), self.target_thresholds)
+        low, high = self.thresholds or {}, self.target_thresholds or {}
+        if low and high and low.keys() != high.keys():
+            wanted = "thresholds and targetThresholds must be of the same resources"
+            yield invalid(("targetThresholds",), sorted(high), wanted)
+        if not self.use_deviation_thresholds:
+            for name in low.keys() & high.keys():
+                if low[name] > high[name]:
+                    wanted = "must be less than or equal to targetThresholds"
+                    yield invalid(("thresholds", Key(name)), low[name], wanted)
+        if self.metrics_utilization is not None:
+            yield warning(("metricsUtilization",), "has no effect; usage is the pods' requests")
+        yield from _check_utilization(self.number_of_nodes, self.evictable_namespaces)
+
+
+def _check_thresholds(path: FieldPath, thresholds: Percents | None) -> Iterator[FieldError]:
+    if not thresholds:
+        yield required(path, "a percentage for at least one resource")
+    yield from check_percents(path, thresholds or {})
+
+
+def _check_utilization(nodes: int, namespaces: Namespaces | None) -> Iterator[FieldError]:
+    if nodes < 0:
+        yield invalid(("numberOfNodes",), nodes, "wanted 0 or more")
+    if namespaces is not None and namespaces.include:
+        wanted = "only exclude is supported"
+        yield invalid(("evictableNamespaces", "include"), namespaces.include, wanted)
+
+
+ONLY_THRESHOLDING = EvictionMode.ONLY_THRESHOLDING_RESOURCES
 BASIC = ("cpu", "memory", "pods")  # resources that are always looked at
 
 
@@ -130,13 +230,14 @@ class NodeUtilization(BalancePlugin, ABC):
                 evictions.findings.node(view.node(row).name, verdict, reason + idle, facts=facts)
 
 
+@takes_args(LowNodeUtilizationArgs, strict=False)
 class LowNodeUtilization(NodeUtilization):
     """From nodes above a target threshold to those below all thresholds, up to their targets."""
 
     why = "its node has too many requests"
     fullest_first = False
 
-    def __init__(self, args: LowArgs, handle: Handle) -> None:
+    def __init__(self, args: LowNodeUtilizationArgs, handle: Handle) -> None:
         super().__init__(args.evictable_namespaces, handle)
         self._args = args
         self._low, self._high = args.thresholds or {}, args.target_thresholds or {}
@@ -171,13 +272,14 @@ class LowNodeUtilization(NodeUtilization):
         return bool((requested > classes.ceilings[row])[: len(self._low)].any())
 
 
+@takes_args(HighNodeUtilizationArgs, strict=False)
 class HighNodeUtilization(NodeUtilization):
     """From nodes below all thresholds to the others, so that those nodes can go."""
 
     why = "its node has so few requests that it should become empty"
     fullest_first = True
 
-    def __init__(self, args: HighArgs, handle: Handle) -> None:
+    def __init__(self, args: HighNodeUtilizationArgs, handle: Handle) -> None:
         super().__init__(args.evictable_namespaces, handle)
         self._args = args
 

@@ -16,21 +16,34 @@ from koord_descheduler.plugin import (
     ClusterNode,
     ClusterPod,
     Evictions,
+    FieldError,
     Handle,
+    HypotheticalMoves,
     Mask,
-    Moves,
+    Namespaces,
     PluginRegistry,
     PodSpec,
     View,
+    check_namespaces,
     is_schedulable,
-    kubernetes_args,
     least_important,
     matches_node_affinity,
     pods_in,
+    takes_args,
     tolerates_taints,
 )
 
-Args = kubernetes_args.RemoveDuplicatesArgs
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RemoveDuplicatesArgs:
+    """Of several pods of one owner on one node all but one leave."""
+
+    namespaces: Namespaces | None = None  # pods that may go; not set: all
+    exclude_owner_kinds: tuple[str, ...] = ()  # pods of such owners stay
+
+    def validate(self) -> Iterator[FieldError]:
+        """Return the faults."""
+        yield from check_namespaces(("namespaces",), self.namespaces)
 
 
 @dataclass(slots=True)
@@ -43,10 +56,11 @@ class Duplicates:
     crowded: dict[int, list[ClusterPod]]  # by row, where there are more than most
 
 
+@takes_args(RemoveDuplicatesArgs, strict=False)
 class RemoveDuplicates(BalancePlugin):
     """Evicts what a node has beyond an even share, if nodes with fewer of them fit it."""
 
-    def __init__(self, args: Args, handle: Handle) -> None:
+    def __init__(self, args: RemoveDuplicatesArgs, handle: Handle) -> None:
         self._handle = handle
         self._excluded = frozenset(args.exclude_owner_kinds)
         self._wanted = pods_in(args.namespaces)
@@ -120,7 +134,7 @@ def plan(
     """Yield the pods that should leave, why, and the row where each could go; None: nowhere."""
     names = {row: view.node(row).name for row in rows}
     order = np.array(sorted(rows, key=lambda row: names[row]), np.intp)
-    moves = Moves(view, order)
+    moves = HypotheticalMoves(view, order)
     for group in groups:
         counts = group.found.copy()
         for row in sorted(group.crowded, key=lambda row: (-counts[row], names[row])):

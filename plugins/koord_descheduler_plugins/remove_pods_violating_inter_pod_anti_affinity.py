@@ -10,21 +10,35 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from koord.api.labelselector import LabelSelector
 from koord_descheduler.plugin import (
     AffinityTerm,
     ClusterNode,
     ClusterPod,
     DeschedulePlugin,
     Evictions,
+    FieldError,
     Handle,
+    Namespaces,
     PluginRegistry,
     View,
-    kubernetes_args,
+    check_pods,
     least_important,
     pods_in,
+    takes_args,
 )
 
-Args = kubernetes_args.RemovePodsViolatingInterPodAntiAffinityArgs
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RemovePodsViolatingInterPodAntiAffinityArgs:
+    """Pods leave nodes where another pod's anti-affinity forbids them."""
+
+    namespaces: Namespaces | None = None  # pods that may go; not set: all
+    label_selector: LabelSelector | None = None  # pods that may go; not set: all
+
+    def validate(self) -> Iterator[FieldError]:
+        """Return the faults."""
+        yield from check_pods(self.namespaces, self.label_selector)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +116,11 @@ def _excluded(term: AffinityTerm, view: View) -> Excluded:
     )
 
 
+@takes_args(RemovePodsViolatingInterPodAntiAffinityArgs, strict=False)
 class RemovePodsViolatingInterPodAntiAffinity(DeschedulePlugin):
     """Evicts pods whose own anti-affinity is violated, until none is."""
 
-    def __init__(self, args: Args, handle: Handle) -> None:
+    def __init__(self, args: RemovePodsViolatingInterPodAntiAffinityArgs, handle: Handle) -> None:
         self._handle = handle
         self._wanted = pods_in(args.namespaces, args.label_selector)
 

@@ -7,36 +7,59 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
 import numpy as np
 from numpy.typing import NDArray
 
+from koord.api.labelselector import LabelSelector
 from koord_descheduler.plugin import (
     Action,
     BalancePlugin,
     ClusterNode,
     ClusterPod,
     Evictions,
+    FieldError,
     Handle,
+    HypotheticalMoves,
     Mask,
-    Moves,
+    Namespaces,
     PluginRegistry,
     PodSpec,
     Selector,
     SpreadConstraint,
     View,
-    kubernetes_args,
+    check_pods,
     least_important,
     matches_node_affinity,
     nodes_named,
     pods_in,
     selector_of,
     selects,
+    takes_args,
     tolerates_taints,
 )
 
-Args = kubernetes_args.RemovePodsViolatingTopologySpreadConstraintArgs
-KINDS = kubernetes_args.SpreadConstraint
+
+class ConstraintKind(StrEnum):
+    """The kind of a topology spread constraint."""
+
+    DO_NOT_SCHEDULE = "DoNotSchedule"
+    SCHEDULE_ANYWAY = "ScheduleAnyway"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RemovePodsViolatingTopologySpreadConstraintArgs:
+    """Pods leave domains that have too many of them."""
+
+    namespaces: Namespaces | None = None  # pods that may go; not set: all
+    label_selector: LabelSelector | None = None  # pods that may go; not set: all
+    constraints: tuple[ConstraintKind, ...] = (ConstraintKind.DO_NOT_SCHEDULE,)  # kinds that count
+    topology_balance_node_fit: bool = True  # a pod goes only if a node of another domain fits
+
+    def validate(self) -> Iterator[FieldError]:
+        """Return the faults."""
+        yield from check_pods(self.namespaces, self.label_selector)
 
 
 @dataclass(slots=True)
@@ -66,7 +89,7 @@ class Imbalance:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class SpreadMove:
     """A pod that should leave its domain."""
 
     pod: ClusterPod
@@ -75,10 +98,13 @@ class Step:
     target: str = ""  # a node where it could go; "": not asked for
 
 
+@takes_args(RemovePodsViolatingTopologySpreadConstraintArgs, strict=False)
 class RemovePodsViolatingTopologySpreadConstraint(BalancePlugin):
     """Evicts the fewest pods after which, placed well, no constraint is violated."""
 
-    def __init__(self, args: Args, handle: Handle) -> None:
+    def __init__(
+        self, args: RemovePodsViolatingTopologySpreadConstraintArgs, handle: Handle
+    ) -> None:
         self._handle = handle
         self._args = args
         self._in_namespace = pods_in(args.namespaces)
@@ -127,8 +153,8 @@ class RemovePodsViolatingTopologySpreadConstraint(BalancePlugin):
     def _constraints(self, spec: PodSpec) -> tuple[SpreadConstraint, ...]:
         """Those of the kinds that count."""
         kinds = self._args.constraints
-        hard = spec.spread if KINDS.DO_NOT_SCHEDULE in kinds else ()
-        soft = spec.soft_spread if KINDS.SCHEDULE_ANYWAY in kinds else ()
+        hard = spec.spread if ConstraintKind.DO_NOT_SCHEDULE in kinds else ()
+        soft = spec.soft_spread if ConstraintKind.SCHEDULE_ANYWAY in kinds else ()
         return (*hard, *soft)
 
 
@@ -186,7 +212,9 @@ def imbalance(
     )
 
 
-def plan(view: View, among: Mask, found: Iterable[Imbalance], *, node_fit: bool) -> Iterator[Step]:
+def plan(
+    view: View, among: Mask, found: Iterable[Imbalance], *, node_fit: bool
+) -> Iterator[SpreadMove]:
     """Yield the pods that should leave; with node_fit only those that fit a domain with fewer.
 
     What has moved for one constraint counts for the next ones, too.
@@ -194,7 +222,7 @@ def plan(view: View, among: Mask, found: Iterable[Imbalance], *, node_fit: bool)
     rows = np.array(
         sorted(np.flatnonzero(among).tolist(), key=lambda row: view.node(row).name), np.intp
     )
-    moves = Moves(view, rows)
+    moves = HypotheticalMoves(view, rows)
     moved: dict[str, tuple[ClusterPod, int | None]] = {}  # by key, with the new row
     for one in found:
         why = {domain: one.why(domain) for domain in one.pods}
@@ -226,7 +254,7 @@ def plan(view: View, among: Mask, found: Iterable[Imbalance], *, node_fit: bool)
         for pod, giver, taker in even_out(one.counts, free, one.max_skew, place):
             row = moved[pod.key][1] if taker is not None else None
             target = "" if row is None else view.node(row).name
-            yield Step(pod, why[giver], stays=taker is None, target=target)
+            yield SpreadMove(pod, why[giver], stays=taker is None, target=target)
 
 
 def even_out(

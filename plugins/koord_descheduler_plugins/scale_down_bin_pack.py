@@ -8,36 +8,92 @@ Source: Koordinator, pkg/descheduler/framework/plugins/scaledownbinpack.
 
 import asyncio
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Self
 
+from koord.api.labelselector import LabelSelector
 from koord_descheduler.plugin import (
     PODS,
     Action,
     BalancePlugin,
-    BinPackStrategy,
     ClusterNode,
     ClusterPod,
     EvictOptions,
+    FieldError,
     Findings,
     Handle,
+    Int32,
+    Key,
     KubeError,
+    Namespaces,
     PluginRegistry,
-    ScaleDownBinPackArgs,
+    PodSelector,
     annotation,
+    check_label_selector,
+    check_namespaces,
+    check_pod_selectors,
+    check_unique,
     get_logger,
+    invalid,
     is_deleting,
     is_mirror,
     is_of_daemon_set,
     is_static,
     is_system_critical,
-    left_out,
+    not_selected,
+    required,
     takes_args,
 )
 
+_RESOURCES = ("cpu", "memory")
+
+
+class BinPackStrategy(StrEnum):
+    """The effect of ScaleDownBinPack's ranking."""
+
+    CALCULATE_ONLY = "CalculateOnly"  # annotates pods with their deletion cost
+    EVICT_DIRECTLY = "EvictDirectly"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ScaleDownBinPackArgs:
+    """Pods are ranked so that a scale-down empties nodes."""
+
+    paused: bool = False  # do nothing
+    strategy: BinPackStrategy = BinPackStrategy.CALCULATE_ONLY  # annotate pods, or evict them
+    max_pods_to_evict: Int32 = 0  # successes in one cycle; more than 0 for EvictDirectly
+    node_selector: LabelSelector | None = None  # nodes that are looked at; not set: all
+    pod_selectors: tuple[PodSelector, ...] = ()  # pods that are ranked match one of them; none: all
+    evictable_namespaces: Namespaces | None = None  # pods that are ranked; not set: all
+    resources: tuple[str, ...] = _RESOURCES  # names of the resources that count
+    resource_weights: Mapping[str, float] | None = None  # of each resource; not set: 1
+
+    def complete(self) -> Self:
+        """Give every resource a weight."""
+        weights = {**dict.fromkeys(self.resources, 1.0), **(self.resource_weights or {})}
+        return replace(self, resource_weights=weights)
+
+    def validate(self) -> Iterator[FieldError]:
+        """Return the faults."""
+        most = self.max_pods_to_evict
+        if most < 0 or (most == 0 and self.strategy is BinPackStrategy.EVICT_DIRECTLY):
+            yield invalid(("maxPodsToEvict",), most, "wanted more than 0 with EvictDirectly")
+        if not self.resources:
+            yield required(("resources",))
+        yield from check_unique(("resources",), self.resources)
+        for name, weight in (self.resource_weights or {}).items():
+            if weight <= 0:
+                yield invalid(("resourceWeights", Key(name)), weight, "wanted more than 0")
+        yield from check_namespaces(("evictableNamespaces",), self.evictable_namespaces)
+        yield from check_label_selector(("nodeSelector",), self.node_selector)
+        yield from check_pod_selectors(self.pod_selectors)
+
+
 DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 HIGHEST_COST = 2**31 - 1  # of pods that should stay
-MOST_PATCHES = 500  # in a cycle; the rest follows in the next ones
+MAX_PATCHES = 500  # in a cycle; the rest follows in the next ones
 _NEVER = (is_of_daemon_set, is_mirror, is_static, is_deleting, is_system_critical)
 
 log = get_logger("ScaleDownBinPack")
@@ -105,7 +161,7 @@ class ScaleDownBinPack(BalancePlugin):
     def __init__(self, args: ScaleDownBinPackArgs | None, handle: Handle) -> None:
         self._args = (args or ScaleDownBinPackArgs()).complete()
         self._handle = handle
-        self._left_out = left_out(self._args.evictable_namespaces, self._args.pod_selectors)
+        self._left_out = not_selected(self._args.evictable_namespaces, self._args.pod_selectors)
         weights = self._args.resource_weights or {}
         self._weigher = Weigher({name: weights[name] for name in self._args.resources})
 
@@ -148,7 +204,7 @@ class ScaleDownBinPack(BalancePlugin):
             for pod in self._handle.list_pods_on_node(node.name):
                 if reason := self._left_out(pod):
                     stays.append(pod)
-                elif reason := evictor.refusal(pod):
+                elif reason := evictor.reject_reason(pod):
                     stays.append(pod)
                     if not any(never(pod) for never in _NEVER):
                         kept.append(pod)
@@ -169,10 +225,10 @@ class ScaleDownBinPack(BalancePlugin):
             (pod, str(cost)) for cost, pod in wanted if annotation(pod, DELETION_COST) != str(cost)
         ]
         failures = 0
-        for pod, cost in different[:MOST_PATCHES]:
+        for pod, cost in different[:MAX_PATCHES]:
             failures += not await self._patch(pod, cost)
         if different:
-            left = max(len(different) - MOST_PATCHES, 0)
+            left = max(len(different) - MAX_PATCHES, 0)
             written = len(different) - left - failures
             log.info("deletion_costs.written", pods=written, failed=failures, left=left)
 
@@ -182,7 +238,7 @@ class ScaleDownBinPack(BalancePlugin):
         try:
             await client.merge_patch(path, {"metadata": metadata})
         except KubeError as err:
-            log.warning("deletion_cost.not_written", pod=pod.key, error=str(err))
+            log.warning("deletion_cost.patch_failed", pod=pod.key, error=str(err))
             return False
         return True
 

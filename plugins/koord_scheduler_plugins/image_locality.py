@@ -28,9 +28,9 @@ from koord_scheduler.plugin import (
 )
 
 _MIB = 1 << 20
-LEAST = 23 * _MIB  # bytes; a sum below it is worth nothing
-MOST = 1000 * _MIB  # bytes for each container; more is worth no more
-_MOST_KNOWN = 64  # columns of scores; 40 KB each at 5,000 nodes
+MIN_THRESHOLD = 23 * _MIB  # bytes; a sum below it is worth nothing
+MAX_CONTAINER_THRESHOLD = 1000 * _MIB  # bytes for each container; more is worth no more
+_MAX_CACHED = 64  # columns of scores; 40 KB each at 5,000 nodes
 
 
 class ImageLocality(PreScorePlugin, ScorePlugin, VectorScorePlugin):
@@ -67,12 +67,16 @@ class ImageLocality(PreScorePlugin, ScorePlugin, VectorScorePlugin):
             for name in images
             if name in there
         )
-        most = MOST * len(images)
-        return MAX_NODE_SCORE * (min(max(total, LEAST), most) - LEAST) // (most - LEAST)
+        most = MAX_CONTAINER_THRESHOLD * len(images)
+        return (
+            MAX_NODE_SCORE
+            * (min(max(total, MIN_THRESHOLD), most) - MIN_THRESHOLD)
+            // (most - MIN_THRESHOLD)
+        )
 
     def score_all(self, state: CycleState, pod: ClusterPod, nodes: View) -> Scores:
         images = tuple(images_of(pod))
-        if self._images is not nodes.images or len(self._known) >= _MOST_KNOWN:
+        if self._images is not nodes.images or len(self._known) >= _MAX_CACHED:
             self._images, self._known = nodes.images, {}
         found = self._known.get(images)
         if found is None:
@@ -85,8 +89,12 @@ class ImageLocality(PreScorePlugin, ScorePlugin, VectorScorePlugin):
             sizes = nodes.images.sizes(name)
             if sizes is not None:
                 total += (sizes * (nodes.images.spread(name) / len(nodes))).astype(np.int64)
-        most = MOST * len(images)
-        scores: Scores = MAX_NODE_SCORE * (np.clip(total, LEAST, most) - LEAST) // (most - LEAST)
+        most = MAX_CONTAINER_THRESHOLD * len(images)
+        scores: Scores = (
+            MAX_NODE_SCORE
+            * (np.clip(total, MIN_THRESHOLD, most) - MIN_THRESHOLD)
+            // (most - MIN_THRESHOLD)
+        )
         return scores
 
 

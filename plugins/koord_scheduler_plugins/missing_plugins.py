@@ -1,7 +1,4 @@
-"""MissingPlugins: pods that ask for what only a plugin could give that this process does not have.
-
-They would be bound as if they had not asked. They stay pending instead, and the event says why.
-"""
+"""MissingPlugins and DynamicResources: reject pods that need what this process does not have."""
 
 import json
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
@@ -45,7 +42,7 @@ DEVICE_RESOURCES = frozenset(
 
 Annotations = Mapping[str, str]
 _STRICT_POLICIES = ("Restricted", "SingleNUMANode")
-_LONGEST_VALUE = 80  # characters of what a pod says, in a reason
+_MAX_VALUE_LENGTH = 80  # characters of what a pod says, in a reason
 
 
 class MissingPlugins(PreFilterPlugin, EnqueueExtensions):
@@ -149,4 +146,27 @@ def _fields(annotations: Annotations, key: str) -> Mapping[str, Any] | None:
 
 
 def _short(value: object) -> str:
-    return str(value)[:_LONGEST_VALUE]
+    return str(value)[:_MAX_VALUE_LENGTH]
+
+
+_REJECTED = Status.unresolvable(
+    "resource claims (spec.resourceClaims, dynamic resource allocation) are not supported by this "
+    "scheduler; schedule such pods with kube-scheduler"
+)
+
+
+class DynamicResources(PreFilterPlugin, EnqueueExtensions):
+    """Refuses pods with resource claims."""
+
+    def __init__(self, args: Any, handle: Handle) -> None:
+        """Its arguments are those of allocating, which it does not do."""
+
+    def events_to_register(self) -> Iterable[HintedEvent]:
+        """None: a pod keeps its claims as long as it lives."""
+        return ()
+
+    def pre_filter(self, state: CycleState, pod: ClusterPod, nodes: View) -> Status | None:
+        return _REJECTED if pod.spec.resource_claims else Status.skip()
+
+    def pre_filter_reuse_key(self, pod: ClusterPod, nodes: View) -> Hashable | None:
+        return ()

@@ -6,7 +6,7 @@ Source: Koordinator, pkg/scheduler/plugins/schedulinghint.
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from koord.api.schedulinghint import NO_HINT, SCHEDULING_HINTS, NodeHint, scheduling_hint
+from koord.api.annotations import NO_HINT, SCHEDULING_HINTS, NodeHint, scheduling_hint
 from koord_scheduler.plugin import (
     Action,
     ClusterEvent,
@@ -14,7 +14,7 @@ from koord_scheduler.plugin import (
     CycleState,
     EnqueueExtensions,
     EventResource,
-    Fault,
+    FieldError,
     Handle,
     HintedEvent,
     KoordError,
@@ -36,7 +36,7 @@ class SchedulingHintArgs:
 
     max_hint_nodes: int = 100  # preferred nodes of a pod that are tried
 
-    def validate(self) -> Iterator[Fault]:
+    def validate(self) -> Iterator[FieldError]:
         if self.max_hint_nodes <= 0:
             yield invalid(("maxHintNodes",), self.max_hint_nodes, "wanted more than 0")
 

@@ -9,10 +9,10 @@ minimum.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from koord.api.pods.pod import Pod
+from koord.api.nodeslo import NodeSLO
+from koord.api.pod import Pod
 from koord.api.qos import QoSClass
-from koord.api.slo.nodeslo import NodeSLO
-from koord.api.slo.strategies import CPUSuppressPolicy
+from koord.api.qosstrategy import CPUSuppressPolicy
 from koordlet.plugin import (
     Claim,
     ClaimScope,
@@ -120,11 +120,13 @@ class BatchResource(ReconcilingPlugin[BatchRule, BatchResources]):
     def rule(self) -> BatchRule:
         return BatchRule(has_own_quota(self.states.node_slo()), self._ratio.now())
 
-    def wants(self, pod: Pod) -> BatchResources | None:
+    def pod_settings(self, pod: Pod) -> BatchResources | None:
         return batch_resources(pod) if pod.raw_qos_class is QoSClass.BE else None
 
-    def claims(self, meta: PodMeta, wants: BatchResources, rule: BatchRule) -> Iterator[Claim]:
-        return batch_claims(meta, wants, rule)
+    def claims(
+        self, meta: PodMeta, pod_settings: BatchResources, rule: BatchRule
+    ) -> Iterator[Claim]:
+        return batch_claims(meta, pod_settings, rule)
 
 
 def register(registry: PluginRegistry) -> None:

@@ -7,9 +7,8 @@ for their CPU quotas. The quota without it follows from the limit.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from koord.api.pods.pod import Container, Pod
-from koord.api.pods.resourcestatus import allocated_cpus
-from koord.api.pods.totals import pod_limit
+from koord.api.annotations import allocated_cpus
+from koord.api.pod import Container, Pod, pod_limit
 from koord.api.qos import QoSClass
 from koord.api.quantity import Quantity
 from koordlet.plugin import (
@@ -25,7 +24,7 @@ from koordlet.plugin import (
     Target,
     resources,
 )
-from koordlet.plugin.claims import Part
+from koordlet.plugin.kernel import Part
 from koordlet.plugin.pods import NodeRatio, ReconcilingPlugin, containers_of, milli_to_quota
 
 NAME = "CPUNormalization"
@@ -106,11 +105,11 @@ class CPUNormalization(ReconcilingPlugin[float, CpuLimits]):
         ratio = self._ratio.now()
         return ratio if ratio is not None and ratio > 1 else None
 
-    def wants(self, pod: Pod) -> CpuLimits | None:
+    def pod_settings(self, pod: Pod) -> CpuLimits | None:
         return cpu_limits(pod)
 
-    def claims(self, meta: PodMeta, wants: CpuLimits, rule: float) -> Iterator[Claim]:
-        return ratio_claims(meta, wants, rule)
+    def claims(self, meta: PodMeta, pod_settings: CpuLimits, rule: float) -> Iterator[Claim]:
+        return ratio_claims(meta, pod_settings, rule)
 
 
 def register(registry: PluginRegistry) -> None:

@@ -9,10 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import cast
 
-from koord.api.decoding.annotation import json_annotation, place
-from koord.api.decoding.jsonrules import MapOf
-from koord.api.decoding.jsonvalues import INT64
-from koord.api.pods.pod import Pod
+from koord.api.annotations import json_annotation, place
+from koord.api.gojson import INT64, MapOf
+from koord.api.pod import Pod
 from koordlet.plugin import (
     Claim,
     ClaimScope,
@@ -110,7 +109,7 @@ class OOMScoreAdj(PodRoundsPlugin[Scores]):
             _GAUGE, "OOM score adjustment that the container's processes have.", _LABELS
         )
 
-    def wants(self, pod: Pod) -> Scores | None:
+    def pod_settings(self, pod: Pod) -> Scores | None:
         return pod_scores(pod)
 
     def begin(self) -> None:
@@ -131,7 +130,7 @@ class OOMScoreAdj(PodRoundsPlugin[Scores]):
         for uid, found in claims.items():
             if self._claimed.get(uid) != tuple(found):
                 self._claimed[uid] = tuple(found)
-                await self.bring_into_force(found, scope=uid)
+                await self.apply_claims(found, scope=uid)
         self._show(wanted)
 
     def _wanted(self) -> Iterator[ScoredContainer]:

@@ -7,8 +7,8 @@ value that is no longer in the NodeSLO is restored.
 from collections.abc import Iterable, Iterator
 from typing import ClassVar, NamedTuple
 
+from koord.api.qosstrategy import SystemStrategy
 from koord.api.quantity import Quantity
-from koord.api.slo.strategies import SystemStrategy
 from koordlet.plugin import (
     Claim,
     ClaimScope,
@@ -23,8 +23,7 @@ from koordlet.plugin import (
     Target,
     resources,
 )
-from koordlet.plugin.claims import Part, Wording
-from koordlet.plugin.kernel import Resource
+from koordlet.plugin.kernel import AuditText, Part, Resource
 from koordlet.plugin.pods import strategy_interval
 
 _MEMORY = "update calculated mem config {name} to : {{value}}"
@@ -66,7 +65,7 @@ FEATURES = {
 }
 
 
-class Wanted(NamedTuple):
+class DesiredParameter(NamedTuple):
     """A value that the NodeSLO asks for."""
 
     parameter: Parameter
@@ -75,11 +74,11 @@ class Wanted(NamedTuple):
     inputs: dict[str, float | str]
 
 
-def wanted(strategy: SystemStrategy, memory: int) -> Iterator[Wanted]:
+def desired_parameters(strategy: SystemStrategy, memory: int) -> Iterator[DesiredParameter]:
     """Yield the values of a strategy on a node with that much memory in bytes. Pure."""
     factor = strategy.min_free_kbytes_factor
     if factor is not None:
-        yield Wanted(
+        yield DesiredParameter(
             MIN_FREE,
             memory // 1024 * factor // 10_000,
             "minFreeKbytesFactor ten-thousandths of the node's memory",
@@ -88,21 +87,23 @@ def wanted(strategy: SystemStrategy, memory: int) -> Iterator[Wanted]:
     for field, parameter in PLAIN.items():
         value = getattr(strategy, field)
         if value is not None:
-            yield Wanted(parameter, value, "as systemStrategy says", {})
+            yield DesiredParameter(parameter, value, "as systemStrategy says", {})
     for name, is_on in strategy.sched_features.items():
         if name in FEATURES:
-            yield Wanted(FEATURES[name], int(is_on), "as schedFeatures says", {})
+            yield DesiredParameter(FEATURES[name], int(is_on), "as schedFeatures says", {})
 
 
-def is_usable(want: Wanted) -> bool:
+def is_usable(want: DesiredParameter) -> bool:
     """Whether the kernel would take the value."""
     [validate] = {file.validate for file in want.parameter.resource.files.values()}
     return validate is None or validate(str(want.value))
 
 
-def refused(strategy: SystemStrategy, wants: Iterable[Wanted]) -> Iterator[tuple[str, str]]:
+def rejected_settings(
+    strategy: SystemStrategy, pod_settings: Iterable[DesiredParameter]
+) -> Iterator[tuple[str, str]]:
     """Yield the values of a strategy that cannot be used, by name, and why not."""
-    for want in wants:
+    for want in pod_settings:
         if not is_usable(want):
             why = f"{want.value} is out of range; the node keeps what it has"
             yield want.parameter.resource.name, why
@@ -120,7 +121,7 @@ class SystemConfig(ExtensionPlugin):
             one.resource,
             Level.NODE,
             part=one.part,
-            wording=Wording("systemConfig reconcile", one.message),
+            audit_text=AuditText("systemConfig reconcile", one.message),
         )
         for one in (MIN_FREE, *PLAIN.values(), *FEATURES.values())
     )
@@ -141,9 +142,9 @@ class SystemConfig(ExtensionPlugin):
         memory = node.capacity.get("memory") if node else None
         if slo is None or memory is None:
             return
-        wants = list(wanted(slo.system, Quantity.parse(memory).integer))
-        self._report(set(refused(slo.system, wants)))
-        await self.claim_all(_claim(want) for want in wants if is_usable(want))
+        pod_settings = list(desired_parameters(slo.system, Quantity.parse(memory).integer))
+        self._report(set(rejected_settings(slo.system, pod_settings)))
+        await self.claim_all(_claim(want) for want in pod_settings if is_usable(want))
 
     def _report(self, refused: set[tuple[str, str]]) -> None:
         """Log each value that cannot be used, once."""
@@ -152,7 +153,7 @@ class SystemConfig(ExtensionPlugin):
         self._refused = refused
 
 
-def _claim(want: Wanted) -> Claim:
+def _claim(want: DesiredParameter) -> Claim:
     return Claim(
         target=Target.node(),
         resource=want.parameter.resource,

@@ -6,11 +6,11 @@ Claims these files while the NodeSLO's netQOSPolicy is terway-qos.
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
-from koord.api.decoding.annotation import place
-from koord.api.pods.pod import Pod
+from koord.api.annotations import place
+from koord.api.nodeslo import NodeSLO
+from koord.api.pod import Pod
 from koord.api.qos import KubeQoS
-from koord.api.slo.nodeslo import NodeSLO
-from koord.api.slo.resourceqos import NetQoSPolicy
+from koord.api.qosstrategy import NetQoSPolicy
 from koordlet.plugin import (
     Claim,
     ClaimScope,
@@ -49,7 +49,7 @@ class TerwayQoS(PodRoundsPlugin[PodLimits]):
 
     def setup(self, client: Client, metric_cache: MetricCache, states_informer: States) -> None:
         super().setup(client, metric_cache, states_informer)
-        self.settings = PodSettings(self.wants, self.rejections, otherwise=PodLimits())
+        self.settings = PodSettings(self.pod_settings, self.rejections, otherwise=PodLimits())
 
     def begin(self) -> None:
         super().begin()
@@ -57,7 +57,7 @@ class TerwayQoS(PodRoundsPlugin[PodLimits]):
         self._rates = ""  # the last good ones
         self._problems = 0  # of the NodeSLO's settings
 
-    def wants(self, pod: Pod) -> PodLimits:
+    def pod_settings(self, pod: Pod) -> PodLimits:
         return pod_limits(pod.annotations, place(pod, ANNOTATION), least=1)
 
     async def reconcile(self) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from koordlet.host.descriptors import Descriptors
+from koordlet.host.files import Descriptors
 from koordlet.host.host import Host
 from tests.support.node.cgroup_trees import (
     MIB,

@@ -6,24 +6,20 @@ from collections.abc import Callable, Collection, Iterable
 import pytest
 from prometheus_client import CollectorRegistry
 
-from koord.api.slo.nodeslo import NodeSLO
+from koord.api.nodeslo import NodeSLO
 from koord.util.clock import Clock, Stamp, SystemClock
-from koordlet.collectors.engine.lease import Lease
-from koordlet.collectors.engine.metrics import CollectorMetrics
-from koordlet.collectors.engine.reader import Reader
-from koordlet.collectors.engine.sampling import SamplingContext, SamplingPass
-from koordlet.collectors.engine.skips import Skips
+from koordlet.collectors.engine.reader import Reader, ReadLease, SkippedReads
+from koordlet.collectors.engine.rounds import CollectorMetrics
+from koordlet.collectors.engine.sampler import SamplingContext, SamplingPass
 from koordlet.collectors.node_network import NodeNetworkCollector
 from koordlet.collectors.registry import CollectorOptions, build_collectors
-from koordlet.host.cgroups.cgrouptree import CgroupTree
+from koordlet.host.cgroups.tree import CgroupTree
 from koordlet.host.host import Host
 from koordlet.host.resource import Resource
 from koordlet.host.resources import CPU_USAGE
 from koordlet.metriccache.cache import MetricCache
-from koordlet.metriccache.kinds import Cadence, Keep, Kind
-from koordlet.metriccache.sample import Sample
-from koordlet.statesinformer.model import PodMeta
-from koordlet.statesinformer.pods.podmeta import discovered
+from koordlet.metriccache.kinds import Cadence, Kind, RetentionClass, Sample
+from koordlet.statesinformer.podmeta import PodMeta, discovered_pod
 
 from .conftest import VERSION, Process, Tree
 
@@ -43,7 +39,7 @@ class Node:
         self.pods: tuple[PodMeta, ...] = ()
         self.published: dict[str, object] = {}
         self.cache = MetricCache(
-            None, "boot", clock, intervals=PERIODS, retentions=dict.fromkeys(Keep, 300.0)
+            None, "boot", clock, intervals=PERIODS, retentions=dict.fromkeys(RetentionClass, 300.0)
         )
         self.collectors = build_collectors(
             CollectorOptions(node="n1", periods=PERIODS),
@@ -66,14 +62,14 @@ class Node:
             clock,
             CollectorMetrics(CollectorRegistry()),
         )
-        self.reader = Reader(Host(tree.paths), Lease(clock), Skips(clock), clock)
+        self.reader = Reader(Host(tree.paths), ReadLease(clock), SkippedReads(clock), clock)
         self._discovery = CgroupTree(tree.base, clock)
         self._samples: dict[tuple[str, ...], float] = {}
 
     def tick(self, due: Collection[Cadence] = frozenset(Cadence), *, discover: bool = True) -> None:
         """Look for pods, and run all collectors of these cadences; none of them may fail."""
         if discover:
-            self.pods = tuple(map(discovered, self._discovery.scan().pods))
+            self.pods = tuple(map(discovered_pod, self._discovery.scan().pods))
         self._samples = {}
         self.sampling.run(due, self.reader)
         assert {name: h.reason for name, h in self.sampling.health().items() if h.reason} == {}

@@ -17,15 +17,15 @@ from typing import NamedTuple
 
 import pytest
 
+from koord.api.nodeslo import merge_nodeslo
 from koord.api.qos import KubeQoS
-from koord.api.slo.nodeslo import merge_nodeslo
 from koordlet.host.host import Host
-from koordlet.host.topology.storage import read_local_storage
+from koordlet.host.storage import read_local_storage
 from koordlet.plugin import resources
-from koordlet.plugin.storage import NODE_LOCAL_STORAGE
+from koordlet.plugin.kernel import NODE_LOCAL_STORAGE
 from koordlet.plugin.testing import PluginHarness, make_pod
 from koordlet_plugins.blkio_reconcile import BlkIOReconcile
-from koordlet_plugins.blkio_reconcile.blocks import ANNOTATION
+from koordlet_plugins.blkio_reconcile.limits import ANNOTATION
 
 from .conftest import MIB, REAL, VERSION
 
@@ -238,7 +238,7 @@ async def test_cost_of_the_root_and_weights_below(tree, disk, pod) -> None:
     qos = REAL.cgroup / "io.cost.qos"
     if not qos.exists():
         pytest.skip("this kernel has no iocost")
-    root = running(SimpleNamespace(paths=REAL, objects={}, media={}))
+    root = running(SimpleNamespace(paths=REAL, objects={}, object_writers={}))
     slo(root, "cgroupRoot", {"name": disk.path, "type": "device", "ioCfg": {"readLatency": 5000}})
     wanted = f"{disk.number} enable=1 ctrl=user rpct=95.00 rlat=5000 wpct=95.00 wlat=3000"
     weight = tree.paths.cgroup / pod.groups[0].path / "io.weight"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from koord.util.clock import SystemClock
-from koordlet.host.cgroups.cgrouptree import CgroupTree
+from koordlet.host.cgroups.tree import CgroupTree
 
 from .conftest import Tree
 

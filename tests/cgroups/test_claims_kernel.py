@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 from koord.util.clock import SystemClock
-from koord.util.owneddir import OwnedDirectory
-from koordlet.executor.claims.claim import ClaimState, Key
-from koordlet.executor.claims.desired import RELEASE, DesiredValue
+from koord.util.ownedfiles import OwnedDirectory
+from koordlet.executor.claims.claim import RELEASE, ClaimState, DesiredValue, Key
 from koordlet.executor.claims.target import Level, Target
-from koordlet.executor.journal.journal import Journal
+from koordlet.executor.journal import Journal
 from koordlet.executor.kernel.writer import Writer
 from koordlet.host import resources as r
 from koordlet.host.host import Host
@@ -187,7 +186,7 @@ PLUGIN = """\
 from koord.api.qos import KubeQoS
 from koordlet.plugin import Claim, ExtensionPlugin, FeatureSpec, Level, ClaimScope, Stage, Target
 from koordlet.plugin import resources
-from koord.util.owneddir import OwnedDirectory
+from koord.util.ownedfiles import OwnedDirectory
 
 class Squeeze(ExtensionPlugin):
     spec = FeatureSpec(default=True, stage=Stage.BETA)

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from koordlet.host.descriptors import Descriptors
+from koordlet.host.files import Descriptors
 from koordlet.host.host import Host
 from koordlet.host.resources import CPU_USAGE
-from koordlet.statesinformer.pods.podsource import INTERVAL as SCAN_INTERVAL
+from koordlet.statesinformer.pod_source import SCAN_INTERVAL
 
 from .conftest import VERSION
 

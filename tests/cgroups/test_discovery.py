@@ -10,7 +10,7 @@ import pytest
 
 from koord.util.clock import SystemClock
 from koord.util.dirwatch import DirectoryWatch
-from koordlet.host.cgroups.cgrouptree import CHECK_TURNS, LIST_TURNS, CgroupTree
+from koordlet.host.cgroups.tree import CHECK_EVERY_SCANS, LIST_EVERY_SCANS, CgroupTree
 
 from .conftest import Tree
 
@@ -56,7 +56,7 @@ def test_a_pod_with_a_busy_process_comes_and_goes(
         assert tree.scan().pods == (found,)
         process.kill()
     cgroup.rmdir()
-    scans = [tree.scan() for _ in range(CHECK_TURNS)]
+    scans = [tree.scan() for _ in range(CHECK_EVERY_SCANS)]
     assert scans[-1].pods[0].containers == ()
     cgroup.parent.rmdir()
     assert tree.scan().pods == ()
@@ -82,7 +82,7 @@ def test_a_container_replaced_between_two_scans_is_found_in_turn(base: Path) -> 
     (base / "kubepods/pod1/c1").rmdir()
     (base / "kubepods/pod1/c2").mkdir()
 
-    scans = [tree.scan() for _ in range(LIST_TURNS)]
+    scans = [tree.scan() for _ in range(LIST_EVERY_SCANS)]
 
     [container] = scans[-1].pods[0].containers
     assert container.name == "c2"
@@ -103,7 +103,7 @@ def test_a_cgroup_deleted_while_it_is_listed_is_no_problem(
             tree.remove("kubepods/burstable/pod1")
         return real_stat(path, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("koordlet.host.cgroups.cgrouptree.os.stat", remove_then_stat)
+    monkeypatch.setattr("koordlet.host.cgroups.tree.os.stat", remove_then_stat)
 
     scan = scanner.scan()
     assert not scan.problems

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from programs import NRI_RUNTIME
 
-from koordlet.host.cgroups.cgroupfs import CgroupFs
+from koordlet.host.cgroups.hierarchies import CgroupFs
 
 from .conftest import REAL, VERSION
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from koordlet.executor.claimable import levels_of
+from koordlet.executor.claims.table import claimable_levels
 from koordlet.executor.claims.target import Level
 from koordlet.host import resources as r
 from koordlet.host.errors import KernelFileError, Unsupported, Vanished
@@ -178,7 +178,7 @@ def test_every_row_reads_or_says_why_not(host: Host, group: Group) -> None:
     for resource in r.RESOURCES:
         if resource in BY_HELPER or resource is r.INTERFACE_SPEED:
             continue
-        of_process = "1" if levels_of(resource) == (Level.PROCESS,) else ""
+        of_process = "1" if claimable_levels(resource) == (Level.PROCESS,) else ""
         argument = "0" if resource is r.NUMA_MEMINFO else of_process
         in_group = any(
             file.controller or file.root.value == "cgroup" for file in resource.files.values()

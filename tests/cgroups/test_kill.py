@@ -1,9 +1,9 @@
 """Killing a pod on a real kernel: its cgroup is empty afterwards, and no other process is hit."""
 
 from koord.util.clock import SystemClock
-from koordlet.executor.evictions.eviction import Killing
+from koordlet.executor.evictions.eviction import KillResult
 from koordlet.executor.evictions.kill import PodKiller
-from koordlet.executor.kernel.worker import InlineWorker
+from koordlet.executor.kernel.view import InlineWorker
 from koordlet.host.host import Host
 
 POD, NEIGHBOUR = "kubepods/besteffort/podu1", "kubepods/besteffort/podu2"
@@ -28,4 +28,4 @@ async def test_a_pod_is_killed_and_its_neighbour_is_not(tree):
     assert (tree.base / POD / "c1/cgroup.procs").read_text() == ""
     assert not any(is_running(victim.pid) for victim in victims)
     neighbour.do("")
-    assert await killer.kill(POD, "u1") == Killing(0)
+    assert await killer.kill(POD, "u1") == KillResult(0)

@@ -7,14 +7,13 @@ from pathlib import Path
 import pytest
 
 from koord.util.clock import SystemClock
-from koord.util.owneddir import OwnedDirectory
-from koordlet.executor.claims.claim import ClaimState, Key
-from koordlet.executor.claims.desired import DesiredValue
+from koord.util.ownedfiles import OwnedDirectory
+from koordlet.executor.claims.claim import ClaimState, DesiredValue, Key
 from koordlet.executor.claims.target import Level, Target
-from koordlet.executor.journal.journal import Journal
+from koordlet.executor.journal import Journal
 from koordlet.executor.kernel.writer import Writer
 from koordlet.host.host import Host
-from koordlet.plugin.kernel import KernelFile, WholeNumber
+from koordlet.plugin.kernel import IntegerForm, KernelFile
 
 from .conftest import VERSION, Tree
 
@@ -33,7 +32,7 @@ def test_a_declared_file_is_set_and_restored_from_the_journal_alone(
     """By a writer that has nothing but the record, as after kill -9 and without the plugin."""
     tree.make("pod")
     host = make_host()
-    row = KernelFile(NAME, "a number", WholeNumber(-20, 150))
+    row = KernelFile(NAME, "a number", IntegerForm(-20, 150))
     file = Path(host.path(row, "pod"))
     if not file.exists():
         pytest.skip(f"this kernel has no {NAME}")

@@ -7,11 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from koordlet.host.perf import Event, GroupCounters
+from koordlet.host.perf import GroupCounters, PerfEvent
 
 from .conftest import REAL, VERSION, Tree, burn
 
-TASK_CLOCK, CONTEXT_SWITCHES = Event(1, 1), Event(1, 3)  # PERF_TYPE_SOFTWARE; the first in ns
+TASK_CLOCK, CONTEXT_SWITCHES = (
+    PerfEvent(1, 1),
+    PerfEvent(1, 3),
+)  # PERF_TYPE_SOFTWARE; the first in ns
 
 
 @pytest.fixture

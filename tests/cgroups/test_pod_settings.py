@@ -5,19 +5,19 @@ from pathlib import Path
 
 import pytest
 
-from koord.api.nodes.node import Node
-from koord.api.pods.pod import Container
-from koord.api.pods.resourcestatus import RESOURCE_STATUS
+from koord.api.annotations import RESOURCE_STATUS
+from koord.api.node import Node
+from koord.api.pod import Container
 from koord.api.qos import QOS_LABEL, KubeQoS
-from koordlet.host.descriptors import Descriptors
+from koordlet.host.files import Descriptors
 from koordlet.host.host import Host
 from koordlet.plugin import Claim, ClaimScope, Level, PodMeta, Target, resources
-from koordlet.plugin.claims import Part
+from koordlet.plugin.kernel import Part
 from koordlet.plugin.testing import PluginHarness, make_pod
-from koordlet.rules.normalization import NORMALIZATION_RATIO
+from koordlet.rules.node_usage import NORMALIZATION_RATIO
 from koordlet_plugins.batch_resource import BatchResource
 from koordlet_plugins.cpu_normalization import CpuLimits, CPUNormalization
-from koordlet_plugins.cpuset_allocator.plugin import CPUSetAllocator
+from koordlet_plugins.cpuset_allocator import CPUSetAllocator
 from koordlet_plugins.oom_score_adj import SCORE, OOMScoreAdj
 
 QUOTA, SHARES, MEMORY = resources.CPU_QUOTA, resources.CPU_SHARES, resources.MEMORY_LIMIT

@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from koord.api.nodes.node import Node
-from koord.api.pods.pod import Container
-from koord.api.slo.nodeslo import merge_nodeslo
+from koord.api.node import Node
+from koord.api.nodeslo import merge_nodeslo
+from koord.api.pod import Container
 from koordlet.host.host import Host
 from koordlet.host.resources import (
     CPU_BURST,
@@ -66,7 +66,9 @@ async def test_a_sysctl_is_really_set_and_restored():
     """watermark_scale_factor, one more than it is; a kernel without pressure does not care."""
     host = Host(REAL)
     before = host.read(WATERMARK_SCALE_FACTOR)
-    harness = PluginHarness(SystemConfig(), host=SimpleNamespace(paths=REAL, objects={}, media={}))
+    harness = PluginHarness(
+        SystemConfig(), host=SimpleNamespace(paths=REAL, objects={}, object_writers={})
+    )
     harness.states.set_node(Node("n1", capacity={"memory": "64Gi"}))
     slo = {"spec": {"systemStrategy": {"watermarkScaleFactor": before + 1}}}
     harness.set_node_slo(merge_nodeslo(slo)[0])

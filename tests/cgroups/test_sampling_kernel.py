@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from koord.api.nodes.machine import NODE_CPU_INFO, NodeCpuInfo
-from koord.api.slo.nodeslo import CgroupBase, HostApplication, NodeSLO
-from koordlet.collectors.node_info import NODE_NUMA_INFO
-from koordlet.collectors.node_storage import NODE_LOCAL_STORAGE
+from koord.api.machine import NODE_CPU_INFO, NodeCpuInfo
+from koord.api.nodeslo import CgroupBase, HostApplication, NodeSLO
+from koordlet.collectors.node_info import NODE_LOCAL_STORAGE, NODE_NUMA_INFO
 from koordlet.host import resources as r
 from koordlet.metriccache import kinds as k
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from koordlet.host import resources as r
-from koordlet.host.descriptors import Descriptors
+from koordlet.host.files import Descriptors
 from koordlet.host.host import Host
 
 BE_GROUP, LS, BE = (

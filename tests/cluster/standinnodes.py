@@ -13,14 +13,12 @@ from collections.abc import AsyncIterator, Coroutine
 from datetime import UTC, datetime
 from typing import Any
 
-from koord.kube.access.kubeconfig import load, split_list
-from koord.kube.answers import Object
-from koord.kube.client import ApiClient
+from koord.kube.client import LEASES, NODES, PODS, ApiClient
 from koord.kube.errors import AlreadyExists, ApiError, KubeError, NotFound
 from koord.kube.informer import SharedInformer
-from koord.kube.reflector import Watched
-from koord.kube.resource import LEASES, NODES, PODS
-from koord.kube.store import Change
+from koord.kube.kubeconfig import load, split_list
+from koord.kube.reflector import Change, Watched
+from koord.kube.responses import Object
 from koord.kube.transport import Limits, Transport
 from koord.util.clock import SystemClock
 from koord.util.stop import Stop

@@ -14,7 +14,7 @@ from clusterclient import SHOP, Cluster, Object, pod
 from installation import Installation
 from programs import KUBERNETES
 
-from koord.api.loadaware import USAGE_THRESHOLDS
+from koord.api.annotations import USAGE_THRESHOLDS
 from koord.api.quantity import Quantity
 
 OURS, THEIRS = "koord-scheduler", "default-scheduler"

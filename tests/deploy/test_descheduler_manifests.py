@@ -7,18 +7,18 @@ from pathlib import Path
 import pytest
 import yaml
 
-from koord.api import podmigrationjob, reservations
-from koord.controlplane.kinds import SERVED
+from koord.api import podmigrationjob, reservation
+from koord.controlplane.clusterfeed import SERVED_KINDS
 from koord_descheduler.cli import explain
-from koord_descheduler.config.intree import IN_TREE
-from koord_descheduler.config.points import Point
-from koord_descheduler.config.read import ReadConfig, parse_configuration
+from koord_descheduler.config.configuration import Point
+from koord_descheduler.config.file import ReadConfig, parse_configuration
 from koord_descheduler.daemon.settings import load_settings
 from koord_descheduler.framework.interfaces import Plugin
-from koord_descheduler.framework.registry import PluginRegistry
+from koord_descheduler.framework.profile import PluginRegistry
 from koord_descheduler.ledger.keeper import NAME as LEDGER
 from tests.support.deploy.component import patched
 from tests.support.deploy.replicated import NAMESPACE, Manifests, group_of
+from tests.support.descheduler.shipped_plugins import IN_TREE
 
 MANIFESTS = Manifests("descheduler", "koord-descheduler")
 DEPLOY = MANIFESTS.directory
@@ -68,10 +68,10 @@ def test_the_role_covers_what_is_followed() -> None:
     """Lists and watches of all kinds of the cluster, and of no others but those that it writes."""
     followed = {
         (group_of(served.resource.api_version), served.resource.plural)
-        for served in SERVED.values()
+        for served in SERVED_KINDS.values()
     }
     own = {(group_of(podmigrationjob.API_VERSION), "podmigrationjobs")}
-    own.add((group_of(reservations.API_VERSION), "reservations"))
+    own.add((group_of(reservation.API_VERSION), "reservations"))
     assert MANIFESTS.followed() == followed | own
 
 
@@ -147,9 +147,9 @@ def test_the_definitions_are_of_the_kinds_that_it_writes() -> None:
     """The same names, scope and subresource as in Koordinator; a job that it makes is whole."""
     definitions = {
         module.PLURAL: yaml.safe_load((DEPLOY / "crds" / f"{module.PLURAL}.yaml").read_text())
-        for module in (podmigrationjob, reservations)
+        for module in (podmigrationjob, reservation)
     }
-    for module in (podmigrationjob, reservations):
+    for module in (podmigrationjob, reservation):
         spec = definitions[module.PLURAL]["spec"]
         [version] = spec["versions"]
         assert f"{spec['group']}/{version['name']}" == module.API_VERSION

@@ -13,10 +13,10 @@ import yaml
 from prometheus_client import CollectorRegistry
 
 from koord.component.plugins.discovery import discover
-from koordlet.daemon.settings.settings import Settings, load_settings
+from koordlet.daemon.settings import Settings, load_settings
 from koordlet.doctor.privileges import CAPABILITIES
-from koordlet.host.net.guard.client import STATE
-from koordlet.host.terwayfiles import DIRECTORY, directory_of
+from koordlet.host.net.guard.client import STATE_DIRECTORY
+from koordlet.host.terway_files import TERWAY_DIRECTORY, directory_of
 from koordlet.plugin.testing import SimulatedClock
 from tests.support.deploy.component import components, patched
 
@@ -286,12 +286,15 @@ def test_the_component_for_traffic_classes(load: Any) -> None:
     assert container["securityContext"]["capabilities"]["drop"] == ["ALL"]
     assert container["securityContext"]["privileged"] is pod["hostNetwork"] is False
     assert pod["hostPID"] is True
-    state = settings.paths.var_run / STATE
+    state = settings.paths.var_run / STATE_DIRECTORY
     found = mount(container, state)
     assert found
     assert found["mountPath"] == str(state)
     [volume] = [each for each in pod["volumes"] if each["name"] == found["name"]]
-    assert volume["hostPath"] == {"path": f"/var/run/{STATE}", "type": "DirectoryOrCreate"}
+    assert volume["hostPath"] == {
+        "path": f"/var/run/{STATE_DIRECTORY}",
+        "type": "DirectoryOrCreate",
+    }
 
 
 def test_the_files_of_terway_are_where_the_daemon_writes(load: Any) -> None:
@@ -305,7 +308,7 @@ def test_the_files_of_terway_are_where_the_daemon_writes(load: Any) -> None:
     assert found["mountPath"] == str(wanted)
     assert not found.get("readOnly", False)
     [volume] = [each for each in pod["volumes"] if each["name"] == found["name"]]
-    assert volume["hostPath"]["path"] == DIRECTORY
+    assert volume["hostPath"]["path"] == TERWAY_DIRECTORY
 
 
 def test_hami_is_seen_where_the_daemon_looks(load: Callable[..., Settings]) -> None:

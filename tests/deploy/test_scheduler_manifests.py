@@ -8,15 +8,12 @@ import pytest
 
 from koord.component.plugins.discovery import discover
 from koord_scheduler.cli import explain
-from koord_scheduler.config.defaults import DEFAULT_WEIGHTS
-from koord_scheduler.config.known import KnownPlugins
-from koord_scheduler.config.points import Point
-from koord_scheduler.config.read import ReadConfig, parse_configuration
+from koord_scheduler.config.file import ReadConfig, parse_configuration
+from koord_scheduler.config.profiles import DEFAULT_WEIGHTS, KnownPlugins, Point
 from koord_scheduler.daemon.run import FOLLOWED
 from koord_scheduler.daemon.settings import load_settings
 from koord_scheduler.framework.extension.networktopology import TOPOLOGIES
-from koord_scheduler.framework.profiles.configured import known_plugins
-from koord_scheduler.framework.profiles.registry import PluginRegistry
+from koord_scheduler.framework.profile import PluginRegistry, known_plugins
 from tests.support.deploy.component import patched
 from tests.support.deploy.replicated import Manifests, group_of
 

@@ -13,16 +13,16 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry
 
-from koord.api.nodes.node import parse_node
-from koord.api.pods.pod import parse_pod_list
-from koord.api.slo.nodeslo import merge_nodeslo
-from koord.component.config.flagdocument import parse_flag_document
+from koord.api.node import parse_node
+from koord.api.nodeslo import merge_nodeslo
+from koord.api.pod import parse_pod_list
+from koord.component.config.follower import parse_flag_document
 from koord.component.flags import FlagSet
 from koord.component.plugins.discovery import discover
 from koord_descheduler.daemon.settings import new_flags
 from koord_scheduler.daemon import settings as scheduler_settings
 from koordlet.cli.ctl.arguments import parse
-from koordlet.daemon.settings.settings import load_settings
+from koordlet.daemon.settings import load_settings
 from koordlet.plugin.testing import SimulatedClock
 
 ROOT = Path(__file__).parents[2]
@@ -54,7 +54,7 @@ OTHERS_FLAGS = {  # of commands that are not ours
 DESCHEDULER_COMMANDS = (
     "koord_descheduler/cli/plan",
     "koord_descheduler/cli/explain",
-    "koord/controlplane/asking",
+    "koord/controlplane/query_client",
 )
 CTL_FLAGS = {  # of commands beside the agent's, and of koord-descheduler
     "--help",

@@ -18,12 +18,12 @@ from generate import FILES
 from reference.programs import programs
 
 from koord.component.plugins.discovery import discover
-from koord_descheduler.config.read import parse_configuration as parse_descheduler
-from koord_descheduler.framework.configured import known_plugins as descheduler_plugins
-from koord_descheduler.framework.registry import PluginRegistry as DeschedulerPlugins
-from koord_scheduler.config.read import parse_configuration as parse_scheduler
-from koord_scheduler.framework.profiles.configured import known_plugins as scheduler_plugins
-from koord_scheduler.framework.profiles.registry import PluginRegistry as SchedulerPlugins
+from koord_descheduler.config.file import parse_configuration as parse_descheduler
+from koord_descheduler.framework.profile import PluginRegistry as DeschedulerPlugins
+from koord_descheduler.framework.profile import known_plugins as descheduler_plugins
+from koord_scheduler.config.file import parse_configuration as parse_scheduler
+from koord_scheduler.framework.profile import PluginRegistry as SchedulerPlugins
+from koord_scheduler.framework.profile import known_plugins as scheduler_plugins
 
 ROOT = Path(__file__).parents[2]
 TUTORIALS = "tests/plugins/test_tutorial.py"

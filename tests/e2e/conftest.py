@@ -17,11 +17,10 @@ from programs import CRD_SERVER, HELM, KUSTOMIZE, REPOSITORY, STRICT, Program, a
 from rights import Right, wanted_by
 from served import PATIENCE, until_served
 
-from koord.kube.access.config import ApiConfig
-from koord.kube.access.kubeconfig import load, split_list
-from koord.kube.client import ApiClient
+from koord.kube.client import ApiClient, Resource
+from koord.kube.credentials import ApiConfig
 from koord.kube.errors import AlreadyExists
-from koord.kube.resource import Resource
+from koord.kube.kubeconfig import load, split_list
 from koord.kube.transport import Limits, Transport
 from koord.util import documents
 from koord.util.clock import SystemClock

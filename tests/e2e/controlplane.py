@@ -12,7 +12,7 @@ from pathlib import Path
 
 from programs import CRD_SERVER
 
-from koord.kube.access.config import ApiConfig
+from koord.kube.credentials import ApiConfig
 
 START_SECONDS = 60.0
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import aiohttp
 from aiohttp import web
 
-from koord.kube.access.config import ApiConfig
+from koord.kube.credentials import ApiConfig
 from tests.support.kube.apiserver import ApiServer, Recorded, status
 
 _CUSTOM = (".koordinator.sh/", "/topology.node.k8s.io/")

@@ -3,9 +3,7 @@
 import asyncio
 
 from koord.kube import errors
-from koord.kube.client import ApiClient
-from koord.kube.resource import Resource
-from koord.kube.watch import WatchLimits
+from koord.kube.client import ApiClient, Resource, WatchLimits
 
 PATIENCE = 30.0  # seconds, in real time
 _NOT_YET = (errors.NotFound, errors.Unreachable, errors.ServerError, errors.TooManyRequests)

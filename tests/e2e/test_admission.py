@@ -11,13 +11,12 @@ from front import Front
 from overlay import overlay
 from programs import ADMISSION, ask
 
-from koord.api.pods.pod import Pod
-from koord.kube.access.config import ApiConfig
-from koord.kube.client import ApiClient
-from koord.kube.eventobjects import Event, EventType, ObjectRef, Series, new_event
+from koord.api.pod import Pod
+from koord.kube.authorization import check_own_node
+from koord.kube.client import NODE_METRICS, ApiClient
+from koord.kube.credentials import ApiConfig
+from koord.kube.events import Event, EventType, ObjectRef, Series, new_event
 from koord.kube.eviction import eviction
-from koord.kube.ownnode import check_own_node
-from koord.kube.resource import NODE_METRICS
 from koord.kube.transport import Transport
 from koord.util.clock import SystemClock
 from tests.support.kube.apiserver import Place, Recorded, status

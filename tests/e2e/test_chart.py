@@ -15,7 +15,7 @@ from overlay import DEPLOY, overlay
 from reference.chart.files import VALUES
 
 from koordlet.daemon.run import STOP_LIMIT
-from koordlet.plugin.limits import Limits
+from koordlet.plugin.base import Limits
 
 ACTS = {"koordlet": {"dryRun": False}}  # as the manifests do
 BARE = {**ACTS, "crds": {"managed": False}}

@@ -10,11 +10,17 @@ from controlplane import ControlPlane
 from served import until_served
 
 from koord.kube import errors
-from koord.kube.client import ApiClient
-from koord.kube.reflector import Reflector, Watched
-from koord.kube.resource import NODE_METRICS, NODE_SLOS, NODE_TOPOLOGIES, field_selector
-from koord.kube.store import Change, ChangeKind, without_managed_fields
-from koord.kube.watch import WatchEvent, WatchEventType, WatchLimits
+from koord.kube.client import (
+    NODE_METRICS,
+    NODE_SLOS,
+    NODE_TOPOLOGIES,
+    ApiClient,
+    WatchEvent,
+    WatchEventType,
+    WatchLimits,
+    field_selector,
+)
+from koord.kube.reflector import Change, ChangeKind, Reflector, Watched, without_managed_fields
 from koord.util.clock import SystemClock
 from koord.util.health import OK
 from koord.util.stop import Stop
@@ -96,7 +102,7 @@ async def test_a_status_does_not_land_on_another_object(
     await client.delete(NODE_METRICS.object(node_name), uid=metric["metadata"]["uid"])
     await client.create(NODE_METRICS.collection(), node_metric(node_name))
 
-    with pytest.raises(errors.PatchRefused):
+    with pytest.raises(errors.PatchRejected):
         await client.replace_status(status_path(node_name), metric["metadata"]["uid"], STATUS)
     assert "status" not in await client.get(NODE_METRICS.object(node_name))
 
@@ -112,7 +118,7 @@ async def test_the_schema_names_the_field(client: ApiClient, node_name: str, met
             status_path(node_name), metric["metadata"]["uid"], {"updateTime": 5}
         )
 
-    assert not isinstance(caught.value, errors.PatchRefused)
+    assert not isinstance(caught.value, errors.PatchRejected)
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,9 @@ from controlplane import ControlPlane
 from front import Front
 from realdaemon import running
 
-from koord.kube.access.config import ApiConfig
-from koord.kube.client import ApiClient
+from koord.kube.client import NODE_METRICS, NODES, PODS, ApiClient
+from koord.kube.credentials import ApiConfig
 from koord.kube.errors import KubeError
-from koord.kube.resource import NODE_METRICS, NODES, PODS
 from koordlet.plugin.testing import FakeHost
 from tests.support.kube.certificates import Authority
 from tests.support.kube.kubelet import TOKEN, Kubelet, make_kubelet, rbac

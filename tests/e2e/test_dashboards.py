@@ -34,9 +34,8 @@ from reference.dashboards.agent import FLEET_BOARD, NODE_BOARD, PLUGINS_BOARD
 from reference.dashboards.board import Board, Panel, Query
 from reference.dashboards.controlplane import DESCHEDULER_BOARD, SCHEDULER_BOARD
 
-from koord.kube.access.config import ApiConfig
-from koord.kube.client import ApiClient
-from koord.kube.resource import NODES, PODS
+from koord.kube.client import NODES, PODS, ApiClient
+from koord.kube.credentials import ApiConfig
 
 PATIENCE = 90.0  # real seconds
 MEASURED, REAL = "node", "real"  # of the families of all that can be measured; of the real agent

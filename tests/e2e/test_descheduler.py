@@ -14,10 +14,9 @@ from front import Front
 from programs import REPOSITORY
 from realcontrolplane import events, running_descheduler
 
-from koord.api import podmigrationjob, reservations
-from koord.kube.access.config import ApiConfig
-from koord.kube.client import ApiClient
-from koord.kube.resource import EVENTS, NODE_METRICS, NODES, PODS, Resource
+from koord.api import podmigrationjob, reservation
+from koord.kube.client import EVENTS, NODE_METRICS, NODES, PODS, ApiClient, Resource
+from koord.kube.credentials import ApiConfig
 
 Eventually = Callable[[Callable[[], bool]], Awaitable[None]]
 Object = dict[str, Any]
@@ -25,7 +24,7 @@ Object = dict[str, Any]
 CONFIG = REPOSITORY / "deploy" / "descheduler" / "config.yaml"
 NAMESPACE = "koordlet-system"
 JOBS = Resource(podmigrationjob.API_VERSION, podmigrationjob.PLURAL)
-ROOM = Resource(reservations.API_VERSION, reservations.PLURAL)
+ROOM = Resource(reservation.API_VERSION, reservation.PLURAL)
 REPLICA_SETS = "/apis/apps/v1/replicasets"
 LEASES = "/apis/coordination.k8s.io/v1/leases"
 NOTHING = {"cpu": "0", "memory": "0"}

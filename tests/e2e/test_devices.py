@@ -12,10 +12,9 @@ from front import Front
 from programs import REPOSITORY
 from realdaemon import running
 
-from koord.kube.access.config import ApiConfig
-from koord.kube.client import ApiClient
+from koord.kube.client import DEVICES, NODES, ApiClient
+from koord.kube.credentials import ApiConfig
 from koord.kube.errors import NotFound
-from koord.kube.resource import DEVICES, NODES
 from koordlet.plugin.testing import FakeHost
 from tests.support.node.nvml_stub import NvmlStub, add_driver, add_pci_device, gpu
 
@@ -206,7 +205,7 @@ async def test_devices_fail_hang_and_vanish(agent: Agent) -> None:
     events = [line["event"] for line in log]
     assert "gpu.not_answering" in events
     assert "gpu.unhealthy" in events
-    assert "gpu.gone" in events
+    assert "gpu.removed" in events
 
 
 async def test_a_restart_writes_nothing(agent: Agent) -> None:

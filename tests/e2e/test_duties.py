@@ -10,10 +10,18 @@ import pytest
 from front import Front
 from realdaemon import running
 
-from koord.kube.access.config import ApiConfig
-from koord.kube.client import MERGE_PATCH, ApiClient
+from koord.kube.client import (
+    CONFIG_MAPS,
+    LEASES,
+    MERGE_PATCH,
+    NODE_METRICS,
+    NODE_SLOS,
+    NODES,
+    ApiClient,
+    Resource,
+)
+from koord.kube.credentials import ApiConfig
 from koord.kube.errors import NotFound
-from koord.kube.resource import CONFIG_MAPS, LEASES, NODE_METRICS, NODE_SLOS, NODES, Resource
 from koordlet.cli.ctl.client import CtlClient
 from koordlet.plugin.testing import FakeHost
 

@@ -8,12 +8,11 @@ import pytest
 from front import Front
 
 from koord.api.eviction import EvictionOutcome
-from koord.api.pods.pod import Pod
-from koord.kube.access.config import ApiConfig
-from koord.kube.client import ApiClient
+from koord.api.pod import Pod
+from koord.kube.client import PODS, ApiClient
+from koord.kube.credentials import ApiConfig
 from koord.kube.events import EventRecorder
 from koord.kube.eviction import PodEvictions
-from koord.kube.resource import PODS
 from koord.kube.transport import Transport
 from koord.util.stop import Stop
 from koordlet.plugin.testing import SimulatedClock

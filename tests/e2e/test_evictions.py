@@ -14,8 +14,8 @@ import pytest
 from front import Front
 from realdaemon import running
 
-from koord.kube.access.config import ApiConfig
-from koord.kube.resource import EVENTS, NODES, PODS
+from koord.kube.client import EVENTS, NODES, PODS
+from koord.kube.credentials import ApiConfig
 from koordlet.plugin.testing import FakeHost
 from tests.support.kube.faults import refuse
 

@@ -24,9 +24,8 @@ from realcontrolplane import events, running_descheduler, running_scheduler
 
 from koord.api import podmigrationjob
 from koord.api.quantity import Quantity
-from koord.kube.access.config import ApiConfig
-from koord.kube.client import ApiClient
-from koord.kube.resource import NODE_METRICS, NODES, PODS, Resource
+from koord.kube.client import NODE_METRICS, NODES, PODS, ApiClient, Resource
+from koord.kube.credentials import ApiConfig
 from tests.support.kube.daemon_flags import kubeconfig
 from tests.support.node.cgroup_trees import Tree, tree_of, unusable
 

@@ -10,15 +10,14 @@ from koord.api.podmigrationjob import (
     ConditionType,
     JobPod,
     JobReason,
-    beginning,
+    begin_patch,
     new_job,
     read_job,
     status_patch,
 )
-from koord.api.reservations import PLURAL as RESERVATIONS
+from koord.api.reservation import PLURAL as RESERVATIONS
 from koord.kube import errors
-from koord.kube.client import ApiClient
-from koord.kube.resource import Resource
+from koord.kube.client import ApiClient, Resource
 
 JOBS, ROOM = Resource(API_VERSION, PLURAL), Resource(API_VERSION, RESERVATIONS)
 POD = JobPod("default", "web-7d9f", "7712555c-ce62-454a-9e18-9ff0217b8941")
@@ -40,7 +39,7 @@ async def test_a_job_keeps_what_its_controller_writes(client: ApiClient, name: s
     job = read_job(await client.create(JOBS.collection(), body))
     path = JOBS.object(name)
 
-    job = read_job(await client.json_patch(path, beginning(job, POD.uid, "room")))
+    job = read_job(await client.json_patch(path, begin_patch(job, POD.uid, "room")))
     assert (job.passed, job.pod, job.reservation) == (True, POD, "room")
     assert (job.ttl, job.mode, job.delete_options) == (300.0, "ReservationFirst", options)
 
@@ -50,7 +49,7 @@ async def test_a_job_keeps_what_its_controller_writes(client: ApiClient, name: s
     stored = read_job(await client.json_patch(f"{path}/status", status_patch(job, noted)))
     assert stored.conditions == noted.conditions
     assert (stored.status, stored.reason) == ("Eviction", "Evicting")
-    with pytest.raises(errors.PatchRefused):
+    with pytest.raises(errors.PatchRejected):
         await client.json_patch(f"{path}/status", status_patch(job, noted))  # of an old version
     await client.delete(path, uid=job.uid)
 

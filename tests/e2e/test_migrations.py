@@ -16,11 +16,10 @@ from programs import REPOSITORY
 from rights import Right, allows, of_server, rights_of
 
 from koord.api.podmigrationjob import API_VERSION, PLURAL
-from koord.api.reservations import PLURAL as RESERVATION_PLURAL
-from koord.kube.access.config import ApiConfig
-from koord.kube.client import ApiClient
+from koord.api.reservation import PLURAL as RESERVATION_PLURAL
+from koord.kube.client import NODES, PODS, ApiClient, Resource
+from koord.kube.credentials import ApiConfig
 from koord.kube.errors import NotFound
-from koord.kube.resource import NODES, PODS, Resource
 from tests.support.kube.daemon_flags import kubeconfig
 
 JOBS, RESERVATIONS = Resource(API_VERSION, PLURAL), Resource(API_VERSION, RESERVATION_PLURAL)

@@ -14,13 +14,13 @@ from realprometheus import free_port, made, scraping
 
 from koord.cluster.state import ClusterState
 from koord.component.plugins.args import args_type_of
-from koord.controlplane.testing.cluster import FakeCluster
+from koord.controlplane.testing import FakeCluster
 from koord.util.clock import SystemClock
 from koord.util.health import Health
 from koord.util.stop import Stop
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.plugin import NODE, Handle, Services
-from koord_scheduler.plugin.testing.services import fake_services
+from koord_scheduler.plugin.testing.harness import fake_services
 from koord_scheduler_plugins.network_traffic import NetworkTraffic
 from koordlet.plugin.testing import FakeHost
 from tests.support.clusters import node, read_node

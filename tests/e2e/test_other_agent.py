@@ -12,9 +12,8 @@ import pytest
 from front import Front
 from realdaemon import running
 
-from koord.kube.access.config import ApiConfig
-from koord.kube.client import ApiClient
-from koord.kube.resource import NODE_METRICS, NODES
+from koord.kube.client import NODE_METRICS, NODES, ApiClient
+from koord.kube.credentials import ApiConfig
 from koordlet.plugin.testing import FakeHost
 
 PATIENCE = 60.0  # real seconds

@@ -12,8 +12,8 @@ import pytest
 from front import Front
 from realdaemon import running
 
-from koord.kube.access.config import ApiConfig
-from koord.kube.resource import ACCESS_REVIEWS, NODES, TOKEN_REVIEWS
+from koord.kube.client import ACCESS_REVIEWS, NODES, TOKEN_REVIEWS
+from koord.kube.credentials import ApiConfig
 from koordlet.plugin.testing import FakeHost
 from tests.support.kube.faults import answer
 

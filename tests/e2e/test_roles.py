@@ -14,10 +14,17 @@ from overlay import overlay
 from realdaemon import running
 from rights import Right, allows, of_server, role
 
-from koord.kube.access.config import ApiConfig
-from koord.kube.client import ApiClient
+from koord.kube.client import (
+    NODE_METRICS,
+    NODE_SLOS,
+    NODE_TOPOLOGIES,
+    NODES,
+    PODS,
+    ApiClient,
+    Resource,
+)
+from koord.kube.credentials import ApiConfig
 from koord.kube.errors import NotFound
-from koord.kube.resource import NODE_METRICS, NODE_SLOS, NODE_TOPOLOGIES, NODES, PODS, Resource
 from koordlet.plugin.testing import FakeHost
 from tests.support.kube.apiserver import Recorded, status
 from tests.support.kube.certificates import Authority

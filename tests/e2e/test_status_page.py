@@ -18,7 +18,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
 from koord.api.qos import KubeQoS
-from koord.kube.resource import NODE_METRICS, NODES, PODS
+from koord.kube.client import NODE_METRICS, NODES, PODS
 from koordlet.plugin.testing import FakeHost
 from tests.support.kube.apiserver import ApiServer
 

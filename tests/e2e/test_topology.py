@@ -12,10 +12,9 @@ from front import Front
 from programs import REPOSITORY
 from realdaemon import running
 
-from koord.kube.access.config import ApiConfig
-from koord.kube.client import ApiClient
+from koord.kube.client import NODE_TOPOLOGIES, NODES, ApiClient, Resource
+from koord.kube.credentials import ApiConfig
 from koord.kube.errors import NotFound
-from koord.kube.resource import NODE_TOPOLOGIES, NODES, Resource
 from koordlet.plugin.testing import FakeHost
 from tests.support.kube.certificates import Authority
 from tests.support.kube.kubelet import TOKEN, Kubelet, make_kubelet, rbac

@@ -8,9 +8,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from koord.cluster.facts import ClusterNode
-from koord.component.leaderelection.config import ElectionConfig
-from koord.component.leaderelection.elector import LeaderElector, LostLease
-from koord.component.leaderelection.metrics import LeaderMetrics
+from koord.component.leaderelection import ElectionConfig, LeaderElector, LeaderMetrics, LeaseLost
 from koord.kube.client import ApiClient
 from koord.util.simulatedclock import SimulatedClock
 from koord.util.stop import Stop
@@ -59,7 +57,7 @@ async def test_a_lease_lost_in_the_middle_of_a_cycle_ends_its_evictions(
     await pass_time(leading.done)
 
     assert clock.monotonic() - gone_at <= 11.0
-    with pytest.raises(LostLease):
+    with pytest.raises(LeaseLost):
         leading.result()
     many = len(evicted)
     await clock.advance(60.0)

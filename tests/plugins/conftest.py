@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from koordlet.host.descriptors import Descriptors
+from koordlet.host.files import Descriptors
 from koordlet.host.host import Host
 from koordlet.plugin.kernel import Resource
 from koordlet.plugin.testing import FakeGroup, FakeHost

@@ -4,14 +4,14 @@ import json
 
 import pytest
 
-from koord.api.nodes.node import Node
-from koord.api.pods.pod import Container
+from koord.api.node import Node
+from koord.api.nodeslo import NodeSLO
+from koord.api.pod import Container
 from koord.api.qos import QOS_LABEL, KubeQoS
-from koord.api.slo.nodeslo import NodeSLO
-from koord.api.slo.strategies import CPUSuppressPolicy, ResourceThreshold
+from koord.api.qosstrategy import CPUSuppressPolicy, ResourceThreshold
 from koordlet.plugin import PodMeta, resources
 from koordlet.plugin.testing import FakeHost, FakePod, PluginHarness, make_pod
-from koordlet.rules.normalization import NORMALIZATION_RATIO
+from koordlet.rules.node_usage import NORMALIZATION_RATIO
 from koordlet_plugins.batch_resource import BatchResource, BatchRule, batch_claims, has_own_quota
 
 GIB = 2**30
@@ -42,10 +42,10 @@ def be_pod(*containers: Container, **more: object) -> PodMeta:
 
 def claimed(meta: PodMeta, rule: BatchRule = PLAIN) -> dict[str, tuple[int, ...]]:
     """Shares, quota and memory limit, of the pod as "" and of its containers by name."""
-    wants = BatchResource().wants(meta.pod)
+    pod_settings = BatchResource().pod_settings(meta.pod)
     names = {one.cgroup: one.name for one in meta.containers}
     found: dict[str, tuple[int, ...]] = {}
-    for claim in batch_claims(meta, wants, rule) if wants else ():
+    for claim in batch_claims(meta, pod_settings, rule) if pod_settings else ():
         name = names.get(claim.target.place, "")
         found[name] = (*found.get(name, ()), claim.value)
     return found

@@ -7,23 +7,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.api.pods.pod import Container
+from koord.api.nodeslo import merge_nodeslo
+from koord.api.pod import Container
 from koord.api.qos import KubeQoS
-from koord.api.slo.nodeslo import merge_nodeslo
-from koordlet.executor.kernel.cookies import Cookies
-from koordlet.host.proc.cookies import CookieReader
+from koordlet.host.cpu_scheduler import CookieReader, CookieWriter
 from koordlet.host.resource import Root
 from koordlet.plugin.testing import FakeHost, PluginHarness, make_pod
-from koordlet_plugins.core_sched import CoreSched
-from koordlet_plugins.core_sched.rules import (
+from koordlet_plugins.core_sched import (
     GROUP_ID,
     POLICY,
     ClassRule,
+    CoreSched,
     CoreSchedRule,
     cookie_of,
     core_sched_rule,
     group_of,
-    is_left_alone,
+    has_foreign_cookie,
 )
 from tests.support.node.fake_cookies import FIRST, FakeCookies
 
@@ -96,9 +95,9 @@ def test_a_cookie_is_one_that_is_there_and_no_other_groups(known, found, taken):
 def test_cookies_of_others_are_left_alone():
     """Those that a process, or another agent, has made; not none, a group's own or an older one."""
     cookies = {"a": 7, "b": 8}
-    assert is_left_alone(9, 7, ours=False, cookies=cookies)
-    assert not any(is_left_alone(found, 7, ours=False, cookies=cookies) for found in (0, 7, 8))
-    assert not is_left_alone(9, 7, ours=True, cookies=cookies)
+    assert has_foreign_cookie(9, 7, ours=False, cookies=cookies)
+    assert not any(has_foreign_cookie(found, 7, ours=False, cookies=cookies) for found in (0, 7, 8))
+    assert not has_foreign_cookie(9, 7, ours=True, cookies=cookies)
 
 
 class Node:
@@ -108,7 +107,7 @@ class Node:
         self.host = FakeHost(root, 2)
         self.kernel = FakeCookies()
         self.host.objects[Root.COOKIE] = CookieReader(self.host.paths, self.kernel)
-        self.host.media[Root.COOKIE] = lambda host: Cookies(host, self.kernel)
+        self.host.object_writers[Root.COOKIE] = lambda paths: CookieWriter(paths, self.kernel)
         self.metas, self.pods = {}, {}
         self.make_harness(dry_run)
 

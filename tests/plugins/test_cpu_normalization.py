@@ -2,13 +2,13 @@
 
 import pytest
 
-from koord.api.nodes.node import Node
-from koord.api.pods.pod import Container
-from koord.api.pods.resourcestatus import RESOURCE_STATUS
+from koord.api.annotations import RESOURCE_STATUS
+from koord.api.node import Node
+from koord.api.pod import Container
 from koord.api.qos import QOS_LABEL, KubeQoS
 from koordlet.plugin import InvalidObject, resources
 from koordlet.plugin.testing import PluginHarness, make_pod
-from koordlet.rules.normalization import NORMALIZATION_RATIO, noticeable
+from koordlet.rules.node_usage import NORMALIZATION_RATIO, is_noticeable_change
 from koordlet_plugins.cpu_normalization import CpuLimits, CPUNormalization, cpu_limits
 
 QUOTA = resources.CPU_QUOTA
@@ -113,4 +113,4 @@ async def test_a_bad_ratio_is_reported_once_and_the_last_good_one_stays(host, va
 )
 def test_tiny_changes_of_the_ratio_are_none(ratio, previous, followed) -> None:
     """They would rewrite every quota of the node."""
-    assert noticeable(ratio, previous) == followed
+    assert is_noticeable_change(ratio, previous) == followed

@@ -5,26 +5,25 @@ import json
 
 import pytest
 
-from koord.api.nodes.kubeletconfig import NO_POLICY, STATIC
-from koord.api.nodes.node import Node
-from koord.api.nodes.reservation import SystemQoS
-from koord.api.pods.pod import Container
-from koord.api.pods.resourcestatus import RESOURCE_STATUS
+from koord.api.annotations import RESOURCE_STATUS
+from koord.api.kubelet import NO_POLICY, STATIC
+from koord.api.machine import format_cpulist, parse_cpulist
+from koord.api.node import Node, SystemQoS
+from koord.api.nodeslo import HostApplication, NodeSLO
+from koord.api.pod import Container
 from koord.api.qos import QOS_LABEL, KubeQoS, QoSClass
-from koord.api.slo.nodeslo import HostApplication, NodeSLO
-from koord.util.cpulist import format_cpulist, parse_cpulist
 from koordlet.plugin import InvalidObject, PodMeta, resources
 from koordlet.plugin.testing import FakeHost, PluginHarness, make_pod
-from koordlet.rules.cpupools import CpuPool
-from koordlet.rules.nodetopology import (
+from koordlet.rules.node_topology import (
     CpuManagerPolicy,
+    CpuPool,
     KubeletFacts,
     NodeTopology,
     TopologyInputs,
     node_topology,
 )
-from koordlet_plugins.cpuset_allocator.plugin import CPUSetAllocator
-from koordlet_plugins.cpuset_allocator.rules import (
+from koordlet_plugins.cpuset_allocator import (
+    CPUSetAllocator,
     CpusetRule,
     Pools,
     choose_cpus,

@@ -18,9 +18,9 @@ PROGRAM = textwrap.dedent(
     from koordlet.features import feature_gates
     from koord.component.features import FeatureGates
     from koord.component.plugins.discovery import discover
-    from koord.api.nodes.node import Node
+    from koord.api.node import Node
     from koordlet.plugin import FlagSet, PluginRegistry, kinds
-    from koordlet.plugin.client import UnavailableClient
+    from koordlet.plugin.interfaces import UnavailableClient
     from koordlet.plugin.testing import ScriptedMetrics, SimulatedClock
     from koordlet.qosmanager import QOSExtensionConfig, QOSManager
     from koordlet.statesinformer.informer import StatesInformer

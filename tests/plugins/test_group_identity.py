@@ -5,13 +5,19 @@ import json
 
 import pytest
 
+from koord.api.nodeslo import HostApplication, NodeSLO, merge_nodeslo
 from koord.api.qos import QOS_LABEL, KubeQoS
-from koord.api.slo.nodeslo import HostApplication, NodeSLO, merge_nodeslo
-from koord.api.slo.resourceqos import CPUPolicy, CPUQoS, QoSClassStrategy, QoSPolicies, ResourceQoS
+from koord.api.qosstrategy import CPUPolicy, CPUQoS, QoSClassStrategy, QoSPolicies, ResourceQoS
 from koordlet.plugin import InvalidObject, PodMeta, resources
 from koordlet.plugin.testing import FakeGroup, FakeHost, PluginHarness, make_pod
-from koordlet_plugins.group_identity.plugin import GroupIdentity, identity_claims
-from koordlet_plugins.group_identity.rules import CPU_QOS, Identities, identities, pod_identity
+from koordlet_plugins.group_identity import (
+    CPU_QOS,
+    GroupIdentity,
+    Identities,
+    identities,
+    identity_claims,
+    pod_identity,
+)
 
 BVT = resources.CPU_BVT
 ALL = Identities(2, 2, -1)
@@ -215,5 +221,5 @@ async def test_an_annotation_without_enable_is_logged(host, value) -> None:
         harness.set_node_slo(wanted())
         await harness.rounds(2)
         assert value(BVT, groups.pod) == 0
-        [warning] = harness.log.named("identity.not_enabled")
+        [warning] = harness.log.named("identity.enable_failed")
         assert warning["pod"] == "default/web"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.api.pods.pod import Container
+from koord.api.pod import Container
 from koordlet.plugin import InvalidObject, PodMeta
 from koordlet.plugin.pods import processes as processes_of_pods
 from koordlet.plugin.testing import FakeHost, FakePod, PluginHarness, make_pod
@@ -221,7 +221,7 @@ async def test_a_bad_annotation_keeps_the_last_scores(host, processes) -> None:
 
 async def test_only_so_many_processes_are_looked_after(host, processes, monkeypatch) -> None:
     """Of a container and in all; it is reported once."""
-    monkeypatch.setattr(processes_of_pods, "MOST_PER_GROUP", 3)
+    monkeypatch.setattr(processes_of_pods, "MAX_PER_GROUP", 3)
     monkeypatch.setattr(processes_of_pods, "MOST", 4)
     processes.put("c1", *range(101, 106))
     processes.put("c2", *range(201, 206))

@@ -2,11 +2,11 @@
 
 import pytest
 
-from koord.api.nodes.node import Node
-from koord.api.slo.nodeslo import NodeSLO, merge_nodeslo
-from koord.api.slo.strategies import SystemStrategy
+from koord.api.node import Node
+from koord.api.nodeslo import NodeSLO, merge_nodeslo
+from koord.api.qosstrategy import SystemStrategy
 from koordlet.plugin.testing import FakeHost, PluginHarness
-from koordlet_plugins.system_config import SystemConfig, is_usable, wanted
+from koordlet_plugins.system_config import SystemConfig, desired_parameters, is_usable
 
 GI = 2**30
 FREE, WATERMARK = "proc/sys/vm/min_free_kbytes", "proc/sys/vm/watermark_scale_factor"
@@ -27,7 +27,7 @@ FREE, WATERMARK = "proc/sys/vm/min_free_kbytes", "proc/sys/vm/watermark_scale_fa
 )
 def test_min_free_kbytes(memory, factor, kbytes):
     """Ten-thousandths of the node's memory, within what the kernel takes."""
-    found = wanted(SystemStrategy(min_free_kbytes_factor=factor), memory)
+    found = desired_parameters(SystemStrategy(min_free_kbytes_factor=factor), memory)
     assert [want.value for want in found if is_usable(want)] == ([kbytes] if kbytes else [])
 
 
@@ -46,13 +46,13 @@ def test_min_free_kbytes(memory, factor, kbytes):
 )
 def test_values_as_they_are(field, value, is_taken):
     """Taken when they are in range."""
-    found = wanted(SystemStrategy(**{field: value}), GI)
+    found = desired_parameters(SystemStrategy(**{field: value}), GI)
     assert [want.value for want in found if is_usable(want)] == ([value] if is_taken else [])
 
 
 def test_nothing_is_wanted_by_default():
     """An empty strategy leaves the node alone."""
-    assert list(wanted(SystemStrategy(), GI)) == []
+    assert list(desired_parameters(SystemStrategy(), GI)) == []
 
 
 def slo(previous=None, **section):

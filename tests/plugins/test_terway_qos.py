@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from koord.api.nodeslo import merge_nodeslo
 from koord.api.qos import QOS_LABEL, KubeQoS
-from koord.api.slo.nodeslo import merge_nodeslo
 from koordlet.host import resources
-from koordlet.host.terwayfiles import LONGEST, is_content, parse_file
+from koordlet.host.terway_files import MAX_BYTES, is_terway_content, parse_terway_file
 from koordlet.plugin.network import ANNOTATION, NODE_FILE, PODS_FILE
 from koordlet.plugin.testing import FakeHost, PluginHarness, make_pod
 from koordlet_plugins.terway_qos import TerwayQoS
@@ -228,15 +228,15 @@ async def test_dry_run_writes_no_file(tmp_path):
 def test_whatever_a_file_has_is_read_exactly_or_refused(data):
     """What is accepted could be restored byte for byte."""
     try:
-        text = parse_file(data + b"\n")
+        text = parse_terway_file(data + b"\n")
     except ValueError:
         return
-    assert text == "absent" or is_content(text)
+    assert text == "absent" or is_terway_content(text)
     assert text.encode() == data
 
 
 @pytest.mark.parametrize(
-    "text", ["[" * 100_000, "[]", "1", '"x"', "a" * (LONGEST + 1), "x: 1\n", "../x 1\n\n"]
+    "text", ["[" * 100_000, "[]", "1", '"x"', "a" * (MAX_BYTES + 1), "x: 1\n", "../x 1\n\n"]
 )
 def test_other_texts_are_not_restored(text):
     """A journal may be hostile."""

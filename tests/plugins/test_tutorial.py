@@ -13,19 +13,19 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from koord.api.eviction import EvictionOutcome
+from koord.api.node import Node
 from koord.api.nodemetric import NodeMetricSpec
-from koord.api.nodes.node import Node
-from koord.api.slo.nodeslo import NodeSLO
-from koord.kube.eviction import PATIENCE
-from koordlet.executor.evictions.evictor import ENDING_FOR
+from koord.api.nodeslo import NodeSLO
+from koord.kube.eviction import EVICTION_TIMEOUT
+from koordlet.executor.evictions.evictor import ENDING_TIMEOUT
 from koordlet.plugin import StateType, Stop
-from koordlet.plugin.limits import Limits
+from koordlet.plugin.base import Limits
 from koordlet.plugin.testing import SimulatedClock
-from koordlet.qosmanager.breaker import Breaker
+from koordlet.qosmanager.admission import Outcome
 from koordlet.qosmanager.guard import GuardOptions
-from koordlet.qosmanager.metrics import PluginFamilies
-from koordlet.qosmanager.outcome import Outcome
-from koordlet.rules.nodetopology import NodeTopology
+from koordlet.qosmanager.manager import PluginFamilies
+from koordlet.qosmanager.runner import Breaker
+from koordlet.rules.node_topology import NodeTopology
 from koordlet.statesinformer.informer import StatesInformer
 from tests.support.warm_python import WarmPython, warm_python
 
@@ -144,8 +144,8 @@ def test_the_tables_match_the_code():
         assert f"`{name}{{" in TEXT
     for outcome in (*Outcome, *EvictionOutcome):
         assert f"`{outcome}`" in TEXT
-    assert f"asked for less than {ENDING_FOR / 60:g} minutes ago".replace("2", "two") in TEXT
-    assert PATIENCE == 10
+    assert f"asked for less than {ENDING_TIMEOUT / 60:g} minutes ago".replace("2", "two") in TEXT
+    assert EVICTION_TIMEOUT == 10
     assert "within ten seconds" in TEXT
 
 

@@ -4,18 +4,18 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from koord.cluster.decoder import Decoder, Kind
-from koord.cluster.decoding import NAMESPACE, NODE, POD
+from koord.cluster.decoder import Decoder, ObjectKind
 from koord.cluster.facts import ClusterNode, ClusterPod
-from koord.cluster.snapshot import Snapshot
-from koord.cluster.storage.kinds import CLAIM, VOLUME
+from koord.cluster.kinds import NAMESPACE, NODE, POD
+from koord.cluster.state import Snapshot
+from koord.cluster.storage_kinds import CLAIM, VOLUME
 
 Json = dict[str, Any]
 DECODER = Decoder()
 ROOM = {"cpu": "4", "memory": "8Gi", "pods": "10"}
 
 
-def read(kind: Kind[Any], obj: Json) -> Any:
+def read(kind: ObjectKind[Any], obj: Json) -> Any:
     return DECODER.object(kind, json.dumps(obj).encode())
 
 

@@ -1,6 +1,6 @@
 """Machines of the sizes that rules about CPUs are tried on."""
 
-from koord.api.nodes.machine import Cpu, CpuBasics, CpuTopology, Machine, NumaMemory
+from koord.api.machine import Cpu, CpuBasics, CpuTopology, Machine, NumaMemory
 
 KIB = 1024
 BASICS = CpuBasics("Xeon", "GenuineIntel", hyper_threading=True, turbo=False, l3_mask="fff")

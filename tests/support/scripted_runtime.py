@@ -5,8 +5,17 @@ import contextlib
 from pathlib import Path
 
 from koordlet.runtimehooks.wire.messages import PLUGIN_SERVICE
-from koordlet.runtimehooks.wire.multiplex import PLUGIN, RUNTIME, FrameReader, frames
-from koordlet.runtimehooks.wire.ttrpc import Kind, Request, Response, StreamReader, packed
+from koordlet.runtimehooks.wire.ttrpc import (
+    PLUGIN,
+    RUNTIME,
+    FrameReader,
+    MessageType,
+    Request,
+    Response,
+    StreamReader,
+    frames,
+    packed,
+)
 
 PATIENCE = 5.0  # seconds for an answer
 
@@ -50,7 +59,7 @@ class ScriptedRuntime:
         self._stream += 2
         answer = self._answers[self._stream] = asyncio.get_running_loop().create_future()
         request = Request(service, method, payload)
-        self.send(frames(PLUGIN, packed(self._stream, Kind.REQUEST, request.encode())))
+        self.send(frames(PLUGIN, packed(self._stream, MessageType.REQUEST, request.encode())))
         return await asyncio.wait_for(answer, PATIENCE)
 
     async def gone(self) -> None:
@@ -67,7 +76,7 @@ class ScriptedRuntime:
                     for frame in streams[connection].feed(content):
                         if connection == RUNTIME:
                             self.registered.append(Request.decode(frame.content).payload)
-                            answer = packed(frame.stream, Kind.RESPONSE, Response().encode())
+                            answer = packed(frame.stream, MessageType.RESPONSE, Response().encode())
                             writer.write(frames(RUNTIME, answer))
                             self._came.set()
                         else:

@@ -15,7 +15,7 @@ fail() { echo "vm-test: $*" >&2; exit 1; }
 packages="qemu-system-x86 linux-image-amd64 busybox-static"
 limit=${KOORDLET_VM_TIMEOUT:-2700}
 machine=(--cpus 2 --memory 1G)
-tests=(tests/cgroups tests/koordlet/host/test_traffic_sockets.py)
+tests=(tests/cgroups tests/koordlet/host/test_cgroup_map.py)
 kernel=
 if [ "${1:-}" = --numa ]; then
   shift

@@ -1,6 +1,6 @@
 """Alerts on koordlet."""
 
-from koordlet.qosmanager.outcome import PluginState
+from koordlet.qosmanager.admission import PluginState
 from reference.alerting.alert import Alert
 
 _JOB = 'job=~"(.*/)?koordlet"'

@@ -10,21 +10,21 @@ from numpy.typing import NDArray
 from koord.cluster.columns import Mask
 from koord.cluster.facts import ClusterPod
 from koord.cluster.predicates.nodes import (
+    has_free_ports,
+    has_room,
     is_schedulable,
     matches_node_affinity,
+    reaches_volumes,
     tolerates_taints,
 )
-from koord.cluster.predicates.podaffinity import matches_pod_affinity, matches_pod_anti_affinity
-from koord.cluster.predicates.ports import has_free_ports
-from koord.cluster.predicates.resources import has_room
+from koord.cluster.predicates.pod_affinity import matches_pod_affinity, matches_pod_anti_affinity
 from koord.cluster.predicates.spread import keeps_spread
-from koord.cluster.predicates.volumes import reaches_volumes
 from koord.cluster.view import View
 
 Predicate = Callable[[ClusterPod, View], Mask]
 
 
-class Misfit(IntEnum):
+class NodeRejectReason(IntEnum):
     """The first rule that forbids a node, in the order in which Kubernetes asks them."""
 
     NONE = 0  # it fits
@@ -45,17 +45,17 @@ def is_read(pod: ClusterPod, view: View) -> Mask:
     return np.full(len(view), not pod.spec.unread)
 
 
-RULES: Mapping[Misfit, Predicate] = {
-    Misfit.UNREAD: is_read,
-    Misfit.UNSCHEDULABLE: is_schedulable,
-    Misfit.TAINTS: tolerates_taints,
-    Misfit.NODE_AFFINITY: matches_node_affinity,
-    Misfit.HOST_PORTS: has_free_ports,
-    Misfit.RESOURCES: has_room,
-    Misfit.VOLUMES: reaches_volumes,
-    Misfit.TOPOLOGY_SPREAD: keeps_spread,
-    Misfit.POD_AFFINITY: matches_pod_affinity,
-    Misfit.POD_ANTI_AFFINITY: matches_pod_anti_affinity,
+RULES: Mapping[NodeRejectReason, Predicate] = {
+    NodeRejectReason.UNREAD: is_read,
+    NodeRejectReason.UNSCHEDULABLE: is_schedulable,
+    NodeRejectReason.TAINTS: tolerates_taints,
+    NodeRejectReason.NODE_AFFINITY: matches_node_affinity,
+    NodeRejectReason.HOST_PORTS: has_free_ports,
+    NodeRejectReason.RESOURCES: has_room,
+    NodeRejectReason.VOLUMES: reaches_volumes,
+    NodeRejectReason.TOPOLOGY_SPREAD: keeps_spread,
+    NodeRejectReason.POD_AFFINITY: matches_pod_affinity,
+    NodeRejectReason.POD_ANTI_AFFINITY: matches_pod_anti_affinity,
 }
 
 
@@ -67,12 +67,12 @@ class Fit:
     misfits: NDArray[np.int8]  # (nodes,), values of Misfit
 
 
-def fits(pod: ClusterPod, view: View, rules: Mapping[Misfit, Predicate] = RULES) -> Fit:
+def fits(pod: ClusterPod, view: View, rules: Mapping[NodeRejectReason, Predicate] = RULES) -> Fit:
     """Return on which nodes the pod could run: the conjunction of the rules, by default of all.
 
     The pod's own node counts as any other, and the pod, if it is in the view, as any other pod.
     """
     misfits = np.zeros(len(view), np.int8)
     for misfit, rule in rules.items():
-        misfits[(misfits == Misfit.NONE) & ~rule(pod, view)] = misfit
-    return Fit(misfits == Misfit.NONE, misfits)
+        misfits[(misfits == NodeRejectReason.NONE) & ~rule(pod, view)] = misfit
+    return Fit(misfits == NodeRejectReason.NONE, misfits)

@@ -1,8 +1,4 @@
-"""What a pod says about nodes themselves: flags, taints, labels.
-
-Source: Kubernetes, NodeUnschedulable, TaintToleration, NodeAffinity; component-helpers
-nodeaffinity.
-"""
+"""Predicates about single nodes: flags, taints, labels, ports, resources and volumes."""
 
 from collections.abc import Collection, Iterable, Mapping
 
@@ -12,9 +8,11 @@ from numpy.typing import NDArray
 from koord.api.labelselector import Requirement
 from koord.cluster.columns import CodedColumn, Mask
 from koord.cluster.facts import (
+    PODS,
     PREFER_NO_SCHEDULE,
     ClusterNode,
     ClusterPod,
+    HostPort,
     NodeTerm,
     PodSpec,
     PreferredTerm,
@@ -159,3 +157,63 @@ def _beyond(number: int | None, bound: int, *, above: bool) -> bool:
     if number is None:
         return False
     return number > bound if above else number < bound
+
+
+def has_free_ports(pod: ClusterPod, view: View) -> Mask:
+    """Nodes on which no pod has a host port that this one needs; shape (nodes,)."""
+    wanted = pod.spec.host_ports
+    if not wanted:
+        return np.ones(len(view), np.bool_)
+    return view.ports_where(lambda taken: not ports_conflict(wanted, taken))
+
+
+def ports_conflict(some: Collection[HostPort], others: Iterable[HostPort]) -> bool:
+    """Whether one of the ports cannot be had beside one of the others."""
+    taken: dict[tuple[int, str], list[HostPort]] = {}
+    for one in others:
+        taken.setdefault((one.port, one.protocol), []).append(one)
+    return any(
+        one.conflicts(other)
+        for one in in_time(some)
+        for other in taken.get((one.port, one.protocol), ())
+    )
+
+
+def has_room(pod: ClusterPod, view: View) -> Mask:
+    """Nodes that have room for one more pod and for what it requests; shape (nodes,).
+
+    A resource that a node does not have counts as 0 there.
+    """
+    fits = _has_free(view, PODS, 1)
+    for name, amount in pod.spec.requests:
+        fits &= _has_free(view, name, amount)
+    return fits
+
+
+def _has_free(view: View, name: str, amount: int) -> Mask:
+    column = view.resources.get(name)
+    if column is None:
+        return np.zeros(len(view), np.bool_)
+    free: Mask = view.allocatable[:, column] - view.requested[:, column] >= amount
+    return free
+
+
+def reaches_volumes(pod: ClusterPod, view: View) -> Mask:
+    """Nodes that can reach all volumes to which the pod's claims are bound; shape (nodes,).
+
+    A claim, or a volume of one, that is not known is out of reach of all nodes. A claim that is
+    not bound yet allows all of them.
+    """
+    allowed = np.ones(len(view), np.bool_)
+    for name in in_time(pod.claims):
+        claim = view.claim(pod.namespace, name)
+        if claim is None:
+            return np.zeros(len(view), np.bool_)
+        if not claim.volume:
+            continue
+        volume = view.volume(claim.volume)
+        if volume is None:
+            return np.zeros(len(view), np.bool_)
+        if volume.node_terms is not None:
+            allowed &= matches_terms(volume.node_terms, view)
+    return allowed

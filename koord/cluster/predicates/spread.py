@@ -31,7 +31,7 @@ def keeps_spread(pod: ClusterPod, view: View) -> Mask:
     return allowed
 
 
-class Spread:
+class TopologySpread:
     """The pods that a constraint of a pod counts, by domain, while pods come and go."""
 
     def __init__(
@@ -51,7 +51,7 @@ class Spread:
         self._domains = int(np.count_nonzero(self._there))
         self._least: int | None = None
 
-    def clone(self) -> "Spread":
+    def clone(self) -> "TopologySpread":
         """The same, to be changed on its own."""
         other = copy(self)
         other._totals = self._totals.copy()
@@ -89,11 +89,13 @@ class Spread:
         return self.constraint.max_skew - self._one + self._least
 
 
-def spreads(pod: ClusterPod, constraints: Sequence[SpreadConstraint], view: View) -> list[Spread]:
+def spreads(
+    pod: ClusterPod, constraints: Sequence[SpreadConstraint], view: View
+) -> list[TopologySpread]:
     """Return what constraints of a pod count; a node that lacks a label of one counts for none."""
     labelled = labelled_by(constraints, view)
     return [
-        Spread(pod, one, view, counted_nodes(pod, one, view, labelled))
+        TopologySpread(pod, one, view, counted_nodes(pod, one, view, labelled))
         for one in in_time(constraints)
     ]
 
@@ -130,7 +132,7 @@ def pods_counted(namespace: str, selector: Selector | None, view: View) -> NDArr
     """
     if not selector:
         return np.zeros(len(view), np.int32)
-    return view.pods_meant(AffinityTerm("", selector, (namespace,)), deleting=False)
+    return view.matching_pods(AffinityTerm("", selector, (namespace,)), deleting=False)
 
 
 def selector_of(pod: ClusterPod, constraint: SpreadConstraint) -> Selector | None:

@@ -1,13 +1,84 @@
-"""The document of --config: a map in YAML or JSON, with the line of each of its keys."""
+"""The document of --config: a map in YAML or JSON, with the line of each field."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from koord.component.config.places import decode_with_places
+from koord.component.config.field_errors import FieldError, FieldPath, duplicate_field
+from koord.util.documents import decode, resolve_key
 from koord.util.errors import InvalidObject, OptionError
 from koord.util.filewatch import FileReadError, read_bounded
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentWithLines:
+    """The values of a document, and the place of each of its fields."""
+
+    value: object  # None: the document is empty
+    lines: Mapping[FieldPath, int] = field(default_factory=dict)  # from 1
+    duplicates: tuple[FieldError, ...] = ()
+
+    def place(self, fault: FieldError) -> FieldError:
+        """The fault with its line; that of the object around a field that is not there."""
+        if fault.line:
+            return fault
+        path = fault.path
+        while path and path not in self.lines:
+            path = path[:-1]
+        return replace(fault, line=self.lines.get(path, 0))
+
+
+def decode_with_lines(data: bytes, where: str) -> DocumentWithLines:
+    """Return the object that the bytes of a file describe, YAML or JSON. where is for errors.
+
+    Of a field that is there twice the last value counts; the caller decides what a duplicate means.
+
+    Raises:
+        InvalidObject: it cannot be read; see koord.util.documents.
+    """
+    import yaml  # 2 MiB, and most daemons run without a config file
+
+    try:
+        text = data.decode("utf-8-sig")
+        if text.lstrip()[:1] == "{":
+            text = text.replace("\t", " ")  # JSON has them only between its values, YAML never
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+    except (yaml.YAMLError, ValueError, RecursionError) as err:
+        found = f"not YAML: {' '.join(str(err).split())}"
+        raise InvalidObject(where, wanted="a document", found=found) from err
+    if root is None:
+        return DocumentWithLines(None)
+    value = decode(data, where)
+    lines: dict[FieldPath, int] = {}
+    duplicates: list[FieldError] = []
+    _walk(root, (), lines, duplicates)
+    return DocumentWithLines(value, lines, tuple(duplicates))
+
+
+def _walk(
+    node: Any, path: FieldPath, lines: dict[FieldPath, int], duplicates: list[FieldError]
+) -> None:
+    """Note the fields below a node; decode has bounded their depth."""
+    if node.id == "mapping":
+        for key, value in node.value:
+            below = (*path, _key(key))
+            line = key.start_mark.line + 1
+            if below in lines:
+                duplicates.append(duplicate_field(below, line, lines[below]))
+            else:
+                lines[below] = line
+            _walk(value, below, lines, duplicates)
+    elif node.id == "sequence":
+        for index, item in enumerate(node.value):
+            lines[(*path, index)] = item.start_mark.line + 1
+            _walk(item, (*path, index), lines, duplicates)
+
+
+def _key(node: Any) -> str:
+    """The key as decode has it; what it refuses as one does not come here."""
+    return str(node.value if node.style else resolve_key(node.value))
+
 
 T = TypeVar("T")
 
@@ -55,7 +126,7 @@ def parse_document(data: bytes, path: Path, *, keys: str = "names") -> ConfigDoc
         OptionError: it is no map, or a map in it has a key twice.
     """
     try:
-        placed = decode_with_places(data, str(path))
+        placed = decode_with_lines(data, str(path))
     except InvalidObject as err:
         raise OptionError("--config", str(path), str(err)) from err
     for fault in placed.duplicates:

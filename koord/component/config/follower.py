@@ -1,17 +1,19 @@
-"""Follows the config file while the daemon runs: the last good configuration stays in force."""
+"""Follow the config file while the daemon runs; the last good configuration stays in force."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from inspect import isawaitable
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from koord.component.config.document import ParseConfig, read_config
+from koord.component.config.document import ConfigDocument, ParseConfig, parse_document, read_config
+from koord.component.features import FeatureGates
+from koord.component.flags import Flag, FlagSet
 from koord.util.dirwatch import DirectoryWatch
-from koord.util.errors import KoordError
+from koord.util.errors import KoordError, OptionError
 from koord.util.filewatch import FileReadError, FileWatch
-from koord.util.health import OK, PartHealth, Status
+from koord.util.health import OK, HealthStatus, PartHealth
 from koord.util.logs import get_logger
 from koord.util.stop import Stop
 
@@ -62,13 +64,13 @@ class ConfigFollower(Generic[T]):
         self._stirred = asyncio.Event()  # something has changed in the file's directory
         self._events = DirectoryWatch(self._stirred.set, files=True)
         self._due = False
-        self._worth_a_line = False  # a reading that changes nothing: not that at the start
+        self._log_next = False  # a reading that changes nothing: not that at the start
         self._problem = ""
         self._needs_restart: tuple[str, ...] = ()
 
     def ask(self) -> None:
         """Read the file soon, changed or not."""
-        self._due = self._worth_a_line = True
+        self._due = self._log_next = True
         self._stirred.set()
 
     async def run(self, stop: Stop) -> None:
@@ -93,11 +95,11 @@ class ConfigFollower(Generic[T]):
         elif self._due or not self._path.exists():
             self._due = False
             await self._reload()
-            self._worth_a_line = True
+            self._log_next = True
 
     def health(self) -> PartHealth:
         """Degraded while the file is rejected."""
-        return PartHealth(Status.DEGRADED, self._problem) if self._problem else OK
+        return PartHealth(HealthStatus.DEGRADED, self._problem) if self._problem else OK
 
     @property
     def needs_restart(self) -> tuple[str, ...]:
@@ -120,13 +122,119 @@ class ConfigFollower(Generic[T]):
         self._count("refused")
         problem = str(err) if str(self._path) in str(err) else f"{self._path}: {err}"
         if problem != self._problem:
-            log.error("config.refused", error=problem)
+            log.error("config.rejected", error=problem)
         self._problem = problem
 
     def _note(self, applied: AppliedConfig) -> None:
         self._needs_restart = applied.needs_restart
-        if self._worth_a_line or applied.changed or applied.needs_restart:
+        if self._log_next or applied.changed or applied.needs_restart:
             changed = list(applied.changed)
             log.info("config.read", path=str(self._path), changed=changed, **applied.facts)
         if applied.needs_restart:
-            log.warning("config.needs_restart", keys=list(applied.needs_restart))
+            log.warning("config.restart_required", keys=list(applied.needs_restart))
+
+
+@dataclass(frozen=True, slots=True)
+class FlagChange:
+    """The difference of a newly read document to the entries in force."""
+
+    in_force: Mapping[str, object]  # entries to go on with: live ones new, the others as before
+    live: tuple[str, ...]  # keys that take effect at once
+    needs_restart: tuple[str, ...]  # keys whose new value (or absence) waits for a restart
+
+
+def parse_flag_document(data: bytes, path: Path) -> ConfigDocument:
+    """Return the entries of a config file of flags.
+
+    Raises:
+        OptionError: as parse_document. Keys and values are checked by FlagSet.set_from_config.
+    """
+    return parse_document(data, path, keys="flag names")
+
+
+def parse_command_line(
+    flags: FlagSet, argv: Sequence[str], config: Flag[str]
+) -> ConfigDocument | None:
+    """Set the flags from a command line, and from the file that config names; None: it names none.
+
+    Raises:
+        OptionError: a flag or an entry of the file cannot be used.
+        HelpRequested: the user asked for help.
+    """
+    if rest := flags.parse(argv):
+        raise OptionError("command line", rest[0], "only flags are expected, like --name=value")
+    if not config.value:
+        return None
+    document = read_config(Path(config.value), parse_flag_document)
+    flags.set_from_config(document.values, document.where)
+    return document
+
+
+class LiveFlags:
+    """Puts the live entries of newly read documents into force, feature gates among them.
+
+    live names their keys. gate_values checks the flags together, which are set by then, and
+    returns the gates to switch; it raises OptionError. applied is called after each change with
+    the document and the live keys that differ.
+    """
+
+    def __init__(
+        self,
+        flags: FlagSet,
+        gates: FeatureGates,
+        document: ConfigDocument,
+        *,
+        live: Collection[str],
+        gate_values: Callable[[], Mapping[str, bool]],
+        applied: Callable[[ConfigDocument, Collection[str]], None],
+    ) -> None:
+        """The document is the one that the daemon has started with."""
+        self._flags = flags
+        self._gates = gates
+        self._live = live
+        self._gate_values = gate_values
+        self._applied = applied
+        self._in_force = dict(document.values)
+
+    def apply(self, document: ConfigDocument) -> AppliedConfig:
+        """Put a document's live entries into force, all or none.
+
+        Raises:
+            OptionError: something in it cannot be used.
+        """
+        change = compare(self._in_force, document.values, self._live)
+        self._flags.set_from_config(document.values, document.where)  # checks what waits, too
+        try:
+            self._flags.set_from_config(change.in_force, document.where)
+            switched = self._gates.replace_map(self._gate_values())
+        except OptionError:
+            self._flags.set_from_config(self._in_force)
+            raise
+        self._in_force = dict(change.in_force)
+        self._applied(document, change.live)
+        return AppliedConfig(
+            changed=change.live,
+            needs_restart=change.needs_restart,
+            facts={
+                "on": sorted(gate for gate in switched if self._gates.enabled(gate)),
+                "off": sorted(gate for gate in switched if not self._gates.enabled(gate)),
+            },
+        )
+
+
+def compare(
+    before: Mapping[str, object], after: Mapping[str, object], live: Collection[str]
+) -> FlagChange:
+    """Return the change from the entries in force to newly read ones."""
+    differing = sorted(key for key in before.keys() | after.keys() if _differ(before, after, key))
+    in_force = {key: value for key, value in before.items() if key not in live}
+    in_force |= {key: value for key, value in after.items() if key in live}
+    return FlagChange(
+        in_force,
+        live=tuple(key for key in differing if key in live),
+        needs_restart=tuple(key for key in differing if key not in live),
+    )
+
+
+def _differ(before: Mapping[str, object], after: Mapping[str, object], key: str) -> bool:
+    return key not in before or key not in after or before[key] != after[key]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from koord.util.errors import KoordError
 from koord.util.filewatch import FileReadError, FileWatch
-from koord.util.health import OK, PartHealth, Status
+from koord.util.health import OK, HealthStatus, PartHealth
 from koord.util.keypair import MAX_PEM_BYTES, load_pair
 from koord.util.logs import get_logger
 from koord.util.stop import Stop
@@ -60,7 +60,7 @@ class ServingCertificate:
 
     def health(self) -> PartHealth:
         """Degraded while the files cannot be used."""
-        return PartHealth(Status.DEGRADED, self._problem) if self._problem else OK
+        return PartHealth(HealthStatus.DEGRADED, self._problem) if self._problem else OK
 
     def _changed(self) -> bool:
         changed = [file.changed() for file in self._files()]

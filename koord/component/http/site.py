@@ -1,19 +1,52 @@
-"""One aiohttp application on one listening socket."""
+"""An aiohttp application on a listening socket, and the log of malformed requests."""
 
 import asyncio
 import contextlib
+import logging
 import socket
 import ssl
 from collections.abc import Callable
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 from prometheus_client import CollectorRegistry
 
-from koord.component.http.connections import HEAD_SECONDS, Connections
-from koord.component.http.requestlog import request_logger
+from koord.component.http.limits import HEAD_SECONDS, ConnectionLimiter
 from koord.component.http.sockets import Address, GuardedListener, listen_tcp, listen_unix
 from koord.util.clock import Clock, SystemClock
-from koord.util.owneddir import OwnedPath
+from koord.util.logs import LimitedLog, get_logger
+from koord.util.ownedfiles import OwnedPath
+
+LONGEST = 200  # characters of an error that quotes what a client has sent
+
+log = get_logger("koord.server")
+
+
+def request_logger(clock: Clock) -> logging.Logger:
+    """Return a logger for a server of aiohttp."""
+    logger = logging.Logger("koord.server.requests", logging.WARNING)
+    logger.addHandler(_Events(clock))
+    return logger
+
+
+class _Events(logging.Handler):
+    """Separates a malformed request, which any client can send, from an error of ours."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()
+        self._log = LimitedLog(log, clock)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Log an event in place of the record."""
+        error = record.exc_info[1] if record.exc_info else None
+        text = record.getMessage() if error is None else f"{type(error).__name__}: {error}"
+        if isinstance(error, HttpProcessingError | web.RequestPayloadError):
+            client = str(record.args[0]) if isinstance(record.args, tuple) and record.args else ""
+            said = " ".join(text.split())[:LONGEST]
+            self._log.warning("request.malformed", client=client, error=said)
+        else:
+            self._log.error("request.failed", message=record.getMessage(), exc_info=error)
+
 
 _IDLE_SECONDS = 120.0  # a connection without a request is closed; Prometheus may come once a minute
 _LINE_BYTES = 4096  # of the request line and of each header
@@ -34,7 +67,7 @@ class Site:
         prefix: str = "koord",
     ) -> None:
         """clock paces the log; registry takes the metrics of the connections, named by prefix."""
-        self._connections = Connections(prefix, registry)
+        self._connections = ConnectionLimiter(prefix, registry)
         app.middlewares.insert(0, self._connections.middleware)
         self._runner = web.AppRunner(
             app,

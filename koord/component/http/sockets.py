@@ -9,9 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from koord.util.address import split_address
 from koord.util.errors import KoordError, OptionError
-from koord.util.owneddir import OwnedPath
+from koord.util.goformat import split_address
+from koord.util.ownedfiles import OwnedPath
 
 _UNSENT_SECONDS = 30  # after which a client that does not read loses its connection
 _NO_IPV6 = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)  # it may be switched off

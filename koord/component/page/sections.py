@@ -1,13 +1,51 @@
-"""Sections of a page that come whole: which of them a reader has not seen yet."""
+"""Sections of the status page, and which of them a reader has not seen yet."""
 
 import asyncio
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Mapping
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
-from koord.component.page.source import Answer
 from koord.util.clock import Clock
+from koord.util.health import Health, worst
+
+PageData = Mapping[str, Any]
+"""As JSON: {"now": Unix seconds, "sections": {name: value}}, with "whole": true if it is all."""
+
+
+class PageSource(Protocol):
+    """One daemon's data. It is asked only while somebody looks, on the event loop."""
+
+    @property
+    def title(self) -> str: ...  # of the page
+
+    @property
+    def view(self) -> str: ...  # the file that draws the sections, of those given to add_page
+
+    async def snapshot(self) -> PageData:
+        """Return everything."""
+        ...
+
+    async def changes(self, since: float) -> PageData:
+        """Return the sections that changed after the answer whose "now" was since."""
+        ...
+
+    async def detail(self, kind: str, name: str) -> Mapping[str, Any] | None:
+        """Return more about one thing that was clicked; None: there is none of that name."""
+        ...
+
+
+def health_section(health: Health) -> Mapping[str, object]:
+    """The state of the whole and of each part."""
+    parts = health.parts()
+    return {
+        "status": worst(parts).value,
+        "parts": [
+            {"name": name, "status": part.status.value, "reason": part.reason}
+            for name, part in parts.items()
+        ],
+    }
+
 
 FRESH = 0.9  # seconds for which what was read serves another page as well
 CURSORS = 64  # answers whose readers can go on from them; at most 8 pages look
@@ -74,12 +112,12 @@ class SectionPage(ABC):
     async def _read(self) -> Mapping[str, Any]:
         """Return the sections as they are now; one that is missing stays as it was."""
 
-    async def snapshot(self) -> Answer:
+    async def snapshot(self) -> PageData:
         """As PageSource.snapshot."""
         await self._refresh()
         return self._all()
 
-    async def changes(self, since: float) -> Answer:
+    async def changes(self, since: float) -> PageData:
         """As PageSource.changes."""
         await self._refresh()
         version = self._cursors.get(since)
@@ -95,7 +133,7 @@ class SectionPage(ABC):
                 self._read_at = now
                 self._sections.take(await self._read())
 
-    def _all(self) -> Answer:
+    def _all(self) -> PageData:
         return {"now": self._now(), "sections": self._sections.after(0), "whole": True}
 
     def _now(self) -> float:

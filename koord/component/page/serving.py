@@ -19,16 +19,15 @@ from aiohttp import web
 
 from koord.component.http.endpoints import Handler
 from koord.component.http.guard import Guard
-from koord.component.http.refusal import Refusal
-from koord.component.http.responses import json_body
-from koord.component.page.source import Answer, PageSource
+from koord.component.http.responses import HttpError, json_body
+from koord.component.page.sections import PageData, PageSource
 from koord.util.clock import Clock
 from koord.util.errors import Unavailable
 from koord.util.logs import LogState, get_logger
 from koord.util.stop import Stop
 
 STREAM = "/page/stream"
-MOST_PAGES = 8
+MAX_PAGES = 8
 ANSWER_SECONDS = 10.0  # for the daemon's part in a line
 SLOW_SECONDS = 10.0  # after which a reader that takes nothing is dropped
 
@@ -101,7 +100,7 @@ def _detail(source: PageSource) -> Handler:
     async def detail(request: web.Request) -> web.Response:
         found = await source.detail(request.match_info["kind"], request.query.get("name", ""))
         if found is None:
-            raise Refusal(404, f"{request.path}: wanted a name that is known, found none of it")
+            raise HttpError(404, f"{request.path}: wanted a name that is known, found none of it")
         return json_body(await asyncio.to_thread(_line, found))
 
     return detail
@@ -127,15 +126,15 @@ def _own(handler: Handler) -> Handler:
         origin = request.headers.get("Origin")
         site = request.headers.get("Sec-Fetch-Site", "none")
         if origin is not None and origin.partition("://")[2] != request.headers.get("Host"):
-            raise Refusal(403, f"{request.path}: wanted no Origin or our own, found another")
+            raise HttpError(403, f"{request.path}: wanted no Origin or our own, found another")
         if site not in ("same-origin", "none"):
-            raise Refusal(403, f"{request.path}: wanted our own page, found another site's")
+            raise HttpError(403, f"{request.path}: wanted our own page, found another site's")
         return await handler(request)
 
     return own
 
 
-def _line(answer: Answer) -> bytes:
+def _line(answer: PageData) -> bytes:
     """One line; a figure that JSON does not know is absent, as no page could read the line."""
     try:
         text = json.dumps(answer, default=str, allow_nan=False)
@@ -166,9 +165,9 @@ class _Streams:
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
         """Serve one until its reader or the daemon ends."""
-        if len(self._page.streams) >= MOST_PAGES:
-            message = f"wanted at most {MOST_PAGES} open pages, found that many; close one"
-            raise Refusal(503, message, headers={"Retry-After": "10"})
+        if len(self._page.streams) >= MAX_PAGES:
+            message = f"wanted at most {MAX_PAGES} open pages, found that many; close one"
+            raise HttpError(503, message, headers={"Retry-After": "10"})
         held = object()
         self._page.streams.add(held)
         try:
@@ -197,7 +196,7 @@ class _Streams:
                 pass  # the page was closed
         return response
 
-    async def _asked(self, answer: Awaitable[Answer]) -> Answer:
+    async def _asked(self, answer: Awaitable[PageData]) -> PageData:
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
                 return await answer
@@ -220,4 +219,4 @@ class _Streams:
                 self._trouble.failed("page.failed", error=str(err))
                 answer = {"now": answer["now"], "sections": {}, "problem": str(err)}
             else:
-                self._trouble.ended("page.works")
+                self._trouble.ended("page.recovered")

@@ -20,8 +20,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol, Self, TypeVar, runtime_checkable
 
-from koord.component.config.faults import Fault, FieldPath, independent, invalid
-from koord.component.config.typed import Reader, Rejected
+from koord.component.config.componentconfig import Reader, Rejected
+from koord.component.config.field_errors import FieldError, FieldPath, independent, invalid
 from koord.util.errors import error_text
 
 _A = TypeVar("_A")
@@ -34,7 +34,7 @@ _DECLARED = "__plugin_args__"
 class Validated(Protocol):
     """Arguments with rules. Paths of faults begin at the arguments."""
 
-    def validate(self) -> Iterable[Fault]:
+    def validate(self) -> Iterable[FieldError]:
         """Return the faults, and warnings."""
         ...
 
@@ -57,7 +57,7 @@ class ArgsType:
     kind: str = ""  # "LowNodeLoadArgs": apiVersion and kind may be given, and are checked
     group_version: str = ""  # that apiVersion
 
-    def read(self, value: object, path: FieldPath) -> "tuple[Any, list[Fault]]":
+    def read(self, value: object, path: FieldPath) -> "tuple[Any, list[FieldError]]":
         """Return the arguments of a pluginConfig entry and their faults; without errors if None.
 
         value None: there are none given. The arguments are None if they have an error.
@@ -77,7 +77,7 @@ class ArgsType:
         faults += independent(rules, reader.faults)
         return (None if _has_errors(faults) else found), faults
 
-    def _without_kind(self, value: object, path: FieldPath) -> tuple[object, list[Fault]]:
+    def _without_kind(self, value: object, path: FieldPath) -> tuple[object, list[FieldError]]:
         """The arguments without apiVersion and kind, which must be those of this type."""
         if not isinstance(value, dict):
             return value, []
@@ -91,14 +91,20 @@ class ArgsType:
         return rest, faults
 
 
-def takes_args(cls: type[Any], *, strict: bool = True) -> Callable[[_F], _F]:
+def takes_args(
+    cls: type[Any], *, strict: bool = True, group_version: str = ""
+) -> Callable[[_F], _F]:
     """Declare the type of the arguments that a factory takes, which may be a plugin's class.
 
     Not strict: unknown fields are warnings, and the case of keys does not matter.
+    With group_version, apiVersion and kind may be given and are checked.
     """
+    kind = cls.__name__ if group_version else ""
 
     def declare(factory: _F) -> _F:
-        setattr(factory, _DECLARED, ArgsType(cls, strict=strict))
+        setattr(
+            factory, _DECLARED, ArgsType(cls, strict=strict, kind=kind, group_version=group_version)
+        )
         return factory
 
     return declare
@@ -114,9 +120,9 @@ def _completed(args: _A) -> _A:
     return args.complete() if isinstance(args, Completed) else args
 
 
-def _validated(args: object) -> list[Fault]:
+def _validated(args: object) -> list[FieldError]:
     return list(args.validate()) if isinstance(args, Validated) else []
 
 
-def _has_errors(faults: Iterable[Fault]) -> bool:
+def _has_errors(faults: Iterable[FieldError]) -> bool:
     return any(not fault.is_warning for fault in faults)

@@ -6,9 +6,8 @@ from functools import cache
 from importlib.metadata import Distribution, EntryPoint, entry_points
 from typing import Any
 
-from koord.component.plugins.errors import PluginBlocked, PluginError
-from koord.component.plugins.registry import Registry
-from koord.component.plugins.timelimit import LOADING, time_limit
+from koord.component.plugins.execution import LOADING, time_limit
+from koord.component.plugins.registry import PluginBlocked, PluginError, Registry
 from koord.util.errors import error_text
 from koord.util.logs import get_logger
 
@@ -16,7 +15,7 @@ log = get_logger("koord.plugins")
 
 
 @dataclass(frozen=True, slots=True)
-class Installed:
+class InstalledPlugin:
     """An entry point, with the distribution that it came with."""
 
     entry: EntryPoint
@@ -30,11 +29,11 @@ class Installed:
         return f"{where} ({self.distribution} {self.version})" if self.distribution else where
 
 
-def installed(entries: Iterable[EntryPoint]) -> Iterator[Installed]:
+def installed_plugins(entries: Iterable[EntryPoint]) -> Iterator[InstalledPlugin]:
     """Yield entry points with their distributions, the metadata of each of which is read once."""
     name_and_version = cache(_name_and_version)
     for entry in entries:
-        yield Installed(entry, *name_and_version(entry.dist))
+        yield InstalledPlugin(entry, *name_and_version(entry.dist))
 
 
 def _name_and_version(distribution: Distribution | None) -> tuple[str, str]:
@@ -58,7 +57,7 @@ def discover(
     """
     problems = []
     entries = entry_points(group=registry.group) if found is None else found
-    for each in sorted(installed(entries), key=lambda each: _order(each, registry.shipped)):
+    for each in sorted(installed_plugins(entries), key=lambda each: _order(each, registry.shipped)):
         view = registry.from_source(each.source, each.version, each.distribution)
         view.refused = []
         refused: list[BaseException] = []
@@ -71,14 +70,14 @@ def discover(
         for error in refused:
             text = error_text(error)
             problem = text if isinstance(error, PluginError) else f"{each.source}: {text}"
-            log.error("plugin.refused", entry_point=each.entry.name, error=problem)
+            log.error("plugin.rejected", entry_point=each.entry.name, error=problem)
             name = error.name if isinstance(error, PluginError) and error.name else each.entry.name
             if not view.register_unloadable(name, problem):
                 problems.append(problem)
     return problems
 
 
-def _register(found: Installed, view: Registry[Any]) -> None:
+def _register(found: InstalledPlugin, view: Registry[Any]) -> None:
     loaded = found.entry.load()
     if isinstance(loaded, type) and issubclass(loaded, view.base):
         view.register_class(found.entry.name, loaded)
@@ -91,5 +90,5 @@ def _register(found: Installed, view: Registry[Any]) -> None:
         )
 
 
-def _order(found: Installed, shipped: str) -> tuple[bool, str, str]:
+def _order(found: InstalledPlugin, shipped: str) -> tuple[bool, str, str]:
     return found.distribution != shipped, found.distribution, found.entry.name

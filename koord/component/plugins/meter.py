@@ -1,19 +1,17 @@
-"""Cost of a plugin's own code: CPU seconds and memory, measured step by step.
-
-A step is what a coroutine does between two awaits that really wait. All plugins share one thread,
-so whatever that thread spends during a step was spent by the plugin; time awaiting is not counted.
-"""
+"""The cost of a plugin: CPU seconds, memory and rounds."""
 
 import asyncio
 import os
 import time
-from collections.abc import Callable, Coroutine, Generator, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from types import coroutine
 from typing import Any, ParamSpec, Protocol, TypeVar
 
+from koord.util.clock import Clock
 from koord.util.errors import KoordError
+from koord.util.stop import Stop
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -99,7 +97,7 @@ class Meter:
         self.growth = 0
         self.last_step = self._now()
 
-    def forgive(self) -> None:
+    def exclude_step(self) -> None:
         """Have the guard report the next step that is too long as if it were the first."""
         self._guard.forget(self.name)
 
@@ -235,3 +233,45 @@ def _create_task(
     task.add_done_callback(meter.tasks.discard)
     task.add_done_callback(lambda _: work.close())  # cancelled before its first step
     return task
+
+
+RoundDone = Callable[[float], None]
+"""Called after each round that ended well, with its seconds."""
+
+
+class RoundStop(Stop):
+    """A stop signal that keeps book of the rounds: one turn of `every` is one round."""
+
+    def __init__(self, clock: Clock, on_round: RoundDone = lambda seconds: None) -> None:
+        super().__init__(clock)
+        self._on_round = on_round
+        self._began: dict[object, float] = {}
+        self._pausing = 0
+
+    async def every(self, interval: float, wake: asyncio.Event | None = None) -> AsyncIterator[int]:
+        """As Stop.every."""
+        loop = object()
+        turns = super().every(interval, wake)
+        self._pausing += 1
+        try:
+            async for turn in turns:
+                self._pausing -= 1
+                self._began[loop] = self._clock.monotonic()
+                try:
+                    yield turn
+                finally:
+                    self._pausing += 1
+                    began = self._began.pop(loop)
+                self._on_round(self._clock.monotonic() - began)
+        finally:
+            self._pausing -= 1
+
+    @property
+    def round_began(self) -> float | None:
+        """Monotonic seconds at which the oldest round that still runs began; None: no round."""
+        return min(self._began.values(), default=None)
+
+    @property
+    def pausing(self) -> bool:
+        """Whether the plugin waits in `every` for its next round."""
+        return self._pausing > 0

@@ -1,18 +1,22 @@
 """The kit for testing plugins; needs no daemon and no Kubernetes."""
 
-from koord.controlplane.testing.cluster import FakeCluster
-from koord.controlplane.testing.objects import (
+from koord.controlplane.testing import (
+    FakeCluster,
+    ScriptedServer,
     make_budget,
     make_node,
     make_pod,
     make_report,
     make_workload,
 )
-from koord.controlplane.testing.server import ScriptedServer
 from koord.util.simulatedclock import SimulatedClock
-from koord_descheduler.plugin.testing.evictor import Evicted, RecordingEvictor
-from koord_descheduler.plugin.testing.harness import PluginHarness, ProfileHarness
-from koord_descheduler.plugin.testing.services import fake_services
+from koord_descheduler.plugin.testing.harness import (
+    Evicted,
+    PluginHarness,
+    ProfileHarness,
+    RecordingEvictor,
+    fake_services,
+)
 
 __all__ = [
     "Evicted",

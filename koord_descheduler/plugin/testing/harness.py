@@ -1,8 +1,9 @@
-"""Runs plugins on a fake cluster: one in a profile of its own, or the profiles of a file."""
+"""Run plugins on a fake cluster: one in a profile of its own, or the profiles of a file."""
 
 import asyncio
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -12,29 +13,101 @@ from prometheus_client import CollectorRegistry
 from koord.cluster.facts import ClusterNode, ClusterPod
 from koord.component.plugins.args import takes_args
 from koord.component.plugins.discovery import discover
-from koord.controlplane.testing.cluster import FakeCluster
-from koord.controlplane.testing.server import ScriptedServer
-from koord.controlplane.testing.services import FakeInformers
-from koord_descheduler.config.points import Point
-from koord_descheduler.config.read import parse_configuration
+from koord.controlplane.testing import CapturedEvents, FakeCluster, FakeInformers, ScriptedServer
+from koord.kube.client import ApiClient
+from koord_descheduler.config.configuration import Point
+from koord_descheduler.config.file import parse_configuration
 from koord_descheduler.config.v1alpha2 import GROUP_VERSION, KIND
-from koord_descheduler.framework.configured import known_plugins, profile_settings
 from koord_descheduler.framework.cycle import CycleResult, Descheduler
-from koord_descheduler.framework.decisions import CycleDecisions
-from koord_descheduler.framework.handle import Handle
-from koord_descheduler.framework.interfaces import EvictOptions, Plugin
-from koord_descheduler.framework.limiter import EvictionLimiter
-from koord_descheduler.framework.profile import ProfilePlugins, build_profile
-from koord_descheduler.framework.registry import PluginFactory, PluginRegistry
-from koord_descheduler.plugin.testing.evictor import (
-    Evicted,
-    RecordingEvictor,
-    RecordingEvictorArgs,
+from koord_descheduler.framework.decisions import CycleDecisions, Decisions
+from koord_descheduler.framework.evictor import EvictionLimiter, FrameworkMetrics
+from koord_descheduler.framework.handle import Handle, Migrations, Services
+from koord_descheduler.framework.interfaces import EvictOptions, Evictor, Plugin
+from koord_descheduler.framework.profile import (
+    PluginFactory,
+    PluginRegistry,
+    ProfilePlugins,
+    build_profile,
+    known_plugins,
+    profile_settings,
 )
-from koord_descheduler.plugin.testing.services import fake_services
+
+
+def fake_services(
+    cluster: FakeCluster,
+    *,
+    server: ScriptedServer | None = None,
+    exposition: CollectorRegistry | None = None,
+) -> Services:
+    """Return services on simulated time. server answers the client; None: one of its own."""
+    transport = server or ScriptedServer(cluster)
+    return Services(
+        client=ApiClient(transport, cluster.clock, draw=lambda: 0.0),
+        events=CapturedEvents(),
+        informers=FakeInformers(),
+        cluster=cluster.state,
+        decisions=Decisions(),
+        migrations=Migrations(),
+        clock=cluster.clock,
+        metrics=FrameworkMetrics(exposition or CollectorRegistry()),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Evicted:
+    """One eviction, and its circumstances."""
+
+    pod: ClusterPod
+    options: EvictOptions
+
+    @property
+    def key(self) -> str:
+        """namespace/name of the pod."""
+        return self.pod.key
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RecordingEvictorArgs:
+    """Pods that stay, by namespace/name."""
+
+    protected: tuple[str, ...] = ()  # the filter does not let them go
+    refused: tuple[str, ...] = ()  # their eviction fails
+
+
+class RecordingEvictor(Evictor):
+    """Evicts by recording it, unless its args say otherwise."""
+
+    def __init__(
+        self,
+        args: RecordingEvictorArgs | None,
+        handle: Handle,
+        leave: Callable[[ClusterPod], None] = lambda pod: None,
+    ) -> None:
+        """leave is called with each pod that was evicted."""
+        self._args = args or RecordingEvictorArgs()
+        self._handle = handle
+        self._leave = leave
+        self.evicted: list[Evicted] = []
+
+    def filter(self, pod: ClusterPod) -> bool:
+        return pod.key not in self._args.protected
+
+    async def evict(self, pod: ClusterPod, options: EvictOptions) -> bool:
+        done = pod.key not in self._args.refused
+        self._handle.services.metrics.evicted.count(
+            result="success" if done else "error",
+            strategy=options.plugin_name,
+            namespace=pod.namespace,
+            node=pod.node,
+        )
+        if done:
+            self.evicted.append(Evicted(pod, options))
+            self._leave(pod)
+        return done
+
 
 EVICTOR = "RecordingEvictor"
-PATIENCE = 60.0  # real seconds for one cycle
+CYCLE_TIMEOUT = 60.0  # real seconds for one cycle
 _EVICTION = (Point.EVICT, Point.FILTER)
 
 Json = dict[str, Any]
@@ -121,10 +194,12 @@ class ProfileHarness:
             AssertionError: it does not end.
         """
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(CYCLE_TIMEOUT):
                 result = await self._descheduler.run_once()
         except TimeoutError:
-            raise AssertionError(f"the cycle still runs after {PATIENCE:g} real seconds") from None
+            raise AssertionError(
+                f"the cycle still runs after {CYCLE_TIMEOUT:g} real seconds"
+            ) from None
         self.cluster.settle()
         return result
 

@@ -14,7 +14,7 @@ from prometheus_client import Counter as Metric
 from koord.cluster.facts import ClusterPod
 from koord.util.clock import Clock
 
-MOST_WORKLOADS = 5000  # those about which something was recorded last
+MAX_WORKLOADS = 5000  # those about which something was recorded last
 
 
 class AuditRecord(StrEnum):
@@ -52,7 +52,7 @@ class WorkloadAuditor:
     """
 
     def __init__(
-        self, registry: CollectorRegistry, clock: Clock, most: int = MOST_WORKLOADS
+        self, registry: CollectorRegistry, clock: Clock, most: int = MAX_WORKLOADS
     ) -> None:
         self._clock = clock
         self._most = most

@@ -8,14 +8,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from koord.cluster.decoding import NODE
 from koord.cluster.facts import ClusterNode
-from koord.kube.listwatch import Absent
-from koord.kube.resource import Resource
+from koord.cluster.kinds import NODE
+from koord.kube.client import Resource
+from koord.kube.listwatch import MissingKind
 from koord.util.clock import Clock
 from koord.util.errors import InvalidObject
 from koord.util.logs import LimitedLog, get_logger
-from koord_scheduler.framework.changes import Changes
+from koord_scheduler.framework.handlers import Changes
 
 if TYPE_CHECKING:
     from koord.cluster.state import ClusterState
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 CLUSTER_LAYER = "ClusterTopologyLayer"
 NODE_LAYER = "NodeTopologyLayer"
 TOPOLOGIES = Resource("scheduling.koordinator.sh/v1alpha1", "clusternetworktopologies")
-MISSING = Absent(
+MISSING = MissingKind(
     pause=60.0,
     hint="install the CRD clusternetworktopologies.scheduling.koordinator.sh, or do without "
     "--enable-network-topology-manager",
 )
 WITHOUT = "plugins see no network between nodes"
 NAME = "default"  # of the only object that counts
-MOST_LAYERS = 32
+MAX_LAYERS = 32
 
 log = get_logger("koord_scheduler.networktopology")
 
@@ -92,8 +92,8 @@ def read_layers(found: Any) -> tuple[Layer, ...]:
     where = "ClusterNetworkTopology: spec.networkTopologySpec"
     spec = found.get("spec") if isinstance(found, Mapping) else None
     rows = spec.get("networkTopologySpec") if isinstance(spec, Mapping) else None
-    if not isinstance(rows, list) or not 0 < len(rows) <= MOST_LAYERS:
-        raise InvalidObject(where, wanted=f"1 to {MOST_LAYERS} layers", found=rows)
+    if not isinstance(rows, list) or not 0 < len(rows) <= MAX_LAYERS:
+        raise InvalidObject(where, wanted=f"1 to {MAX_LAYERS} layers", found=rows)
     layers: dict[str, tuple[Layer, str]] = {}
     for row in rows:
         if not isinstance(row, Mapping) or not isinstance(row.get("topologyLayer"), str):

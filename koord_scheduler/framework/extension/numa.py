@@ -13,19 +13,18 @@ from itertools import product
 from typing import TYPE_CHECKING
 
 from koord.cluster.facts import ClusterPod
-from koord.component.plugins.errors import PluginError
-from koord_scheduler.config.points import Point
-from koord_scheduler.framework.answers import status_of
-from koord_scheduler.framework.calls import Loaded, PointFailed
+from koord.component.plugins.registry import PluginError
+from koord_scheduler.config.profiles import Point
+from koord_scheduler.framework.calls import ExtensionPointError, Loaded
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.interfaces import Plugin
-from koord_scheduler.framework.nodeinfo import NodeInfo
-from koord_scheduler.framework.status import SUCCESS, Status
+from koord_scheduler.framework.status import SUCCESS, Status, status_of
+from koord_scheduler.framework.types import NodeInfo
 
 if TYPE_CHECKING:
-    from koord_scheduler.framework.profiles.profile import ProfilePlugins
+    from koord_scheduler.framework.profile import ProfilePlugins
 
-MOST_COMBINATIONS = 100_000  # of hints that are looked at for one pod on one node
+MAX_COMBINATIONS = 100_000  # of hints that are looked at for one pod on one node
 
 _KEY = "scheduling.koordinator.sh/numa-affinities"
 
@@ -113,7 +112,7 @@ class TopologyManager:
                     return found
                 affinity = found
             status = self._allocate(state, affinity, pod, node)
-        except PointFailed as err:
+        except ExtensionPointError as err:
             return err.status
         if status.ok:
             known.by_node[node.name] = affinity
@@ -190,7 +189,7 @@ def merge_hints(
     lists = list(_lists(providers, policy))
     best = NUMATopologyHint(every, preferred=False)
     for number, chosen in enumerate(product(*lists)):
-        if number == MOST_COMBINATIONS:
+        if number == MAX_COMBINATIONS:
             break
         merged = _merged(chosen, every)
         if merged.nodes and _order(merged) < _order(best):

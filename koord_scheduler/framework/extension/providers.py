@@ -9,14 +9,14 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar, cast
 
-from koord.component.plugins.shape import defects
+from koord.component.plugins.registry import interface_defects
 from koord.component.plugins.shared import SharedPart, SharedParts
 from koord.util.errors import KoordError, error_text
 from koord.util.health import PartHealth
 from koord.util.stop import Stop
 from koord_scheduler.framework.calls import Loaded
 from koord_scheduler.framework.interfaces import Plugin
-from koord_scheduler.framework.profiles.profile import ProfilePlugins
+from koord_scheduler.framework.profile import ProfilePlugins
 
 
 class ControllerProvider(Plugin, ABC):
@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 METHODS = ("GET", "PUT", "POST", "DELETE")
 
-Answer = Callable[[PluginRequest], Awaitable[object]]
+EndpointHandler = Callable[[PluginRequest], Awaitable[object]]
 """Returns a JSON value; LookupError: there is no such thing, ValueError: the request is wrong."""
 
 
@@ -51,7 +51,7 @@ class Endpoint:
 
     method: str  # one of METHODS
     path: str  # "/node/{node}": braces name parameters, each a part between two slashes
-    answer: Answer
+    answer: EndpointHandler
 
     def match(self, method: str, path: str) -> dict[str, str] | None:
         """The parameters of a path; None: it is not this endpoint's."""
@@ -97,7 +97,7 @@ class OwnInformer:
     informer: PrivateInformer
 
 
-class ProvidedErrors(KoordError):
+class ProvidedServicesError(KoordError):
     """Plugins bring along what cannot be used."""
 
 
@@ -109,7 +109,7 @@ class InformerFactoryProvider(Plugin, ABC):
         """Return them by name. Asked of one instance of the plugin, whatever profiles name it."""
 
 
-class Provided:
+class ProvidedServices:
     """What the plugins of all profiles bring along; of each plugin the first instance counts."""
 
     def __init__(self, profiles: Iterable[ProfilePlugins]) -> None:
@@ -183,7 +183,11 @@ class Provided:
         if not isinstance(found, Mapping) or not all(isinstance(name, str) for name in found):
             self._wrong(loaded, method, f"wanted a mapping by name, found {found!r:.80}")
             return {}
-        wrong = [f"{name}: {text}" for name, one in found.items() for text in defects(one, kind)]
+        wrong = [
+            f"{name}: {text}"
+            for name, one in found.items()
+            for text in interface_defects(one, kind)
+        ]
         for text in wrong[:1]:
             self._wrong(loaded, method, text)
         return {} if wrong else cast(Mapping[str, T], found)
@@ -200,7 +204,7 @@ class Provided:
 
     def _raise(self) -> None:
         if self._errors:
-            raise ProvidedErrors("; ".join(self._errors))
+            raise ProvidedServicesError("; ".join(self._errors))
 
 
 def _listed(method: Callable[[], object]) -> object:

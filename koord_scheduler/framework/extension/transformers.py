@@ -1,31 +1,32 @@
-"""Transformers: plugins that change what the others see of a pod and of the nodes.
+"""Plugins that change what others see of a pod and of nodes, or choose the node themselves."""
 
-One is active where the profile enables its plugin: at preFilter, filter, score or postFilter.
-
-Source: Koordinator, pkg/scheduler/frameworkext/interface.go.
-"""
-
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import numpy as np
 
 from koord.cluster.columns import Mask
 from koord.cluster.facts import ClusterPod
 from koord.cluster.view import View
-from koord.component.plugins.errors import PluginError
-from koord_scheduler.config.points import Point
-from koord_scheduler.framework.answers import status_of
-from koord_scheduler.framework.calls import Loaded, PointFailed
+from koord.component.plugins.registry import PluginError
+from koord.util.logs import get_logger
+from koord_scheduler.config.profiles import Point
+from koord_scheduler.framework.calls import ExtensionPointError, Loaded
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.diagnosis import NodeStatuses
 from koord_scheduler.framework.interfaces import Plugin
-from koord_scheduler.framework.profiles.profile import ProfilePlugins
-from koord_scheduler.framework.results import PostFilterResult, PreFilterResult
-from koord_scheduler.framework.status import Status
+from koord_scheduler.framework.profile import ProfilePlugins
+from koord_scheduler.framework.status import (
+    Code,
+    PostFilterResult,
+    PreFilterResult,
+    Status,
+    status_of,
+)
 
 P = TypeVar("P", bound=Plugin)
 
@@ -97,20 +98,20 @@ class PostFilterTransformer(SchedulingTransformer):
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class CycleInput:
     """What plugins see in a cycle."""
 
     pod: ClusterPod
     nodes: View
     is_altered: bool = False  # the nodes are not the cluster's any more: nothing kept is right
 
-    def changed(self, by: Transformed) -> "Subject":
+    def changed(self, by: Transformed) -> "CycleInput":
         """The same with what a transformer has changed."""
         if by.pod is None and by.nodes is None:
             return self
         altered = self.is_altered or by.nodes is not None
         pod = self.pod if by.pod is None else by.pod
-        return Subject(pod, self.nodes if by.nodes is None else by.nodes, altered)
+        return CycleInput(pod, self.nodes if by.nodes is None else by.nodes, altered)
 
 
 class Transformers:
@@ -126,29 +127,29 @@ class Transformers:
         self._score = _active(plugins, Point.SCORE, ScoreTransformer)
         self._post_filter = _active(plugins, Point.POST_FILTER, PostFilterTransformer)
 
-    def before_pre_filter(self, state: CycleState, subject: Subject) -> Subject:
+    def before_pre_filter(self, state: CycleState, subject: CycleInput) -> CycleInput:
         for loaded, plugin in self._pre_filter:
             work = partial(plugin.before_pre_filter, state, subject.pod, subject.nodes)
             subject = subject.changed(self._call(loaded, Point.PRE_FILTER, state, work))
         return subject
 
     def after_pre_filter(
-        self, state: CycleState, subject: Subject, result: PreFilterResult | None
-    ) -> Subject:
+        self, state: CycleState, subject: CycleInput, result: PreFilterResult | None
+    ) -> CycleInput:
         for loaded, plugin in self._pre_filter:
             work = partial(plugin.after_pre_filter, state, subject.pod, subject.nodes, result)
             subject = subject.changed(self._call(loaded, Point.PRE_FILTER, state, work))
         return subject
 
-    def before_filter(self, state: CycleState, subject: Subject) -> Subject:
+    def before_filter(self, state: CycleState, subject: CycleInput) -> CycleInput:
         for loaded, plugin in self._filter:
             work = partial(plugin.before_filter, state, subject.pod, subject.nodes)
             subject = subject.changed(self._call(loaded, Point.FILTER, state, work))
         return subject
 
     def before_score(
-        self, state: CycleState, subject: Subject, feasible: Mask
-    ) -> tuple[Subject, Mask]:
+        self, state: CycleState, subject: CycleInput, feasible: Mask
+    ) -> tuple[CycleInput, Mask]:
         for loaded, plugin in self._score:
             work = partial(plugin.before_score, state, subject.pod, subject.nodes, feasible)
             found = self._call(loaded, Point.SCORE, state, work)
@@ -163,7 +164,9 @@ class Transformers:
         if usable and wanted.shape == feasible.shape and (feasible & wanted).any():
             return feasible & wanted
         text = f"wanted a mask of shape {feasible.shape} with a feasible node, found {wanted!r:.80}"
-        raise PointFailed(self._calls.failed(loaded, Point.SCORE, PluginError(text, loaded.name)))
+        raise ExtensionPointError(
+            self._calls.failed(loaded, Point.SCORE, PluginError(text, loaded.name))
+        )
 
     def after_post_filter(
         self, state: CycleState, pod: ClusterPod, statuses: NodeStatuses, result: PostFilterResult
@@ -171,7 +174,7 @@ class Transformers:
         """Raises nothing: all are called, whatever becomes of each."""
         for loaded, plugin in self._post_filter:
             work = partial(plugin.after_post_filter, state, pod, statuses, result)
-            with suppress(PointFailed):  # it is logged
+            with suppress(ExtensionPointError):  # it is logged
                 self._calls.call(loaded, Point.POST_FILTER, state, work)
 
     def _call(
@@ -183,15 +186,117 @@ class Transformers:
         try:
             status = status_of(answer, loaded.name)
         except PluginError as err:
-            raise PointFailed(self._calls.failed(loaded, point, err)) from err
+            raise ExtensionPointError(self._calls.failed(loaded, point, err)) from err
         if status.ok:
             return Transformed()
         if status.rejected:
-            raise PointFailed(status)
-        raise PointFailed(self._calls.failed(loaded, point, PointFailed(status)))
+            raise ExtensionPointError(status)
+        raise ExtensionPointError(self._calls.failed(loaded, point, ExtensionPointError(status)))
 
 
 def _active(plugins: ProfilePlugins, point: Point, kind: type[P]) -> tuple[tuple[Loaded, P], ...]:
     """The plugins of an extension point that are such transformers."""
     there = ((loaded, loaded.plugin) for loaded in plugins.at(point))
     return tuple((loaded, plugin) for loaded, plugin in there if isinstance(plugin, kind))
+
+
+log = get_logger("koord_scheduler.framework")
+
+
+class FindOneNodePlugin(Plugin, ABC):
+    """Has a node for the pod already, as a plan for a whole job has; the first such plugin counts.
+
+    Called at the end of PreFilter.
+    """
+
+    @abstractmethod
+    def find_one_node(
+        self, state: CycleState, pod: ClusterPod, nodes: View, result: PreFilterResult | None
+    ) -> str | Status:
+        """Return the name of the only node to look at; Skip: it has no plan; else end the cycle."""
+
+
+class PreferNodesPlugin(Plugin, ABC):
+    """Prefers nodes, whatever their scores; the first such plugin of a profile counts.
+
+    Called at the end of PreFilter; the first of the nodes that is feasible is the only one then.
+    """
+
+    @abstractmethod
+    def prefer_nodes(
+        self, state: CycleState, pod: ClusterPod, nodes: View, result: PreFilterResult | None
+    ) -> Sequence[str] | Status:
+        """Return names of nodes in their order; Skip, or none: it prefers no node."""
+
+
+class NodeChoices:
+    """The plugins of one profile that choose nodes."""
+
+    def __init__(self, plugins: ProfilePlugins) -> None:
+        self._calls = plugins.calls
+        self._finds = _first(plugins, FindOneNodePlugin)  # type: ignore[type-abstract]
+        self._prefers = _first(plugins, PreferNodesPlugin)  # type: ignore[type-abstract]
+
+    def node(
+        self, state: CycleState, subject: CycleInput, result: PreFilterResult | None
+    ) -> str | None:
+        """The node of a plan; None: there is no plan.
+
+        Raises:
+            PointFailed: the plugin has failed, or ends the cycle, or names no node.
+        """
+        if self._finds is None:
+            return None
+        loaded, plugin = self._finds
+        work = partial(plugin.find_one_node, state, subject.pod, subject.nodes, result)
+        answer = self._answer(loaded, state, work)
+        if answer is None:
+            return None
+        if isinstance(answer, str) and subject.nodes.row(answer) is not None:
+            return answer
+        wrong = PluginError(f"wanted the name of a node, found {answer!r:.80}", loaded.name)
+        raise ExtensionPointError(self._calls.failed(loaded, Point.PRE_FILTER, wrong))
+
+    def preferred(
+        self, state: CycleState, subject: CycleInput, result: PreFilterResult | None
+    ) -> Sequence[str]:
+        """Nodes that are preferred, the first one most.
+
+        Raises:
+            PointFailed: the plugin has failed, or ends the cycle.
+        """
+        if self._prefers is None:
+            return ()
+        loaded, plugin = self._prefers
+        work = partial(plugin.prefer_nodes, state, subject.pod, subject.nodes, result)
+        answer = self._answer(loaded, state, work)
+        if answer is None:
+            return ()
+        names = answer if isinstance(answer, Sequence) and not isinstance(answer, str) else (None,)
+        if all(isinstance(name, str) for name in names):
+            return cast("Sequence[str]", names)
+        wrong = PluginError(f"wanted a list of names of nodes, found {answer!r:.80}", loaded.name)
+        raise ExtensionPointError(self._calls.failed(loaded, Point.PRE_FILTER, wrong))
+
+    def _answer(self, loaded: Loaded, state: CycleState, work: Callable[[], object]) -> object:
+        """What a plugin answers; None: it skips."""
+        answer = self._calls.call(loaded, Point.PRE_FILTER, state, work)
+        if not isinstance(answer, Status):
+            return answer
+        status = status_of(answer, loaded.name, Code.SKIP)
+        if status.code is Code.SKIP:
+            return None
+        if status.rejected:
+            raise ExtensionPointError(status)
+        raise ExtensionPointError(
+            self._calls.failed(loaded, Point.PRE_FILTER, ExtensionPointError(status))
+        )
+
+
+def _first(plugins: ProfilePlugins, kind: type[P]) -> tuple[Loaded, P] | None:
+    """The first plugin of a profile of this kind; others of it are named in the log."""
+    found = [(name, one) for name, one in plugins.plugins.items() if isinstance(one, kind)]
+    if len(found) > 1:
+        others = [name for name, _ in found[1:]]
+        log.warning("plugins.ignored", kind=kind.__name__, used=found[0][0], ignored=others)
+    return (plugins.loaded(found[0][0]), found[0][1]) if found else None

@@ -1,7 +1,4 @@
-"""Filter of all plugins: which nodes pass, in whichever form the plugins have.
-
-Source: Kubernetes, framework/runtime/framework.go (RunFilterPlugins).
-"""
+"""Filter of all plugins: which nodes pass, and the status of each node that does not."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -12,25 +9,114 @@ import numpy as np
 from koord.cluster.columns import Mask
 from koord.cluster.facts import ClusterPod
 from koord.cluster.view import View
-from koord_scheduler.config.points import Point
-from koord_scheduler.framework.answers import StatusFailed, status_of
+from koord_scheduler.config.profiles import Point
 from koord_scheduler.framework.calls import Loaded, PluginCalls
 from koord_scheduler.framework.cyclestate import CycleState
-from koord_scheduler.framework.diagnosis import FEASIBLE
+from koord_scheduler.framework.diagnosis import ABSENT, FEASIBLE, NO_STATUS, NodeStatuses
 from koord_scheduler.framework.interfaces import Filtering, FilterPlugin, VectorFilterPlugin
-from koord_scheduler.framework.nodeinfo import NodeInfo
-from koord_scheduler.framework.nodes.forms import (
+from koord_scheduler.framework.nodes.adapters import (
     FEW_ROWS,
-    filter_answers,
+    Rows,
     filter_nodes,
+    filter_results,
     filter_rows,
     filter_vector,
 )
-from koord_scheduler.framework.nodes.kept import KindResults
-from koord_scheduler.framework.nodes.walk import Walk
-from koord_scheduler.framework.profiles.profile import ProfilePlugins
-from koord_scheduler.framework.results import Verdicts
-from koord_scheduler.framework.status import SUCCESS, Status
+from koord_scheduler.framework.nodes.resultcache import EquivalenceClass
+from koord_scheduler.framework.profile import ProfilePlugins
+from koord_scheduler.framework.status import (
+    SUCCESS,
+    Numbers,
+    PluginStatusError,
+    Status,
+    Verdicts,
+    status_of,
+)
+from koord_scheduler.framework.types import NodeInfo
+
+
+class FilterStatuses:
+    """Statuses of nodes while Filter goes over them."""
+
+    def __init__(self, nodes: int) -> None:
+        self._nodes = nodes
+        self._numbers: Numbers | None = None  # None: no node was looked at
+        self._feasible: Mask | None = None  # where it is known beside the numbers
+        self._statuses: list[Status] = []
+
+    @property
+    def numbers(self) -> Numbers:
+        """The status of each node, as in NodeStatuses."""
+        if self._numbers is None:
+            self._numbers = np.full(self._nodes, ABSENT, np.int32)
+        return self._numbers
+
+    @property
+    def count(self) -> int:
+        """How many statuses there are."""
+        return len(self._statuses)
+
+    @property
+    def rejections(self) -> Sequence[Status]:
+        """The statuses, by number."""
+        return self._statuses
+
+    def begin_with_all(self, first: Numbers, statuses: Sequence[Status], feasible: Mask) -> None:
+        """As begin, of all nodes, while there is no status.
+
+        feasible: those that none rejects; it is never written.
+        """
+        self._numbers, self._feasible = first.copy(), feasible
+        self._statuses += statuses
+
+    def begin(self, first: Numbers, statuses: Sequence[Status], wanted: Mask) -> None:
+        """Take over the first rejections of the nodes that are wanted."""
+        before = len(self._statuses)
+        numbers = first if not before else np.where(first, first + before, 0)
+        np.copyto(self.numbers, numbers, where=wanted, casting="same_kind")
+        self._statuses += statuses
+
+    def take(self, verdicts: Verdicts | Mask, loaded: Loaded, alive: Mask) -> bool:
+        """Note a plugin's verdicts about nodes that are alive; return whether it rejected some."""
+        self._feasible = None
+        if not isinstance(verdicts, Verdicts):
+            rejected = alive > verdicts
+            if not rejected.any():
+                return False
+            plugin = cast(Filtering, loaded.plugin)
+            self.reject(rejected, plugin.rejection.of(loaded.name))
+            alive ^= rejected
+            return True
+        rejected = verdicts.numbers != 0
+        rejected &= alive
+        if not rejected.any():
+            return False
+        numbers = verdicts.numbers + len(self._statuses)
+        np.copyto(self.numbers, numbers, where=rejected, casting="same_kind")
+        self._statuses += verdicts.rejections
+        alive ^= rejected
+        return True
+
+    def reject(self, row: int | Mask, status: Status) -> None:
+        self._feasible = None
+        self._statuses.append(status)
+        self.numbers[row] = len(self._statuses)
+
+    def leave_out_beyond(self, order: Rows, need: int) -> int:
+        """Have only so many feasible nodes, the first in this order.
+
+        Returns the number of nodes up to the last of them; all, if there are not so many.
+        """
+        self._feasible = None
+        places = np.flatnonzero(self.numbers[order] == FEASIBLE)
+        if len(places) < need:
+            return len(order)
+        self.numbers[order[places[need:]]] = ABSENT
+        return int(places[need - 1]) + 1
+
+    def statuses(self, absent: Status = NO_STATUS) -> NodeStatuses:
+        return NodeStatuses(self.numbers, tuple(self._statuses), absent, self._feasible)
+
 
 Look = Callable[[Filtering, CycleState, ClusterPod, View, Mask], Verdicts | Mask]
 
@@ -53,14 +139,14 @@ class Filters:
             self._active = tuple(one for one in self._filters if one.name not in self._skipped)
         return self._active
 
-    def walk(
+    def filter(
         self,
-        walk: Walk,
+        filter_statuses: FilterStatuses,
         state: CycleState,
         pod: ClusterPod,
         nodes: View,
         wanted: Mask,
-        kept: KindResults | None,
+        cached: EquivalenceClass | None,
     ) -> None:
         """Note in a walk which of the wanted nodes pass, and why others do not.
 
@@ -68,21 +154,23 @@ class Filters:
         """
         active = self.active(state)
         count = int(np.count_nonzero(wanted))
-        if kept is not None and (count > FEW_ROWS or count == len(nodes)):
+        if cached is not None and (count > FEW_ROWS or count == len(nodes)):
             every = count == len(nodes)
-            self._filter_kept(walk, active, state, pod, nodes, wanted, kept, every=every)
+            self._filter_cached(
+                filter_statuses, active, state, pod, nodes, wanted, cached, every=every
+            )
             return
         alive = wanted.copy()
-        walk.numbers[alive] = FEASIBLE
+        filter_statuses.numbers[alive] = FEASIBLE
         one_by_one = count <= FEW_ROWS and len(nodes) > MANY_NODES
         for loaded in active:
             plugin = cast(Filtering, loaded.plugin)
             by_rows = one_by_one and isinstance(plugin, FilterPlugin)
-            look = cast(Look, filter_rows if by_rows else filter_answers)
+            look = cast(Look, filter_rows if by_rows else filter_results)
             verdicts = self._calls.call(
                 loaded, Point.FILTER, state, look, plugin, state, pod, nodes, alive.copy()
             )
-            if walk.take(verdicts, loaded, alive) and not alive.any():
+            if filter_statuses.take(verdicts, loaded, alive) and not alive.any():
                 return
 
     def row(self, state: CycleState, pod: ClusterPod, nodes: View, row: int) -> Status:
@@ -113,15 +201,15 @@ class Filters:
             )
         return found
 
-    def _filter_kept(
+    def _filter_cached(
         self,
-        walk: Walk,
+        filter_statuses: FilterStatuses,
         active: Sequence[Loaded],
         state: CycleState,
         pod: ClusterPod,
         nodes: View,
         wanted: Mask,
-        kept: KindResults,
+        cached: EquivalenceClass,
         *,
         every: bool,
     ) -> None:
@@ -130,18 +218,24 @@ class Filters:
         Of the others, one counts on the nodes that pass so far, or that only a plugin after it
         rejects: so each node has the rejection that comes first. every: all nodes are wanted.
         """
-        first = kept.together.look(self._calls, active, state, pod, nodes)
-        before = walk.count
-        joined = kept.together.plugins
+        first = cached.fused_filters.look(self._calls, active, state, pod, nodes)
+        before = filter_statuses.count
+        joined = cached.fused_filters.plugins
         if every and not before and len(joined) == len(active):
-            walk.begin_with_all(first.numbers, first.rejections, kept.together.feasible)
+            filter_statuses.begin_with_all(
+                first.numbers, first.rejections, cached.fused_filters.feasible
+            )
             return
-        walk.begin(first.numbers, first.rejections, wanted)
+        filter_statuses.begin(first.numbers, first.rejections, wanted)
         if len(joined) == len(active):
             return
-        places = [len(active), *[-1] * before, *kept.together.places]  # by number of a status
+        places = [
+            len(active),
+            *[-1] * before,
+            *cached.fused_filters.places,
+        ]  # by number of a status
         # the place of the plugin that rejects a node; those that none rejects come last
-        rejecting = np.array(places, np.int32).take(walk.numbers)
+        rejecting = np.array(places, np.int32).take(filter_statuses.numbers)
         rejecting[~wanted] = -1
         for place, loaded in enumerate(active):
             if loaded.name in joined:
@@ -151,9 +245,9 @@ class Filters:
                 continue
             plugin = cast(Filtering, loaded.plugin)
             verdicts = self._calls.call(
-                loaded, Point.FILTER, state, kept.filter, plugin, state, pod, nodes, alive.copy()
+                loaded, Point.FILTER, state, cached.filter, plugin, state, pod, nodes, alive.copy()
             )
-            if walk.take(verdicts, loaded, alive):
+            if filter_statuses.take(verdicts, loaded, alive):
                 rejecting[(rejecting > place) > alive] = place
 
 
@@ -165,7 +259,7 @@ def _row_status(
         status = status_of(plugin.filter(state, pod, NodeInfo(nodes, row)), loaded.name)
         if status.ok or status.rejected:
             return status
-        raise StatusFailed(loaded.name, status)
+        raise PluginStatusError(loaded.name, status)
     assert isinstance(plugin, VectorFilterPlugin)  # noqa: S101 - it has one of the forms
     found = filter_vector(plugin, state, pod, nodes)
     number = int(found.numbers[row])

@@ -1,29 +1,93 @@
-"""PreFilter of all plugins: what they need for Filter, which nodes are worth a look.
+"""PreFilter of all plugins, and the cache of its results for equal pods."""
 
-Source: Kubernetes, framework/runtime/framework.go (RunPreFilterPlugins and its extensions).
-"""
-
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import cast
+from typing import Generic, TypeVar, cast
 
 from koord.cluster.facts import ClusterPod
 from koord.cluster.view import View
-from koord_scheduler.config.points import Point
-from koord_scheduler.framework.answers import StatusFailed, status_of
-from koord_scheduler.framework.calls import CallsInARow, Loaded, PluginCalls, PointFailed
-from koord_scheduler.framework.cyclestate import CycleState
+from koord_scheduler.config.profiles import Point
+from koord_scheduler.framework.calls import (
+    ExtensionPointError,
+    Loaded,
+    PluginCalls,
+    SequentialCalls,
+)
+from koord_scheduler.framework.cyclestate import CycleState, StateData
 from koord_scheduler.framework.interfaces import PreFilterExtensions, PreFilterPlugin
-from koord_scheduler.framework.nodeinfo import NodeInfo
-from koord_scheduler.framework.nodes.prepared import Prepared
-from koord_scheduler.framework.profiles.profile import ProfilePlugins
-from koord_scheduler.framework.results import PreFilterResult
-from koord_scheduler.framework.status import SUCCESS, UNREAD, Code, Status
+from koord_scheduler.framework.profile import ProfilePlugins
+from koord_scheduler.framework.status import (
+    SUCCESS,
+    UNREAD,
+    Code,
+    PluginStatusError,
+    PreFilterResult,
+    Status,
+    status_of,
+)
+from koord_scheduler.framework.types import NodeInfo
+
+A = TypeVar("A")
+R = TypeVar("R")
+
+
+class PreResultCache(Generic[A, R]):
+    """Answers A of the plugins of one extension point, for one kind of pods, and their result R.
+
+    They are right while the keys that the plugins give stay the same; None keeps nothing.
+    """
+
+    def __init__(self) -> None:
+        self._keys: list[Hashable | None] = []  # of the plugins, by their place
+        self._answers: dict[int, tuple[A, Mapping[str, StateData]]] = {}  # by place
+        self._result: R | None = None
+        self._written: dict[str, StateData] | None = None  # by all plugins; made when it is needed
+
+    def result(self, keys: list[Hashable | None], state: CycleState) -> R | None:
+        """What came of all plugins with these keys, which is written into the state.
+
+        None: each of them is to be asked for its answer.
+        """
+        if keys == self._keys:
+            if self._result is None:
+                return None
+            if self._written is None:
+                self._written = {}
+                for place in range(len(keys)):
+                    self._written.update(self._answers[place][1])
+            state.take(self._written)
+            return self._result
+        self._answers = {
+            place: answer
+            for place, answer in self._answers.items()
+            if place < len(keys) and keys[place] == self._keys[place]
+        }
+        self._keys, self._result, self._written = keys, None, None
+        return None
+
+    def answer(self, place: int, state: CycleState, prepare: Callable[[], A]) -> A:
+        """What a plugin has answered, or answers now; raises what prepare raises."""
+        known = self._answers.get(place)
+        if known is not None:
+            answer, written = known
+            state.take(written)
+            return answer
+        if self._keys[place] is None:
+            return prepare()
+        writes = state.writes
+        answer = prepare()
+        self._answers[place] = answer, state.written_since(writes)
+        return answer
+
+    def keep(self, result: R) -> None:
+        """Keep what has come of all plugins, if each of them has a key."""
+        if len(self._answers) == len(self._keys):
+            self._result = result
 
 
 @dataclass(frozen=True, slots=True)
-class PreFiltered:
+class PreFilterOutcome:
     """What PreFilter says of all plugins together."""
 
     status: Status
@@ -31,9 +95,9 @@ class PreFiltered:
     plugins: tuple[str, ...] = ()  # that named nodes
 
 
-PreFilterAnswer = PreFilterResult | Status
+PluginPreFilterResult = PreFilterResult | Status
 
-KindPreFiltered = Prepared[PreFilterAnswer, tuple[PreFiltered, frozenset[str]]]
+PreFilterCache = PreResultCache[PluginPreFilterResult, tuple[PreFilterOutcome, frozenset[str]]]
 """Of equal pods the answers of the plugins, and what came of them: also who skips Filter."""
 
 
@@ -52,17 +116,17 @@ class PreFiltering:
         self._calls: PluginCalls = plugins.calls
         self._pre_filters = plugins.at(Point.PRE_FILTER)
         ask = [cast(PreFilterPlugin, one.plugin).pre_filter_reuse_key for one in self._pre_filters]
-        self._keys = CallsInARow(plugins.calls, Point.PRE_FILTER, self._pre_filters, ask)
+        self._keys = SequentialCalls(plugins.calls, Point.PRE_FILTER, self._pre_filters, ask)
 
     def pre_filter(
-        self, state: CycleState, pod: ClusterPod, nodes: View, kept: KindPreFiltered | None = None
-    ) -> PreFiltered:
+        self, state: CycleState, pod: ClusterPod, nodes: View, cached: PreFilterCache | None = None
+    ) -> PreFilterOutcome:
         """Call PreFilter of all plugins; note in the state which of them skip Filter.
 
         kept: answers of earlier cycles; None, in a what-if above all: all plugins are called.
         """
         with self._calls.timed(Point.PRE_FILTER.label) as ended:
-            result = self._pre_filter(state, pod, nodes, kept)
+            result = self._pre_filter(state, pod, nodes, cached)
             ended(result.status.code)
             return result
 
@@ -95,23 +159,23 @@ class PreFiltering:
         self._extend(state, pod, removed, NodeInfo(nodes, row), "remove_pod")
 
     def _pre_filter(
-        self, state: CycleState, pod: ClusterPod, nodes: View, kept: KindPreFiltered | None
-    ) -> PreFiltered:
+        self, state: CycleState, pod: ClusterPod, nodes: View, cached: PreFilterCache | None
+    ) -> PreFilterOutcome:
         if pod.spec.unread:
-            return PreFiltered(unread_status(pod))
+            return PreFilterOutcome(unread_status(pod))
         try:
-            if kept is not None:
-                known = kept.result(self._keys.ask(pod, nodes), state)
+            if cached is not None:
+                known = cached.result(self._keys.ask(pod, nodes), state)
                 if known is not None:
                     result, state.skipped_filters = known
                     return result
-            return self._ask_all(state, pod, nodes, kept)
-        except PointFailed as err:
-            return PreFiltered(err.status)
+            return self._ask_all(state, pod, nodes, cached)
+        except ExtensionPointError as err:
+            return PreFilterOutcome(err.status)
 
     def _ask_all(
-        self, state: CycleState, pod: ClusterPod, nodes: View, kept: KindPreFiltered | None
-    ) -> PreFiltered:
+        self, state: CycleState, pod: ClusterPod, nodes: View, cached: PreFilterCache | None
+    ) -> PreFilterOutcome:
         """Raises PointFailed where a plugin has failed."""
         names: frozenset[str] | None = None
         restricting: list[str] = []
@@ -119,27 +183,27 @@ class PreFiltering:
         rejection: Status | None = None
         for place, loaded in enumerate(self._pre_filters):
             prepare = partial(self._answer, loaded, state, pod, nodes)
-            answer = prepare() if kept is None else kept.answer(place, state, prepare)
+            answer = prepare() if cached is None else cached.answer(place, state, prepare)
             if isinstance(answer, PreFilterResult):
                 restricting.append(loaded.name)
                 names = answer.node_names if names is None else names & answer.node_names
                 if not names:
-                    return PreFiltered(_nowhere(restricting), names, tuple(restricting))
+                    return PreFilterOutcome(_nowhere(restricting), names, tuple(restricting))
             elif answer.code is Code.SKIP:
                 skipped.add(loaded.name)
             elif answer.code is Code.UNSCHEDULABLE:
                 rejection = answer
             elif answer.code is Code.UNSCHEDULABLE_AND_UNRESOLVABLE:
-                return PreFiltered(answer)
+                return PreFilterOutcome(answer)
         state.skipped_filters = frozenset(skipped)
-        found = PreFiltered(rejection or SUCCESS, names, tuple(restricting))
-        if kept is not None:
-            kept.keep((found, state.skipped_filters))
+        found = PreFilterOutcome(rejection or SUCCESS, names, tuple(restricting))
+        if cached is not None:
+            cached.keep((found, state.skipped_filters))
         return found
 
     def _answer(
         self, loaded: Loaded, state: CycleState, pod: ClusterPod, nodes: View
-    ) -> PreFilterAnswer:
+    ) -> PluginPreFilterResult:
         plugin = cast(PreFilterPlugin, loaded.plugin)
         return self._calls.call(
             loaded, Point.PRE_FILTER, state, _pre_filter_of, plugin, state, pod, nodes
@@ -157,19 +221,19 @@ class PreFiltering:
                 )
                 status = status_of(answer, loaded.name)
                 if not status.ok:
-                    failed = PointFailed(status)
-                    raise PointFailed(self._calls.failed(loaded, Point.PRE_FILTER, failed))
+                    failed = ExtensionPointError(status)
+                    raise ExtensionPointError(self._calls.failed(loaded, Point.PRE_FILTER, failed))
 
 
 def _pre_filter_of(
     plugin: PreFilterPlugin, state: CycleState, pod: ClusterPod, nodes: View
-) -> PreFilterAnswer:
+) -> PluginPreFilterResult:
     answer = plugin.pre_filter(state, pod, nodes)
     if isinstance(answer, PreFilterResult):
         return answer
     status = status_of(answer, plugin.name, Code.SKIP)
     if status.code in (Code.ERROR, Code.PENDING):
-        raise StatusFailed(plugin.name, status)
+        raise PluginStatusError(plugin.name, status)
     return status
 
 

@@ -14,18 +14,16 @@ import numpy as np
 from koord.cluster.columns import Mask, read_only
 from koord.cluster.facts import ClusterPod
 from koord.cluster.view import View
-from koord_scheduler.config.points import Point
-from koord_scheduler.framework.answers import StatusFailed, status_of
-from koord_scheduler.framework.calls import CallsInARow, Loaded
+from koord_scheduler.config.profiles import Point
+from koord_scheduler.framework.calls import Loaded, SequentialCalls
 from koord_scheduler.framework.cyclestate import CycleState
-from koord_scheduler.framework.extension.transformers import Subject, Transformers
+from koord_scheduler.framework.extension.transformers import CycleInput, Transformers
 from koord_scheduler.framework.interfaces import PreScorePlugin, Scoring
-from koord_scheduler.framework.nodes.forms import Rows, normalized, score_nodes
-from koord_scheduler.framework.nodes.kept import KindResults
-from koord_scheduler.framework.nodes.prepared import Prepared
-from koord_scheduler.framework.profiles.profile import ProfilePlugins
-from koord_scheduler.framework.results import Scores
-from koord_scheduler.framework.status import Code
+from koord_scheduler.framework.nodes.adapters import Rows, normalized, score_nodes
+from koord_scheduler.framework.nodes.prefiltering import PreResultCache
+from koord_scheduler.framework.nodes.resultcache import EquivalenceClass
+from koord_scheduler.framework.profile import ProfilePlugins
+from koord_scheduler.framework.status import Code, PluginStatusError, Scores, status_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +54,7 @@ class NodeScoring:
         self._transformers = Transformers(plugins)
         self._pre_scores = plugins.at(Point.PRE_SCORE)
         ask = [cast(PreScorePlugin, one.plugin).pre_score_reuse_key for one in self._pre_scores]
-        self._keys = CallsInARow(plugins.calls, Point.PRE_SCORE, self._pre_scores, ask)
+        self._keys = SequentialCalls(plugins.calls, Point.PRE_SCORE, self._pre_scores, ask)
         weights = {one.name: one.weight or 1 for one in plugins.settings.enabled(Point.SCORE)}
         self._scores = tuple((one, weights[one.name]) for one in plugins.at(Point.SCORE))
         self._skipped: frozenset[str] = frozenset()
@@ -68,7 +66,7 @@ class NodeScoring:
         pod: ClusterPod,
         nodes: View,
         feasible: Mask,
-        kept: KindResults | None = None,
+        cached: EquivalenceClass | None = None,
     ) -> ScoreTable:
         """Return the scores of the feasible nodes, of which there is at least one.
 
@@ -80,10 +78,10 @@ class NodeScoring:
         if feasible.flags.writeable:
             feasible = read_only(feasible.copy())
         with self._calls.limits:
-            subject = Subject(pod, nodes)
+            subject = CycleInput(pod, nodes)
             seen, feasible = self._transformers.before_score(state, subject, feasible)
-            kept = None if seen.is_altered or seen.pod is not pod else kept
-            return self._score(state, seen.pod, seen.nodes, feasible, kept)
+            cached = None if seen.is_altered or seen.pod is not pod else cached
+            return self._score(state, seen.pod, seen.nodes, feasible, cached)
 
     def _score(
         self,
@@ -91,33 +89,35 @@ class NodeScoring:
         pod: ClusterPod,
         nodes: View,
         feasible: Mask,
-        kept: KindResults | None,
+        cached: EquivalenceClass | None,
     ) -> ScoreTable:
         with self._calls.timed(Point.PRE_SCORE.label):
-            kept_answers = None if kept is None else kept.pre_scored
+            kept_answers = None if cached is None else cached.pre_scored
             self._pre_score(state, pod, nodes, feasible, kept_answers)
         active = self._active_in(state)
         columns: dict[str, Scores] = {}
-        together: Mapping[str, Scores] = {}
+        fused: Mapping[str, Scores] = {}
         with self._calls.timed(Point.SCORE.label):
-            if kept is None:
+            if cached is None:
                 (rows,) = feasible.nonzero()
                 totals = np.zeros(len(rows), np.int64)
             else:
-                rows, sums = kept.summed.look(self._calls, active, state, pod, nodes, feasible)
+                rows, sums = cached.fused_scores.look(
+                    self._calls, active, state, pod, nodes, feasible
+                )
                 totals = sums.copy()
-                together = kept.summed.columns
+                fused = cached.fused_scores.columns
             for loaded, weight in active:
-                if loaded.name not in together:
-                    found = self._weighted(loaded, weight, state, pod, nodes, feasible, rows, kept)
+                if loaded.name not in fused:
+                    found = self._weighted(
+                        loaded, weight, state, pod, nodes, feasible, rows, cached
+                    )
                     columns[loaded.name] = found
                     totals += found
 
         def make_columns() -> Mapping[str, Scores]:
             return {
-                one.name: together[one.name][rows] * weight
-                if one.name in together
-                else columns[one.name]
+                one.name: fused[one.name][rows] * weight if one.name in fused else columns[one.name]
                 for one, weight in active
             }
 
@@ -136,11 +136,11 @@ class NodeScoring:
         pod: ClusterPod,
         nodes: View,
         feasible: Mask,
-        kept: Prepared[bool, frozenset[str]] | None,
+        cached: PreResultCache[bool, frozenset[str]] | None,
     ) -> None:
         """Call PreScore of all plugins; note in the state which of them skip Score."""
-        if kept is not None:
-            known = kept.result(self._keys.ask(pod, nodes), state)
+        if cached is not None:
+            known = cached.result(self._keys.ask(pod, nodes), state)
             if known is not None:
                 state.skipped_scores = known
                 return
@@ -149,11 +149,11 @@ class NodeScoring:
             plugin = cast(PreScorePlugin, loaded.plugin)
             work = partial(_skips, plugin, state, pod, nodes, feasible)
             prepare = partial(self._calls.call, loaded, Point.PRE_SCORE, state, work)
-            if prepare() if kept is None else kept.answer(place, state, prepare):
+            if prepare() if cached is None else cached.answer(place, state, prepare):
                 skipped.add(loaded.name)
         state.skipped_scores = frozenset(skipped)
-        if kept is not None:
-            kept.keep(state.skipped_scores)
+        if cached is not None:
+            cached.keep(state.skipped_scores)
 
     def _weighted(
         self,
@@ -164,10 +164,10 @@ class NodeScoring:
         nodes: View,
         feasible: Mask,
         rows: Rows,
-        kept: KindResults | None,
+        cached: EquivalenceClass | None,
     ) -> Scores:
         plugin = cast(Scoring, loaded.plugin)
-        look = score_nodes if kept is None else kept.score
+        look = score_nodes if cached is None else cached.score
 
         def scored() -> Scores:
             raw = look(plugin, state, pod, nodes, feasible)
@@ -185,5 +185,5 @@ def _skips(
     """Call PreScore; return whether the plugin's Score is to be skipped."""
     status = status_of(plugin.pre_score(state, pod, nodes, feasible), plugin.name, Code.SKIP)
     if not status.ok and status.code is not Code.SKIP:
-        raise StatusFailed(plugin.name, status)
+        raise PluginStatusError(plugin.name, status)
     return not status.ok

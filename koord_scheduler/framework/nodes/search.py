@@ -1,7 +1,4 @@
-"""The nodes that are feasible for a pod: PreFilter and Filter.
-
-Source: Kubernetes, pkg/scheduler/schedule_one.go and framework/runtime/framework.go.
-"""
+"""The nodes that are feasible for a pod: PreFilter and Filter, on all nodes or on a sample."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -10,11 +7,11 @@ from functools import lru_cache
 import numpy as np
 
 from koord.cluster.columns import Mask, read_only
-from koord.cluster.crowd import Crowd
 from koord.cluster.facts import ClusterPod
+from koord.cluster.hypothetical import PodOverlay
 from koord.cluster.view import View
-from koord_scheduler.config.points import Point
-from koord_scheduler.framework.calls import PluginCalls, PointFailed
+from koord_scheduler.config.profiles import Point
+from koord_scheduler.framework.calls import ExtensionPointError, PluginCalls
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.diagnosis import (
     ABSENT,
@@ -24,46 +21,83 @@ from koord_scheduler.framework.diagnosis import (
     Diagnosis,
     NodeStatuses,
 )
-from koord_scheduler.framework.extension.plans import NodePlans
-from koord_scheduler.framework.extension.transformers import Subject, Transformers
-from koord_scheduler.framework.nodes.beside import FilterBeside
-from koord_scheduler.framework.nodes.filtering import Filters
-from koord_scheduler.framework.nodes.kept import KeptResults, KindResults
-from koord_scheduler.framework.nodes.prefiltering import PreFiltered, PreFiltering
-from koord_scheduler.framework.nodes.rivals import Rivals
-from koord_scheduler.framework.nodes.sampling import nodes_to_find, round_robin
-from koord_scheduler.framework.nodes.walk import Walk
-from koord_scheduler.framework.nominator import Nominator
-from koord_scheduler.framework.profiles.profile import ProfilePlugins
-from koord_scheduler.framework.results import PreFilterResult, Verdicts
-from koord_scheduler.framework.status import SUCCESS, Status
+from koord_scheduler.framework.extension.transformers import CycleInput, NodeChoices, Transformers
+from koord_scheduler.framework.nodes.adapters import Rows
+from koord_scheduler.framework.nodes.filtering import Filters, FilterStatuses
+from koord_scheduler.framework.nodes.nominated import NominatedFilter
+from koord_scheduler.framework.nodes.prefiltering import PreFiltering, PreFilterOutcome
+from koord_scheduler.framework.nodes.resultcache import EquivalenceClass, ResultCache
+from koord_scheduler.framework.nominator import NominatedPods, Nominator
+from koord_scheduler.framework.profile import ProfilePlugins
+from koord_scheduler.framework.status import SUCCESS, PreFilterResult, Status, Verdicts
 
-LEAST_BLOCK = 128  # nodes that are looked at together when not all are needed
+MIN_FEASIBLE_NODES_TO_FIND = (
+    100  # nodes below which all are looked at, and feasible nodes that are enough
+)
+_ZONES = ("topology.kubernetes.io/region", "topology.kubernetes.io/zone")
+
+
+def nodes_to_find(nodes: int, percentage: int | None, *, scored: bool) -> int:
+    """How many feasible nodes are enough.
+
+    percentage is percentageOfNodesToScore; None: all nodes, 0: fewer percent, the more nodes there
+    are. scored: whether any plugin scores nodes; if not, one is enough.
+
+    Source: Kubernetes, pkg/scheduler/schedule_one.go numFeasibleNodesToFind.
+    """
+    if not scored:
+        return min(nodes, 1)
+    if nodes < MIN_FEASIBLE_NODES_TO_FIND or percentage is None or percentage >= 100:
+        return nodes
+    share = percentage or max(5, 50 - nodes // 125)
+    return max(nodes * share // 100, MIN_FEASIBLE_NODES_TO_FIND)
+
+
+def round_robin(nodes: View) -> Rows:
+    """All rows in turns: one node of each zone, then the next one of each.
+
+    Source: Kubernetes, pkg/scheduler/backend/cache/node_tree.go.
+    """
+    zones = np.zeros(len(nodes), np.intp)
+    for key in _ZONES:
+        column = nodes.traits.label(key)
+        zones = zones * (len(column.index) + 1) + column.codes + 1
+    by_zone = np.argsort(zones, kind="stable")
+    begins = np.flatnonzero(np.diff(zones[by_zone], prepend=-1))
+    sizes = np.diff(np.append(begins, len(nodes)))
+    turn = np.empty(len(nodes), np.intp)
+    turn[by_zone] = np.arange(len(nodes)) - np.repeat(begins, sizes)
+    return np.lexsort((zones, turn))
+
+
+MIN_BLOCK = 128  # nodes that are looked at together when not all are needed
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SearchResult:
     """The feasible nodes, or why there is none."""
 
     status: Status  # Success: there are some; a rejection: none; Error: a plugin failed
-    subject: Subject  # the pod and the nodes as plugins have seen them in the end
+    subject: CycleInput  # the pod and the nodes as plugins have seen them in the end
     feasible: Mask
     diagnosis: Diagnosis
     statuses: NodeStatuses | None = None  # None: Filter was not reached, or a plugin failed
-    kept: KindResults | None = None  # results for equal pods, for Score; None: there are none
+    cached: EquivalenceClass | None = (
+        None  # results for equal pods, for Score; None: there are none
+    )
 
     @classmethod
     def of(
         cls,
-        subject: Subject,
+        subject: CycleInput,
         statuses: NodeStatuses,
         diagnosis: Diagnosis,
-        kept: KindResults | None = None,
-    ) -> "Found":
+        cached: EquivalenceClass | None = None,
+    ) -> "SearchResult":
         """After Filter, by the statuses of the nodes."""
         feasible = statuses.feasible
         if np.count_nonzero(feasible):  # faster than any()
-            return cls(SUCCESS, subject, feasible, diagnosis, statuses, kept)
+            return cls(SUCCESS, subject, feasible, diagnosis, statuses, cached)
         diagnosis.node_statuses = statuses
         for number in np.unique(statuses.numbers).tolist():
             if number != ABSENT:
@@ -71,7 +105,7 @@ class Found:
         rejection = Status.unschedulable(diagnosis.message())
         return cls(rejection, subject, feasible, diagnosis, statuses)
 
-    def without(self, rejections: Mapping[str, Status]) -> "Found":
+    def without(self, rejections: Mapping[str, Status]) -> "SearchResult":
         """The same with further nodes rejected, by name."""
         assert self.statuses is not None  # noqa: S101 - there are feasible nodes
         numbers, statuses = self.statuses.numbers.copy(), list(self.statuses.statuses)
@@ -83,7 +117,7 @@ class Found:
                 places[status] = len(statuses)
             numbers[row] = places[status]
         found = NodeStatuses(numbers, tuple(statuses), self.statuses.absent)
-        return Found.of(self.subject, found, self.diagnosis, self.kept)
+        return SearchResult.of(self.subject, found, self.diagnosis, self.cached)
 
 
 class NodeSearch:
@@ -97,26 +131,28 @@ class NodeSearch:
         self._nominator = nominator
         self._pre_filtering = PreFiltering(plugins)
         self._filters = Filters(plugins)
-        self._beside = FilterBeside(plugins, self._filters, self._pre_filtering, nominator)
+        self._nominated_filter = NominatedFilter(
+            plugins, self._filters, self._pre_filtering, nominator
+        )
         self._scored = choosing or bool(plugins.at(Point.SCORE))
         self._percentage = plugins.settings.percentage_of_nodes_to_score
-        self._kept = KeptResults()
-        self._rivals = Rivals(nominator)
+        self._cached = ResultCache()
+        self._nominated_pods = NominatedPods(nominator)
         self._start = 0
         self._transformers = Transformers(plugins)
-        self._plans = NodePlans(plugins)
+        self._plans = NodeChoices(plugins)
         plugins.complete(self)
 
-    def kept(self, pod: ClusterPod) -> KindResults:
+    def cached(self, pod: ClusterPod) -> EquivalenceClass:
         """Results that are kept for pods that are equal to this one, from the first one on.
 
         In a cycle they are kept from the second one on.
         """
-        return self._kept.of(pod)
+        return self._cached.of(pod)
 
     def search(
         self, state: CycleState, pod: ClusterPod, nodes: View, *, everywhere: bool = False
-    ) -> Found:
+    ) -> SearchResult:
         """Return the nodes that all plugins allow. Raises nothing that a plugin raises.
 
         everywhere: nominations and preferred nodes are no reason to look at one node only.
@@ -124,7 +160,7 @@ class NodeSearch:
         diagnosis, nothing = Diagnosis(nodes=len(nodes)), np.zeros(len(nodes), np.bool_)
         if not len(nodes):
             rejection = Status.unresolvable(NO_NODES)
-            return Found(rejection, Subject(pod, nodes), nothing, diagnosis)
+            return SearchResult(rejection, CycleInput(pod, nodes), nothing, diagnosis)
         with self._calls.limits:
             return self._search(state, pod, nodes, diagnosis, nothing, everywhere)
 
@@ -136,26 +172,26 @@ class NodeSearch:
         diagnosis: Diagnosis,
         nothing: Mask,
         everywhere: bool,
-    ) -> Found:
-        subject = Subject(pod, nodes)
+    ) -> SearchResult:
+        subject = CycleInput(pod, nodes)
         try:
             subject = self._transformers.before_pre_filter(state, subject)
-            pod, kept = subject.pod, self._kept_for(subject)
-            subject, before = self._before_filter(state, subject, diagnosis, everywhere, kept)
+            pod, cached = subject.pod, self._cached_for(subject)
+            subject, before = self._before_filter(state, subject, diagnosis, everywhere, cached)
             subject = self._transformers.before_filter(state, subject)
             if subject.is_altered or subject.pod is not pod:
-                kept = self._kept_for(subject)
-        except PointFailed as err:
+                cached = self._cached_for(subject)
+        except ExtensionPointError as err:
             if err.status.rejected:
                 self._rejected_by_pre_filter(diagnosis, err.status)
-            return Found(err.status, subject, nothing, diagnosis)
+            return SearchResult(err.status, subject, nothing, diagnosis)
         try:
-            statuses = self._filtered(state, subject, before, everywhere, kept)
-        except PointFailed as err:
-            return Found(err.status, subject, nothing, diagnosis)
-        return Found.of(subject, statuses, diagnosis, kept)
+            statuses = self._filtered(state, subject, before, everywhere, cached)
+        except ExtensionPointError as err:
+            return SearchResult(err.status, subject, nothing, diagnosis)
+        return SearchResult.of(subject, statuses, diagnosis, cached)
 
-    def pre_filter(self, state: CycleState, pod: ClusterPod, nodes: View) -> PreFiltered:
+    def pre_filter(self, state: CycleState, pod: ClusterPod, nodes: View) -> PreFilterOutcome:
         """Call PreFilter of all plugins; note in the state which of them skip Filter."""
         return self._pre_filtering.pre_filter(state, pod, nodes)
 
@@ -165,7 +201,7 @@ class NodeSearch:
         pod: ClusterPod,
         nodes: View,
         wanted: Mask,
-        kept: KindResults | None = None,
+        cached: EquivalenceClass | None = None,
     ) -> NodeStatuses:
         """Call Filter for some nodes; the others are absent.
 
@@ -174,10 +210,10 @@ class NodeSearch:
         Raises:
             PointFailed: a plugin has failed.
         """
-        walk = Walk(len(nodes))
+        filter_statuses = FilterStatuses(len(nodes))
         with self._calls.timed(Point.FILTER.label):
-            self._filters.walk(walk, state, pod, nodes, wanted, kept)
-        return walk.statuses()
+            self._filters.filter(filter_statuses, state, pod, nodes, wanted, cached)
+        return filter_statuses.statuses()
 
     def verdicts(self, state: CycleState, pod: ClusterPod, nodes: View) -> Mapping[str, Verdicts]:
         """Return what each Filter plugin says of every node, also of those that another rejects.
@@ -227,27 +263,27 @@ class NodeSearch:
         diagnosis.pre_filter_message = status.message
         diagnosis.note(status)
 
-    def _kept_for(self, subject: Subject) -> KindResults | None:
-        return None if subject.is_altered else self._kept.again(subject.pod)
+    def _cached_for(self, subject: CycleInput) -> EquivalenceClass | None:
+        return None if subject.is_altered else self._cached.again(subject.pod)
 
     def _before_filter(
         self,
         state: CycleState,
-        subject: Subject,
+        subject: CycleInput,
         diagnosis: Diagnosis,
         everywhere: bool,
-        kept: KindResults | None,
-    ) -> tuple[Subject, PreFiltered]:
+        cached: EquivalenceClass | None,
+    ) -> tuple[CycleInput, PreFilterOutcome]:
         """PreFilter with what Koordinator has around it.
 
         Raises:
             PointFailed: a plugin has failed, or rejects the pod.
         """
-        answers = None if kept is None else kept.pre_filtered
+        answers = None if cached is None else cached.pre_filtered
         before = self._pre_filtering.pre_filter(state, subject.pod, subject.nodes, answers)
         diagnosis.unschedulable_plugins.update(before.plugins)
         if not before.status.ok:
-            raise PointFailed(before.status)
+            raise ExtensionPointError(before.status)
         names = before.node_names
         result = None if names is None else PreFilterResult(names)
         subject = self._transformers.after_pre_filter(state, subject, result)
@@ -257,7 +293,7 @@ class NodeSearch:
     def _planned(
         self,
         state: CycleState,
-        subject: Subject,
+        subject: CycleInput,
         result: PreFilterResult | None,
         everywhere: bool,
     ) -> frozenset[str] | None:
@@ -278,10 +314,10 @@ class NodeSearch:
     def _filtered(
         self,
         state: CycleState,
-        subject: Subject,
-        before: PreFiltered,
+        subject: CycleInput,
+        before: PreFilterOutcome,
         everywhere: bool,
-        kept: KindResults | None,
+        cached: EquivalenceClass | None,
     ) -> NodeStatuses:
         """Filter on the node that the pod is nominated to, or else on all that PreFilter names."""
         pod, nodes = subject.pod, subject.nodes
@@ -298,43 +334,47 @@ class NodeSearch:
         row = None if nominated is None else nodes.row(nominated)
         with self._calls.timed(Point.FILTER.label):
             if row is not None and wanted[row]:
-                walk, only = Walk(len(nodes)), np.zeros(len(nodes), np.bool_)
+                filter_statuses, only = FilterStatuses(len(nodes)), np.zeros(len(nodes), np.bool_)
                 only[row] = True
-                crowd = self._rivals.on_node(pod, nodes.node(row).name)
-                self._beside.walk(crowd, walk, state, pod, nodes, only, kept)
-                if walk.numbers[row] == FEASIBLE:
-                    return walk.statuses(absent)
-            walk = self._search_all(self._rivals.of(pod), state, pod, nodes, wanted, kept)
-            return walk.statuses(absent)
+                crowd = self._nominated_pods.on_node(pod, nodes.node(row).name)
+                self._nominated_filter.filter(
+                    crowd, filter_statuses, state, pod, nodes, only, cached
+                )
+                if filter_statuses.numbers[row] == FEASIBLE:
+                    return filter_statuses.statuses(absent)
+            filter_statuses = self._search_all(
+                self._nominated_pods.of(pod), state, pod, nodes, wanted, cached
+            )
+            return filter_statuses.statuses(absent)
 
     def _search_all(
         self,
-        crowd: Crowd | None,
+        crowd: PodOverlay | None,
         state: CycleState,
         pod: ClusterPod,
         nodes: View,
         wanted: Mask,
-        kept: KindResults | None,
-    ) -> Walk:
+        cached: EquivalenceClass | None,
+    ) -> FilterStatuses:
         """Filter all of the wanted nodes, or in their order as many as it takes."""
-        walk, count = Walk(len(nodes)), int(np.count_nonzero(wanted))
+        filter_statuses, count = FilterStatuses(len(nodes)), int(np.count_nonzero(wanted))
         need = nodes_to_find(count, self._percentage, scored=self._scored)
         if need >= count:
-            self._beside.walk(crowd, walk, state, pod, nodes, wanted, kept)
-            return walk
+            self._nominated_filter.filter(crowd, filter_statuses, state, pod, nodes, wanted, cached)
+            return filter_statuses
         order = round_robin(nodes)
         order = order[wanted[order]]
         order = np.roll(order, -(self._start % len(order)))
-        size, begin, found = max(need, LEAST_BLOCK), 0, 0
+        size, begin, found = max(need, MIN_BLOCK), 0, 0
         while begin < len(order) and found < need:
             block = np.zeros(len(nodes), np.bool_)
             block[order[begin : begin + size]] = True
-            self._beside.walk(crowd, walk, state, pod, nodes, block, kept)
+            self._nominated_filter.filter(crowd, filter_statuses, state, pod, nodes, block, cached)
             begin += size
-            found = int(np.count_nonzero(walk.numbers == FEASIBLE))
-        looked_at = walk.leave_out_beyond(order, need)
+            found = int(np.count_nonzero(filter_statuses.numbers == FEASIBLE))
+        looked_at = filter_statuses.leave_out_beyond(order, need)
         self._start = (self._start + looked_at) % len(nodes)
-        return walk
+        return filter_statuses
 
 
 @lru_cache(maxsize=4)  # of each cycle the same, but for views that differ in their nodes

@@ -1,34 +1,33 @@
 """The kit for testing plugins; needs no daemon and no Kubernetes."""
 
-from koord.controlplane.testing.cluster import FakeCluster
-from koord.controlplane.testing.objects import (
+from koord.controlplane.testing import (
+    FakeCluster,
+    ScriptedServer,
     make_budget,
     make_node,
     make_pod,
     make_report,
     make_workload,
 )
-from koord.controlplane.testing.server import ScriptedServer
 from koord.util.simulatedclock import SimulatedClock
-from koord_scheduler.plugin.testing.agreement import assert_forms_agree, disagreements
-from koord_scheduler.plugin.testing.costs import costs
 from koord_scheduler.plugin.testing.harness import (
-    Decided,
+    DecideResult,
     PluginHarness,
     ProfileHarness,
     RecordingBinder,
-    Scheduled,
+    ScheduleResult,
     fake_cluster,
+    fake_services,
 )
-from koord_scheduler.plugin.testing.services import fake_services
+from koord_scheduler.plugin.testing.vectorforms import assert_forms_agree, costs, disagreements
 
 __all__ = [
-    "Decided",
+    "DecideResult",
     "FakeCluster",
     "PluginHarness",
     "ProfileHarness",
     "RecordingBinder",
-    "Scheduled",
+    "ScheduleResult",
     "ScriptedServer",
     "SimulatedClock",
     "assert_forms_agree",

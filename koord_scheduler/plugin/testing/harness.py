@@ -1,4 +1,4 @@
-"""Runs plugins on a fake cluster: one in a profile of its own, or the profiles of a file."""
+"""Run plugins on a fake cluster: one in a profile of its own, or the profiles of a file."""
 
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -11,42 +11,63 @@ import numpy as np
 from msgspec.structs import replace
 from prometheus_client import CollectorRegistry
 
-from koord.cluster.decoder import Kind
-from koord.cluster.decoding import POD
+from koord.cluster.decoder import ObjectKind
 from koord.cluster.facts import ClusterPod
+from koord.cluster.kinds import POD
 from koord.component.plugins.discovery import discover
-from koord.controlplane.testing.cluster import FakeCluster
-from koord.controlplane.testing.server import ScriptedServer
-from koord.controlplane.testing.services import CapturedEvents, FakeInformers
-from koord.kube.eventobjects import Event
+from koord.controlplane.testing import CapturedEvents, FakeCluster, FakeInformers, ScriptedServer
+from koord.kube.client import ApiClient
+from koord.kube.events import Event
 from koord.util.simulatedclock import SimulatedClock
-from koord_scheduler.cache.assumed import SchedulerState
-from koord_scheduler.config.points import Point
-from koord_scheduler.config.profiles import Profile
-from koord_scheduler.config.read import parse_configuration
+from koord_scheduler.cache import SchedulerCache
+from koord_scheduler.config.file import parse_configuration
+from koord_scheduler.config.profiles import Point, Profile
 from koord_scheduler.config.v1 import GROUP_VERSION, KIND
 from koord_scheduler.framework.binding import PodBinding
-from koord_scheduler.framework.calls import PointFailed
+from koord_scheduler.framework.calls import ExtensionPointError
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.diagnosis import ABSENT, NodeStatuses
-from koord_scheduler.framework.enqueueing import Enqueueing, Worth
-from koord_scheduler.framework.events import ClusterEvent
-from koord_scheduler.framework.extension.control import SchedulerControl
+from koord_scheduler.framework.enqueueing import Enqueueing, RequeueDecision
+from koord_scheduler.framework.handle import SchedulerControl, Services, new_services
 from koord_scheduler.framework.interfaces import BindPlugin, Plugin, QueueSortPlugin
 from koord_scheduler.framework.nodes.search import NodeSearch
-from koord_scheduler.framework.profiles.announcing import announce
-from koord_scheduler.framework.profiles.configured import known_plugins
-from koord_scheduler.framework.profiles.profile import ProfilePlugins, build_profile
-from koord_scheduler.framework.profiles.registry import PluginFactory, PluginRegistry
-from koord_scheduler.framework.queuedpod import QueuedPod
+from koord_scheduler.framework.profile import (
+    PluginFactory,
+    PluginRegistry,
+    ProfilePlugins,
+    announce,
+    build_profile,
+    known_plugins,
+)
 from koord_scheduler.framework.status import SUCCESS, Code, Status
-from koord_scheduler.plugin.testing.costs import costs
-from koord_scheduler.plugin.testing.services import fake_services
+from koord_scheduler.framework.types import ClusterEvent, QueuedPod
+from koord_scheduler.plugin.testing.vectorforms import costs
 from koord_scheduler.scheduling.attempt import ProfileCycle
-from koord_scheduler.scheduling.control import CacheAndQueue
+from koord_scheduler.scheduling.scheduler import CacheAndQueue
 
 if TYPE_CHECKING:
     from koord_scheduler.queue.schedulingqueue import SchedulingQueue
+
+
+def fake_services(
+    cluster: FakeCluster,
+    *,
+    server: ScriptedServer | None = None,
+    activate: Callable[[Iterable[str]], None] = lambda uids: None,
+    exposition: CollectorRegistry | None = None,
+) -> Services:
+    """Return services on the cluster's time. server answers the client; None: one of its own."""
+    clock = cluster.clock
+    return new_services(
+        client=ApiClient(server or ScriptedServer(cluster), clock, draw=lambda: 0.0),
+        events=CapturedEvents(),
+        informers=FakeInformers(),
+        cluster=cluster.state,
+        activate=activate,
+        clock=clock,
+        registry=exposition or CollectorRegistry(),
+    )
+
 
 SORT, BINDER = "OldestFirst", "RecordingBinder"
 
@@ -56,7 +77,7 @@ Json = dict[str, Any]
 def fake_cluster(clock: SimulatedClock | None = None) -> FakeCluster:
     """A cluster that knows of assumed pods, as the scheduler's does."""
     clock = clock or SimulatedClock()
-    return FakeCluster(clock, SchedulerState(clock))
+    return FakeCluster(clock, SchedulerCache(clock))
 
 
 class OldestFirst(QueueSortPlugin):
@@ -78,7 +99,7 @@ class RecordingBinder(BindPlugin):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Decided:
+class DecideResult:
     """What the plugins of a profile say of a pod."""
 
     node: str | None  # with the highest total, the first one by name; None: there is none
@@ -102,12 +123,12 @@ class Decided:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Scheduled:
+class ScheduleResult:
     """What became of a pod."""
 
     node: str | None  # that it is bound to; None: it is not
     status: Status  # Success, or what ended it, with the plugin that it comes from
-    decided: Decided
+    decided: DecideResult
     nominated: str | None = None  # by PostFilter
     victims: tuple[ClusterPod, ...] = ()  # that PostFilter says it evicts
 
@@ -137,7 +158,7 @@ class ProfileHarness:
             TypeError: the cluster knows nothing of assumed pods.
         """
         self.cluster = fake_cluster() if cluster is None else cluster
-        if not isinstance(self.cluster.state, SchedulerState):
+        if not isinstance(self.cluster.state, SchedulerCache):
             raise TypeError("wanted a cluster made by fake_cluster(), found another one")
         self._state = self.cluster.state
         self.clock = self.cluster.clock
@@ -185,7 +206,7 @@ class ProfileHarness:
     ) -> None:
         await self._close()
 
-    def decide(self, pod: ClusterPod) -> Decided:
+    def decide(self, pod: ClusterPod) -> DecideResult:
         """Where a pod would go now, looking at all nodes that PreFilter names. Nothing is changed.
 
         Raises:
@@ -201,7 +222,7 @@ class ProfileHarness:
             if is_new:
                 nominator.forget(pod.key)
 
-    async def schedule(self, pod: ClusterPod) -> Scheduled:
+    async def schedule(self, pod: ClusterPod) -> ScheduleResult:
         """Schedule a pod, from PreFilter to PostBind; then it is on its node, or as it was.
 
         A pod that waits for a permit needs this in a task, and an answer, or the clock advanced.
@@ -215,7 +236,7 @@ class ProfileHarness:
         node, binding = decided.node, made.binding
         resized = binding.resize(state, pod, node)
         if isinstance(resized, Status):
-            return Scheduled(node=None, status=resized, decided=decided)
+            return ScheduleResult(node=None, status=resized, decided=decided)
         placed = self._state.assume(resized, node)
         try:
             status = await _bind(binding, state, placed, node)
@@ -224,10 +245,10 @@ class ProfileHarness:
             raise
         if not status.ok:
             self._roll_back(binding, state, placed, node)
-            return Scheduled(node=None, status=status, decided=decided)
+            return ScheduleResult(node=None, status=status, decided=decided)
         self._state.put(POD, replace(placed, node=node))  # as the API server confirms it
         await binding.post_bind(state, placed, node)
-        return Scheduled(node=node, status=SUCCESS, decided=decided)
+        return ScheduleResult(node=node, status=SUCCESS, decided=decided)
 
     def gate(self, pod: ClusterPod) -> Status:
         """What PreEnqueue says of a pod."""
@@ -240,7 +261,9 @@ class ProfileHarness:
         queued = QueuedPod(
             pod=self._named(pod), timestamp=0.0, unschedulable_plugins=frozenset((by,))
         )
-        return self._enqueueing.worth(queued, event, old, new) is not Worth.SKIP
+        return (
+            self._enqueueing.requeue_decision(queued, event, old, new) is not RequeueDecision.SKIP
+        )
 
     def plugin(self, name: str, profile: str = "") -> Plugin:
         """The instance of a plugin; profile "": of the first one that has it."""
@@ -283,7 +306,7 @@ class ProfileHarness:
             return replace(pod, scheduler_name=next(iter(self._profiles)))
         return pod
 
-    def _decide(self, made: "_Made", pod: ClusterPod, state: CycleState) -> Decided:
+    def _decide(self, made: "_Made", pod: ClusterPod, state: CycleState) -> DecideResult:
         decided = made.decide(made.cycle.search, pod, state, self._state, reuse=True)
         if made.settings.percentage_of_nodes_to_score is None:
             anew = NodeSearch(made.plugins, self.services.nominator, choosing=True)
@@ -297,15 +320,15 @@ class ProfileHarness:
         return decided
 
     async def _not_decided(
-        self, made: "_Made", pod: ClusterPod, state: CycleState, decided: Decided
-    ) -> Scheduled:
+        self, made: "_Made", pod: ClusterPod, state: CycleState, decided: DecideResult
+    ) -> ScheduleResult:
         statuses, nominated = decided.statuses, None
         victims: tuple[ClusterPod, ...] = ()
         if statuses is not None and made.binding.has_post_filters:
             nodes = self._state.view()
             result = await made.binding.post_filter(state, pod, nodes, statuses)
             nominated, victims = result.nominated_node, result.victims
-        return Scheduled(
+        return ScheduleResult(
             node=None,
             status=decided.status,
             decided=decided,
@@ -313,7 +336,7 @@ class ProfileHarness:
             victims=victims,
         )
 
-    def _changed(self, kind: Kind[Any], old: object, new: object) -> None:
+    def _changed(self, kind: ObjectKind[Any], old: object, new: object) -> None:
         """Notify plugins of a change, as the scheduler does."""
         self._nominate(old, new)
         self.services.changes.notify(kind, old, new)
@@ -356,7 +379,7 @@ class PluginHarness(ProfileHarness):
         args: object = None,
         points: Collection[str] = (),
         weight: int = 1,
-        beside: Mapping[str, PluginFactory] | None = None,
+        extra_plugins: Mapping[str, PluginFactory] | None = None,
     ) -> None:
         """args as in a file; they are read, completed and checked. name: by default the class's.
 
@@ -369,7 +392,7 @@ class PluginHarness(ProfileHarness):
         """
         self.name = name or getattr(plugin, "__name__", type(plugin).__name__)
         self._factory, self._args = plugin, args
-        own = {self.name: plugin, **(beside or {})}
+        own = {self.name: plugin, **(extra_plugins or {})}
         registry = PluginRegistry()
         for each, factory in own.items():
             registry.register(each, factory)
@@ -429,14 +452,14 @@ class PluginHarness(ProfileHarness):
 class _RecordedQueue:
     """Records which pods plugins have tried again: by uid."""
 
-    def __init__(self, state: SchedulerState, activated: list[str]) -> None:
+    def __init__(self, state: SchedulerCache, activated: list[str]) -> None:
         self._state = state
         self._activated = activated
 
     def activate(self, uids: Iterable[str]) -> None:
         self._activated.extend(uids)
 
-    def happened(self, event: ClusterEvent) -> None:
+    def on_cluster_event(self, event: ClusterEvent) -> None:
         """Everything has: all pods that wait."""
         pods = map(self._state.pod, self._state.snapshot.pod_keys())
         self._activated.extend(pod.uid for pod in pods if pod is not None and not pod.node)
@@ -456,23 +479,25 @@ class _Made:
         search: NodeSearch,
         pod: ClusterPod,
         state: CycleState,
-        cluster: SchedulerState,
+        cluster: SchedulerCache,
         *,
         reuse: bool,
-    ) -> Decided:
+    ) -> DecideResult:
         nodes = cluster.view()
         if reuse:
-            search.kept(pod)  # already for the second pod
+            search.cached(pod)  # already for the second pod
         found = search.search(state, pod, nodes)
         status, node = found.status, None
         scores: dict[str, dict[str, int]] = {}
         feasible = [nodes.node(row).name for row in np.flatnonzero(found.feasible).tolist()]
         if status.ok:
-            kept = found.kept if reuse else None
+            cached = found.cached if reuse else None
             seen = found.subject
             try:
-                table = self.cycle.scoring.scores(state, seen.pod, seen.nodes, found.feasible, kept)
-            except PointFailed as err:
+                table = self.cycle.scoring.scores(
+                    state, seen.pod, seen.nodes, found.feasible, cached
+                )
+            except ExtensionPointError as err:
                 status = err.status
             else:
                 names = [nodes.node(row).name for row in table.rows.tolist()]
@@ -495,7 +520,7 @@ class _Made:
                     looked.append(nodes.node(row).name)
                 if helps[row]:
                     candidates.append(nodes.node(row).name)
-        return Decided(
+        return DecideResult(
             filtered=tuple(sorted(looked)),
             candidates=tuple(sorted(candidates)),
             node=node,

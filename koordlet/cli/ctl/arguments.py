@@ -1,12 +1,15 @@
-"""The command line of koordletctl."""
+"""The command line of koordletctl, and the host directories that it names."""
 
 import argparse
+import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 import koordlet
 from koord.component.completion import PROGRAMS, SHELLS
+from koordlet.host.paths import HOST_MODE, HostPaths
 
 SORTS = ("cpu", "memory", "pressure", "throttling", "network")
 
@@ -49,7 +52,7 @@ Keys: q quits; c, m, p, t, n sort by cpu, memory, pressure, throttling, network;
 pod, Enter shows it alone, Escape all again."""
 
 
-class Options(argparse.Namespace):
+class CtlOptions(argparse.Namespace):
     """The options of a command line. Fields of other commands keep their defaults."""
 
     command: str
@@ -94,10 +97,10 @@ class Options(argparse.Namespace):
     var_run_root_dir: Path | None = None
 
 
-def parse(argv: Sequence[str] | None) -> Options:
+def parse(argv: Sequence[str] | None) -> CtlOptions:
     """Return the options; ends the process with 2 for a wrong command line, 0 for --help."""
     whole = parser()
-    options = whole.parse_args(argv, namespace=Options())
+    options = whole.parse_args(argv, namespace=CtlOptions())
     if options.plugin and options.command == "dry-run" and options.switch not in ("on", "off"):
         found = options.switch or "nothing"
         whole.error(f"dry-run {options.plugin}: wanted on or off after it, found {found}")
@@ -259,3 +262,29 @@ def seconds(text: str) -> float:
     if not 0.1 <= value <= 3600:
         raise argparse.ArgumentTypeError(f"{text}: use 0.1 to 3600 seconds")
     return value
+
+
+def given_roots(options: CtlOptions) -> dict[str, Path]:
+    """The directories that the command line names, by field of HostPaths."""
+    given = {
+        "cgroup": options.cgroup_root_dir,
+        "proc": options.proc_root_dir,
+        "sys": options.sys_root_dir,
+        "sysfs": options.sys_fs_root_dir,
+        "var_run": options.var_run_root_dir,
+    }
+    return {name: path for name, path in given.items() if path is not None}
+
+
+def host_paths(options: CtlOptions) -> HostPaths:
+    """The host's own directories, unless the environment or the command line says otherwise."""
+    mode = os.environ.get("agent_mode") or HOST_MODE  # noqa: SIM112 - Koordinator's spelling
+    paths, given = HostPaths.for_mode(mode), given_roots(options)
+    return replace(
+        paths,
+        cgroup=given.get("cgroup", paths.cgroup),
+        proc=given.get("proc", paths.proc),
+        sys=given.get("sys", paths.sys),
+        sysfs=given.get("sysfs", paths.sysfs),
+        var_run=given.get("var_run", paths.var_run),
+    )

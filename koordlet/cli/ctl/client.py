@@ -13,10 +13,10 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from koord.util.errors import KoordError
-from koordlet.daemon.rundir import CONTAINER_RUN_DIR, HOST_RUN_DIR, default_run_dir
+from koordlet.daemon.environment import CONTAINER_RUN_DIR, HOST_RUN_DIR, default_run_dir
 
 SOCKET = "ctl.sock"
-MOST_BYTES = 64 << 20  # of an answer, or of a line of a long one
+MAX_BYTES = 64 << 20  # of an answer, or of a line of a long one
 TIMEOUT = 10.0  # seconds for one answer; the slowest takes some tens of milliseconds
 
 _CREDENTIALS = struct.Struct("iII")  # struct ucred: pid, uid, gid
@@ -30,15 +30,15 @@ class NotPermitted(KoordError):
     """The daemon belongs to another user."""
 
 
-class NotTheDaemon(KoordError):
+class UntrustedSocket(KoordError):
     """The control socket is served by another user's process."""
 
 
-class BadAnswer(KoordError):
+class BadResponse(KoordError):
     """The daemon answered late, not at all, or that it cannot answer now."""
 
 
-class BadQuestion(KoordError):
+class BadRequest(KoordError):
     """The daemon says what is wrong with the question."""
 
 
@@ -63,7 +63,7 @@ class CtlClient:
                 do.
         """
         given = {name: value for name, value in (query or {}).items() if value is not None}
-        return self._ask("GET", _target(path) + (f"?{urlencode(given)}" if given else ""))
+        return self._request("GET", _target(path) + (f"?{urlencode(given)}" if given else ""))
 
     def stream(self, *path: str, query: Mapping[str, str], silence: float) -> Iterator[bytes]:
         """Yield the lines of a long answer; silence is how many seconds may be without one.
@@ -81,12 +81,12 @@ class CtlClient:
             response = connection.getresponse()
             if response.status != 200:
                 _decoded(response.status, _body(response), target)
-            while line := response.readline(MOST_BYTES + 1):
-                if len(line) > MOST_BYTES:
+            while line := response.readline(MAX_BYTES + 1):
+                if len(line) > MAX_BYTES:
                     raise _too_long()
                 yield line
         except (OSError, http.client.HTTPException) as err:
-            raise BadAnswer(
+            raise BadResponse(
                 f"wanted lines from the daemon, found none for {silence:g} s or the connection "
                 "closed: it ended meanwhile, or its log says why"
             ) from err
@@ -95,9 +95,9 @@ class CtlClient:
 
     def post(self, *path: str) -> Any:
         """Give a command and return its result. Raises what get does."""
-        return self._ask("POST", _target(path))
+        return self._request("POST", _target(path))
 
-    def _ask(self, method: str, target: str) -> Any:
+    def _request(self, method: str, target: str) -> Any:
         connection = http.client.HTTPConnection("koordlet", timeout=self.timeout)
         connection.sock = self.connect()
         try:
@@ -105,12 +105,12 @@ class CtlClient:
             response = connection.getresponse()
             status, body = response.status, _body(response)
         except TimeoutError as err:
-            raise BadAnswer(
+            raise BadResponse(
                 f"wanted an answer from the daemon, found none within {self.timeout:g} s; "
                 "its log and /livez say why"
             ) from err
         except (OSError, http.client.HTTPException) as err:
-            raise BadAnswer(
+            raise BadResponse(
                 "wanted an answer from the daemon, found the connection closed: "
                 "it ended meanwhile or has too many; try again"
             ) from err
@@ -145,7 +145,7 @@ def _check_server(path: Path, sock: socket.socket) -> None:
     pid, uid, _ = _CREDENTIALS.unpack(found)
     if uid not in (0, os.geteuid()):
         sock.close()
-        raise NotTheDaemon(
+        raise UntrustedSocket(
             f"{path}: wanted a daemon of root or of this user, found process {pid} of user {uid}; "
             "ask as that user, or find the process that made the socket"
         )
@@ -153,15 +153,15 @@ def _check_server(path: Path, sock: socket.socket) -> None:
 
 def _body(response: http.client.HTTPResponse) -> bytes:
     """Return the whole answer; raises BadAnswer when it is longer than any of the daemon's."""
-    body = response.read(MOST_BYTES + 1)
-    if len(body) > MOST_BYTES:
+    body = response.read(MAX_BYTES + 1)
+    if len(body) > MAX_BYTES:
         raise _too_long()
     return body
 
 
-def _too_long() -> BadAnswer:
-    return BadAnswer(
-        f"wanted an answer of at most {MOST_BYTES >> 20} MiB from the daemon, found more; "
+def _too_long() -> BadResponse:
+    return BadResponse(
+        f"wanted an answer of at most {MAX_BYTES >> 20} MiB from the daemon, found more; "
         "ask for less, for example for one pod"
     )
 
@@ -173,15 +173,15 @@ def _target(path: Sequence[str]) -> str:
 def _decoded(status: int, body: bytes, target: str) -> Any:
     text = body.decode("utf-8", "replace").strip()
     if status == 400:
-        raise BadQuestion(text)
+        raise BadRequest(text)
     if status in (404, 405):
-        raise BadQuestion(f"{target}: unknown to the daemon; it may be of another version")
+        raise BadRequest(f"{target}: unknown to the daemon; it may be of another version")
     if status != 200:
-        raise BadAnswer(text)
+        raise BadResponse(text)
     try:
         return json.loads(text)
     except ValueError as err:
-        raise BadAnswer(f"wanted JSON from the daemon, found {text[:60]!r}") from err
+        raise BadResponse(f"wanted JSON from the daemon, found {text[:60]!r}") from err
 
 
 def _unreachable(failures: Mapping[Path, OSError]) -> KoordError:

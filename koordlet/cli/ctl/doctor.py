@@ -6,15 +6,14 @@ from typing import Any
 from rich.console import RenderableType
 from rich.padding import Padding
 
-from koord.component.tables import figure, heading, pairs, prose, show, table
-from koordlet.cli.ctl.arguments import Options
-from koordlet.cli.ctl.client import BadAnswer, CtlClient, NoDaemon, NotPermitted
-from koordlet.cli.ctl.roots import given_roots, host_paths
+from koord.component.terminal import figure, heading, pairs, prose, show, table
+from koordlet.cli.ctl.arguments import CtlOptions, given_roots, host_paths
+from koordlet.cli.ctl.client import BadResponse, CtlClient, NoDaemon, NotPermitted
 
-_Finding = Mapping[str, Any]  # as koordlet.doctor.finding.Finding, and "wanted" by a gate at work
+_Finding = Mapping[str, Any]  # as koordlet.doctor.probes.Finding, and "wanted" by a gate at work
 
 
-def run(client: CtlClient, options: Options) -> int:
+def run(client: CtlClient, options: CtlOptions) -> int:
     """Show the findings; fails when something is missing for the gates that are on."""
     report = _report(client, options)
     show(report, lambda: view(report), options.output)
@@ -46,17 +45,17 @@ def view(report: Mapping[str, Any]) -> Iterator[RenderableType]:
     yield prose(f"{counts}, {len(unknown)} not known" if unknown else counts)
 
 
-def _report(client: CtlClient, options: Options) -> dict[str, Any]:
+def _report(client: CtlClient, options: CtlOptions) -> dict[str, Any]:
     if given_roots(options):
         return _local(options, "seen by this command with the given directories")
     try:
         findings, gates = client.get("doctor"), client.get("status")["gates_on"]
-    except (NoDaemon, NotPermitted, BadAnswer) as err:
+    except (NoDaemon, NotPermitted, BadResponse) as err:
         return _local(options, f"seen by this command, as no daemon answered: {err}")
     return _judged("seen by the daemon", gates, findings)
 
 
-def _local(options: Options, seen_by: str) -> dict[str, Any]:
+def _local(options: CtlOptions, seen_by: str) -> dict[str, Any]:
     """The findings of this process. Imports are here because asking a daemon needs none of them."""
     from dataclasses import asdict
 
@@ -65,7 +64,7 @@ def _local(options: Options, seen_by: str) -> dict[str, Any]:
     from koordlet.features import feature_gates
     from koordlet.host.host import Host
     from koordlet.plugin.registry import PluginRegistry
-    from koordlet.qosmanager.claimable import claimable_by_others
+    from koordlet.qosmanager.config import claimable_by_others
 
     gates, registry = feature_gates(), PluginRegistry()
     discover(registry)  # what cannot be imported is logged, as by the daemon

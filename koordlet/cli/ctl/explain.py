@@ -1,16 +1,21 @@
-"""koordletctl explain: what is in force and what was decided about pods, and why."""
+"""koordletctl explain and audit: values in force, decisions about pods, and the audit log."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from rich.console import RenderableType
 
-from koord.component.tables import figure, heading, pairs, prose, show, table
-from koordlet.cli.ctl.arguments import Options
-from koordlet.cli.ctl.client import CtlClient
-from koordlet.cli.ctl.dryrun import dry_run_text
+from koord.component.terminal import emit, figure, heading, pairs, prose, show, table
+from koord.util.errors import OptionError
+from koord.util.text import printable_json
+from koordlet.cli.ctl.arguments import CtlOptions
+from koordlet.cli.ctl.client import BadRequest, CtlClient
+from koordlet.cli.ctl.plugins import dry_run_text
 from koordlet.cli.ctl.units import kernel_value, number, span
+from koordlet.executor.audit.files import MAX_EVENTS, AuditQuery
 
 _Json = Mapping[str, Any]
 
@@ -28,7 +33,7 @@ _STYLES = {
 }
 
 
-def run(client: CtlClient, options: Options) -> int:
+def run(client: CtlClient, options: CtlOptions) -> int:
     """Show values and decisions; in detail when it is about one pod or cgroup."""
     found = client.get("explain", query={"pod": options.pod})
     now = datetime.now(UTC)
@@ -53,17 +58,17 @@ def view(found: _Json, pod: str | None, now: datetime) -> Iterator[RenderableTyp
     if values:
         yield from (_details(values, now) if pod else _overview(values, now))
     if decisions:
-        yield from (_stories(decisions) if pod else _decisions(decisions))
+        yield from (_decision_details(decisions) if pod else _decisions(decisions))
     if asked:
         yield from _hooks(asked)
     if refused:
-        yield from _refused(refused)
+        yield from _rejected(refused)
 
 
-def _hooks(answers: Sequence[_Json]) -> Iterator[RenderableType]:
+def _hooks(responses: Sequence[_Json]) -> Iterator[RenderableType]:
     """The answers to the container runtime, before containers were made or updated."""
     rows = table("<AT", "<POD", "<CONTAINER", "<VALUE", ">ASKED", ">GIVEN", "<BY", "WHY")
-    for answer in answers:
+    for answer in responses:
         head = (figure(answer["at"]), figure(answer["pod"]), figure(answer["container"]))
         for kind, note in (("adjusted", ""), ("inDryRun", "in dry-run: ")):
             for one in answer[kind]:
@@ -87,7 +92,7 @@ def _hooks(answers: Sequence[_Json]) -> Iterator[RenderableType]:
     yield rows
 
 
-def _refused(refused: Sequence[_Json]) -> Iterator[RenderableType]:
+def _rejected(refused: Sequence[_Json]) -> Iterator[RenderableType]:
     """Annotations that do not count, as if the pods had none."""
     rows = table("<POD", "<ANNOTATION THAT DOES NOT COUNT", "IT GIVES")
     for each in refused:
@@ -107,14 +112,14 @@ def _overview(values: Sequence[_Json], now: datetime) -> Iterator[RenderableType
     for value in values:
         rows.add_row(
             figure(value["resource"]),
-            figure(_where(value)),
+            figure(_place_name(value)),
             figure(_now(value, now)),
             figure(kernel_value(value["wanted"], value["unit"])),
             figure(kernel_value(value["original"], value["unit"])),
             figure(value["state"], _STYLES.get(value["state"], "yellow")),
             figure(_age(value["since"], now)),
             figure(", ".join(claim["plugin"] for claim in value["claims"])),
-            prose("; ".join(_why(claim) for claim in value["claims"])),
+            prose("; ".join(_claim_reason(claim) for claim in value["claims"])),
         )
     yield heading("")
     yield rows
@@ -135,7 +140,7 @@ def _details(values: Sequence[_Json], now: datetime) -> Iterator[RenderableType]
             lines.append((claim["plugin"] + part, claim["reason"]))
             lines.append(("", _inputs(claim["inputs"])))
         yield heading("")
-        yield heading(f"{value['resource']} of {_where(value)}, in {unit}")
+        yield heading(f"{value['resource']} of {_place_name(value)}, in {unit}")
         yield pairs([(f"  {name}", prose(text)) for name, text in lines if text], style="")
 
 
@@ -154,7 +159,7 @@ def _decisions(decisions: Sequence[_Json]) -> Iterator[RenderableType]:
     yield rows
 
 
-def _stories(decisions: Sequence[_Json]) -> Iterator[RenderableType]:
+def _decision_details(decisions: Sequence[_Json]) -> Iterator[RenderableType]:
     for each in decisions:
         times = f", {each['times']} times since {each['first']}" if each["times"] > 1 else ""
         lines = [
@@ -177,13 +182,13 @@ def _now(value: _Json, now: datetime) -> str:
     return f"{text}, {span(age)} ago" if age >= _STALE else text
 
 
-def _where(value: _Json) -> str:
+def _place_name(value: _Json) -> str:
     """A pod by its name, what is in it by the name of its cgroup, too; the rest by its place."""
     own = "" if value["level"] == "pod" else f" {value['target'].rpartition('/')[2]}"
     return f"{value['pod']}{own}" if value["pod"] else value["target"]
 
 
-def _why(claim: _Json) -> str:
+def _claim_reason(claim: _Json) -> str:
     inputs = _inputs(claim["inputs"])
     return f"{claim['reason']} ({inputs})" if inputs else str(claim["reason"])
 
@@ -197,3 +202,84 @@ def _inputs(inputs: _Json) -> str:
 
 def _age(since: str, now: datetime) -> str:
     return span(max((now - datetime.fromisoformat(since)).total_seconds(), 0))
+
+
+FOLLOW_INTERVAL = 1.0  # seconds between two looks
+
+_Event = Mapping[str, Any]
+_Answer = Mapping[str, Any]
+
+
+def run_audit(client: CtlClient, options: CtlOptions) -> int:
+    """Show the events, latest last; with --follow until ^C."""
+    response = _request(client, options, options.lines)
+    if options.follow:
+        _follow(response, lambda: _request(client, options, MAX_EVENTS), options.output)
+    else:
+        show(response, lambda: audit_view(response), options.output)
+    return 0
+
+
+def audit_view(response: _Answer) -> Iterator[RenderableType]:
+    """One row per event, and why there are none or may be no new ones."""
+    events = response["events"]
+    if events:
+        rows = table("<TIME", "<ABOUT", "<REASON", "MESSAGE")
+        for event in events:
+            rows.add_row(*_cells(event))
+        yield rows
+    else:
+        yield prose(f"no events in {response['directory']}")
+    if not response["enabled"]:
+        yield prose("the gate AuditEvents is off: nothing is recorded", "yellow")
+    if response["problem"]:
+        yield prose(f"not everything is on disk: {response['problem']}", "yellow")
+
+
+def newer(events: list[_Event], last: _Event | None) -> list[_Event]:
+    """Those of the latest events that came after the one seen last; all, when it is not there."""
+    return events[events.index(last) + 1 :] if last in events else events
+
+
+def _request(client: CtlClient, options: CtlOptions, lines: int) -> _Answer:
+    if options.dir is None:
+        query = {"lines": str(lines), "pod": options.pod, "reason": options.reason}
+        found: _Answer = client.get("audit", query=query)
+        return found
+    try:
+        wanted = AuditQuery(most=lines, pod=options.pod or "", reason=options.reason or "")
+    except OptionError as err:
+        raise BadRequest(str(err)) from err
+    events = wanted.find(options.dir)
+    return {"enabled": True, "directory": str(options.dir), "problem": "", "events": events}
+
+
+def _follow(response: _Answer, look: Callable[[], _Answer], output: str) -> None:
+    events: list[_Event] = response["events"]
+    last: _Event | None = None
+    while True:
+        last = events[-1] if events else last
+        _print(events, output)
+        time.sleep(FOLLOW_INTERVAL)
+        events = newer(look()["events"], last)
+
+
+def _print(events: Iterable[_Event], output: str) -> None:
+    for event in events:
+        if output == "json":
+            print(printable_json(event))
+        else:
+            emit([prose("  ".join(map(str, _cells(event))))])
+    sys.stdout.flush()
+
+
+def _cells(event: _Event) -> tuple[RenderableType, ...]:
+    names = (event.get("namespace"), event.get("name"), event.get("container"))
+    about = "/".join(str(name) for name in names if name) or event.get("type", "")
+    time_text = str(event["createdAt"])
+    return (
+        figure(time_text[:19] + time_text[29:]),
+        figure(about),
+        figure(event.get("reason", "")),
+        prose(event.get("message", "")),
+    )

@@ -18,18 +18,18 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs
 
 from koord.util.errors import KoordError
-from koord.util.printable import printable
-from koordlet.cli.ctl.arguments import Options
+from koord.util.text import printable
+from koordlet.cli.ctl.arguments import CtlOptions
 from koordlet.cli.ctl.client import CtlClient
 
 HEAD_SECONDS = 10.0  # until a request is there
-SILENCE = 60.0  # seconds without a line of the daemon
-LARGEST_PAGE = 1 << 20  # bytes of HTML
+IDLE_TIMEOUT = 60.0  # seconds without a line of the daemon
+MAX_PAGE = 1 << 20  # bytes of HTML
 
 _OPEN = re.compile(r"/|/page/[A-Za-z0-9.-]{1,100}\.(js|css)")
 _READ = re.compile(r"/page/[A-Za-z0-9./-]{1,100}(\?name=[A-Za-z0-9%._~*-]{0,1600})?")
 _SWITCH = re.compile(r"/dry-run/[A-Za-z0-9%._-]{1,200}/(on|off)")
-_HANDED_ON = (
+_FORWARDED = (
     "Content-Type",
     "Content-Security-Policy",
     "Cross-Origin-Opener-Policy",
@@ -39,18 +39,18 @@ _HANDED_ON = (
     "X-Frame-Options",
     "Retry-After",
 )
-_AT_ONCE = 64 << 10  # bytes
+_CHUNK_BYTES = 64 << 10  # bytes
 
 Pieces = Callable[[http.client.HTTPResponse], Iterator[bytes]]
 """The body of an answer as it is sent."""
 
 
-def _piecewise(answer: http.client.HTTPResponse) -> Iterator[bytes]:
-    while piece := answer.read1(_AT_ONCE):
+def _is_streamed(answer: http.client.HTTPResponse) -> Iterator[bytes]:
+    while piece := answer.read1(_CHUNK_BYTES):
         yield piece
 
 
-def run(client: CtlClient, options: Options) -> int:
+def run(client: CtlClient, options: CtlOptions) -> int:
     """Print the address, and serve until ^C."""
     client.get("status")  # an error in one line is better than a page that says it
     with PageServer(client, options.port) as server:
@@ -116,7 +116,7 @@ class _Handler(BaseHTTPRequestHandler):
                 return self._refuse(why)
             return self._hand_on("GET", "/", self._with_secret)
         if _OPEN.fullmatch(self.path):
-            return self._hand_on("GET", self.path, _piecewise)
+            return self._hand_on("GET", self.path, _is_streamed)
         if not _READ.fullmatch(self.path):
             return self._refuse("no such page", HTTPStatus.NOT_FOUND)
         return self._guarded("GET")
@@ -146,13 +146,13 @@ class _Handler(BaseHTTPRequestHandler):
         given, wanted = self.headers.get("Authorization", ""), f"Bearer {self.server.secret}"
         if not hmac.compare_digest(given.encode(), wanted.encode()):
             return self._refuse("open the address that koordletctl has printed")
-        return self._hand_on(method, self.path, _piecewise)
+        return self._hand_on(method, self.path, _is_streamed)
 
     def _hand_on(self, method: str, path: str, pieces: Pieces) -> None:
-        connection = http.client.HTTPConnection("localhost", timeout=SILENCE)
+        connection = http.client.HTTPConnection("localhost", timeout=IDLE_TIMEOUT)
         try:
             connection.sock = self.server.client.connect()
-            connection.sock.settimeout(SILENCE)
+            connection.sock.settimeout(IDLE_TIMEOUT)
             connection.request(method, path, headers={"Connection": "close"})
             self._copy(connection.getresponse(), pieces)
         except KoordError as err:
@@ -164,7 +164,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _copy(self, answer: http.client.HTTPResponse, pieces: Pieces) -> None:
         self.send_response(answer.status)
-        for name in _HANDED_ON:
+        for name in _FORWARDED:
             if value := answer.getheader(name):
                 self.send_header(name, value)
         self.send_header("Cache-Control", "no-store")  # the page may have the secret in it
@@ -174,7 +174,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.flush()
 
     def _with_secret(self, answer: http.client.HTTPResponse) -> Iterator[bytes]:
-        page = answer.read(LARGEST_PAGE)
+        page = answer.read(MAX_PAGE)
         yield page.replace(b"<html ", f'<html data-secret="{self.server.secret}" '.encode(), 1)
 
     def _refuse(self, why: str, status: HTTPStatus = HTTPStatus.FORBIDDEN) -> None:

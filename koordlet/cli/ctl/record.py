@@ -6,16 +6,15 @@ import os
 import time
 from pathlib import Path
 
-from koord.component.progress import ProgressReport
-from koord.component.tables import prose, show
-from koord.util import goduration
+from koord.component.terminal import ProgressReport, prose, show
+from koord.util import goformat
 from koord.util.errors import KoordError
-from koordlet.cli.ctl.arguments import Options
+from koordlet.cli.ctl.arguments import CtlOptions
 from koordlet.cli.ctl.client import CtlClient
 from koordlet.cli.ctl.units import size, span
 
-SILENCE = 30.0  # seconds without a line after which the daemon is given up
-MOST_BYTES = 1 << 30  # of the file
+IDLE_TIMEOUT = 30.0  # seconds without a line after which the daemon is given up
+MAX_BYTES = 1 << 30  # of the file
 
 _END = b'["end"'
 
@@ -24,19 +23,21 @@ class CannotWrite(KoordError):
     """The record cannot be written there."""
 
 
-def run(client: CtlClient, options: Options) -> int:
+def run(client: CtlClient, options: CtlOptions) -> int:
     """Record until the time is over, ^C, or the daemon's end; what there is by then is kept."""
     began = time.monotonic()
     complete, full = False, False
     try:
         with _create(options.file) as raw, gzip.GzipFile(fileobj=raw, mode="wb") as file:
-            lines = client.stream("record", query={"duration": options.duration}, silence=SILENCE)
+            lines = client.stream(
+                "record", query={"duration": options.duration}, silence=IDLE_TIMEOUT
+            )
             seconds = _seconds(options.duration)
             with ProgressReport(f"recording to {options.file}") as report:
                 for line in lines:
                     file.write(line)
                     complete = line.startswith(_END)
-                    full = raw.tell() > MOST_BYTES
+                    full = raw.tell() > MAX_BYTES
                     if full:
                         break
                     report.show((time.monotonic() - began) / seconds)
@@ -60,7 +61,7 @@ def run(client: CtlClient, options: Options) -> int:
 def _seconds(duration: str) -> float:
     """The daemon says what is wrong with one that cannot be read."""
     try:
-        return max(goduration.parse(duration), 1.0)
+        return max(goformat.parse_duration(duration), 1.0)
     except ValueError:
         return 1.0
 

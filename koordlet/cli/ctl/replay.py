@@ -9,48 +9,46 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 from rich.console import RenderableType
 
-from koord.api.slo.nodeslo import NodeSLO, merge_nodeslo
+from koord.api.nodeslo import NodeSLO, merge_nodeslo
 from koord.component.flags import FlagSet
 from koord.component.plugins.discovery import discover
-from koord.component.progress import ProgressReport
-from koord.component.tables import figure, heading, prose, show, table
+from koord.component.terminal import ProgressReport, figure, heading, prose, show, table
 from koord.util.documents import decode
 from koord.util.errors import InvalidObject, KoordError, OptionError
 from koord.util.filewatch import read_bounded
 from koord.util.logs import LevelSpec, configure
 from koord.util.simulatedclock import SimulatedClock
 from koordlet import NAME
-from koordlet.cli.ctl.arguments import Options
-from koordlet.cli.ctl.client import BadQuestion, CtlClient
+from koordlet.cli.ctl.arguments import CtlOptions
+from koordlet.cli.ctl.client import BadRequest, CtlClient
 from koordlet.cli.ctl.units import span
 from koordlet.features import feature_gates as gate_table
 from koordlet.plugin.base import ExtensionPlugin
 from koordlet.plugin.registry import PluginRegistry
 from koordlet.qosmanager.config import QOSExtensionConfig
-from koordlet.replay.comparison import as_json
-from koordlet.replay.lines import Line
-from koordlet.replay.player import Played, Player
-from koordlet.replay.recordfile import RecordFile
+from koordlet.replay.player import Player, ReplayResult, as_json
+from koordlet.replay.record_format import LineKind
+from koordlet.replay.record_reader import Recording
 
 MAX_NODESLO = 1 << 20  # bytes
 
 
-def run(client: CtlClient, options: Options) -> int:
+def run(client: CtlClient, options: CtlOptions) -> int:
     """Play the record and show the comparison; 1 when it could not be read to its end."""
     configure("console", LevelSpec("error"), NAME)
-    record = RecordFile.open(options.file)
+    record = Recording.open(options.file)
     slo = _read_slo(options.nodeslo) if options.nodeslo else None
     began = time.perf_counter()
     played = asyncio.run(_play(record, options, slo))
     took = time.perf_counter() - began
     if record.problem:
         played.problems.append(f"the record is not whole: {record.problem}")
-    answer = as_json(played) | {"tookSeconds": round(took, 3)}
-    show(answer, lambda: view(answer, timeline=options.timeline), options.output)
+    response = as_json(played) | {"tookSeconds": round(took, 3)}
+    show(response, lambda: view(response, timeline=options.timeline), options.output)
     return 0 if record.complete else 1
 
 
-async def _play(record: RecordFile, options: Options, slo: NodeSLO | None) -> Played:
+async def _play(record: Recording, options: CtlOptions, slo: NodeSLO | None) -> ReplayResult:
     facts = record.facts
     try:
         start = {name: float(facts[name]) for name in ("wall", "monotonic", "boot")}
@@ -62,13 +60,13 @@ async def _play(record: RecordFile, options: Options, slo: NodeSLO | None) -> Pl
             facts, clock, feature_gates=_gates(options.feature_gates), flags=options.flags
         )
     except OptionError as err:
-        raise BadQuestion(str(err)) from err
+        raise BadRequest(str(err)) from err
     player = Player(facts, record.in_force, clock=clock, plugins=plugins, slo=slo)
     with ProgressReport(f"replaying {record.path}") as report:
         return await player.play(_reported(record, report))
 
 
-def _reported(record: RecordFile, report: ProgressReport) -> Iterator[tuple[Line, list[Any]]]:
+def _reported(record: Recording, report: ProgressReport) -> Iterator[tuple[LineKind, list[Any]]]:
     """The lines of a record, with progress as far as the file is read."""
     for line in record.lines():
         report.show(record.share)
@@ -126,27 +124,27 @@ def _read_slo(path: Path) -> NodeSLO:
     try:
         slo, problems = merge_nodeslo(decode(read_bounded(path, MAX_NODESLO), str(path)))
     except KoordError as err:
-        raise BadQuestion(str(err)) from err
+        raise BadRequest(str(err)) from err
     if problems:
-        raise BadQuestion(f"{path}: {problems[0]}")
+        raise BadRequest(f"{path}: {problems[0]}")
     return slo
 
 
-def view(answer: Mapping[str, Any], *, timeline: bool) -> Iterator[RenderableType]:
+def view(response: Mapping[str, Any], *, timeline: bool) -> Iterator[RenderableType]:
     """Print the length, changes value by value, evictions, and failures."""
-    speed = answer["seconds"] / max(answer["tookSeconds"], 0.001)
+    speed = response["seconds"] / max(response["tookSeconds"], 0.001)
     yield prose(
-        f"{span(answer['seconds'])} of the node in {answer['tookSeconds']:.1f} s "
+        f"{span(response['seconds'])} of the node in {response['tookSeconds']:.1f} s "
         f"({speed:.0f} times as fast)"
     )
     yield prose("")
-    yield from _values(answer["values"])
+    yield from _values(response["values"])
     if timeline:
-        yield from _timeline(answer["changes"])
-    yield from _evictions(answer["evictions"])
-    if answer["linesLost"]:
-        yield prose(f"the record lacks {answer['linesLost']} lines: it was read too slowly")
-    for problem in answer["problems"]:
+        yield from _timeline(response["changes"])
+    yield from _evictions(response["evictions"])
+    if response["linesLost"]:
+        yield prose(f"the record lacks {response['linesLost']} lines: it was read too slowly")
+    for problem in response["problems"]:
         yield prose(problem, "yellow")
 
 

@@ -7,27 +7,24 @@ from typing import Any
 
 from rich.console import RenderableType
 
-from koord.component.progress import ProgressReport
-from koord.component.tables import figure, prose, show, table
+from koord.component.terminal import ProgressReport, figure, prose, show, table
 from koord.util.clock import SystemClock
 from koord.util.errors import KoordError, UnsafeFile
-from koord.util.owneddir import OwnedDirectory
-from koordlet.cli.ctl.arguments import Options
+from koord.util.ownedfiles import OwnedDirectory
+from koordlet.cli.ctl.arguments import CtlOptions, given_roots, host_paths
 from koordlet.cli.ctl.client import CtlClient
-from koordlet.cli.ctl.roots import given_roots, host_paths
-from koordlet.daemon.rundir import RunDir, RunDirHeld
-from koordlet.executor.claims.claim import ClaimState, Key
-from koordlet.executor.claims.desired import ApplyResult
-from koordlet.executor.journal.journal import FILE, Journal
+from koordlet.daemon.environment import RunDir, RunDirHeld
+from koordlet.executor.claims.claim import ApplyResult, ClaimState, Key
+from koordlet.executor.journal import JOURNAL_FILE, Journal
 from koordlet.executor.kernel.writer import Writer
 from koordlet.host.files import parse_file
 from koordlet.host.host import Host
-from koordlet.host.proc.procfiles import parse_boot_id
+from koordlet.host.procfiles import parse_boot_id
 
 _ROOT_INODE = 1  # of a cgroup hierarchy as a whole; a namespace's part of it has another
 
 
-def run(client: CtlClient, options: Options) -> int:
+def run(client: CtlClient, options: CtlOptions) -> int:
     """Show what came of it; fails when something is left."""
     run_dir = _run_dir(client.run_dirs, named=options.run_dir is not None)
     if run_dir is None:
@@ -80,7 +77,7 @@ def _run_dir(run_dirs: Sequence[Path], *, named: bool) -> Path | None:
                 f"{path}: wanted to look for a journal, found {err.strerror}; "
                 "run this as the user of the daemon"
             ) from err
-        found = (directory / FILE).exists()
+        found = (directory / JOURNAL_FILE).exists()
         directory.close()
         if found:
             return path
@@ -92,7 +89,7 @@ def _run_dir(run_dirs: Sequence[Path], *, named: bool) -> Path | None:
     return None
 
 
-def _restore(run_dir: Path, options: Options) -> dict[str, Any]:
+def _restore(run_dir: Path, options: CtlOptions) -> dict[str, Any]:
     """Do it, as the only one in this run directory."""
     paths = host_paths(options)
     host = Host(paths)

@@ -8,17 +8,17 @@ from typing import Any
 
 from rich.console import RenderableType
 
-from koord.component.tables import figure, heading, pairs, prose, show, table
-from koordlet.cli.ctl.arguments import Options
+from koord.component.terminal import figure, heading, pairs, prose, show, table
+from koordlet.cli.ctl.arguments import CtlOptions
 from koordlet.cli.ctl.client import CtlClient, NoDaemon
-from koordlet.cli.ctl.dryrun import dry_run_text
 from koordlet.cli.ctl.explain import budget_text
+from koordlet.cli.ctl.plugins import dry_run_text
 from koordlet.cli.ctl.units import size, span
 
 HEALTH_STYLES = {"ok": "green", "degraded": "yellow", "unhealthy": "red"}
 
 
-def run(client: CtlClient, options: Options) -> int:
+def run(client: CtlClient, options: CtlOptions) -> int:
     """Show the state; fails when the daemon is unhealthy, or not there."""
     try:
         status = client.get("status")
@@ -47,15 +47,15 @@ def kept_view(kept: Sequence[Mapping[str, Any]], why: str) -> Iterator[Renderabl
 def boot_id() -> str:
     """The id of this boot."""
     from koordlet.host.files import parse_file
-    from koordlet.host.proc.procfiles import parse_boot_id
+    from koordlet.host.procfiles import parse_boot_id
 
     return parse_file(Path("/proc/sys/kernel/random/boot_id"), parse_boot_id)
 
 
 def _kept_values(run_dirs: Sequence[Path]) -> list[dict[str, Any]]:
     """From the journal; imported here because asking a daemon does not need it."""
-    from koord.util.owneddir import OwnedDirectory
-    from koordlet.executor.journal.journal import left_in
+    from koord.util.ownedfiles import OwnedDirectory
+    from koordlet.executor.journal import records_left_in
 
     boot = boot_id()
     found: list[OwnedDirectory] = []
@@ -71,7 +71,7 @@ def _kept_values(run_dirs: Sequence[Path]) -> list[dict[str, Any]]:
             "plugins": list(record.owners),
         }
         for directory in found
-        for record in left_in(directory, boot)
+        for record in records_left_in(directory, boot)
     ]
 
 

@@ -4,8 +4,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from koord.component.tables import ABSENT
-from koord.util.cpulist import format_cpulist
+from koord.api.machine import format_cpulist
+from koord.component.terminal import ABSENT
 
 
 def cores(value: float | None) -> str:

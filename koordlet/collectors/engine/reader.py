@@ -1,30 +1,175 @@
-"""Reads the kernel for one tick: each file at most once, for all collectors."""
+"""Read the kernel for one tick: each file at most once, for all collectors.
+
+A thread that hangs in the kernel loses its lease; files that hung are skipped for a while.
+"""
 
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from koord.api.slo.nodeslo import NodeSLO
+from koord.api.nodeslo import NodeSLO
 from koord.util.clock import Clock, Stamp
-from koordlet.collectors.engine.lease import Lease
-from koordlet.collectors.engine.metrics import CollectorMetrics
-from koordlet.collectors.engine.readerrors import ReadErrors
-from koordlet.collectors.engine.rounds import RoundOutcome
-from koordlet.collectors.engine.skips import Skips
-from koordlet.host.boundfile import BoundFile
+from koord.util.flowcontrol import Backoff
+from koord.util.logs import LogState, get_logger
+from koordlet.collectors.engine.rounds import CollectorMetrics, RoundOutcome
 from koordlet.host.cgroups.layout import Layout
-from koordlet.host.errors import KernelFileError, Unsupported, Vanished
-from koordlet.host.host import Host
+from koordlet.host.errors import Hung, KernelFileError, Unsupported, Vanished
+from koordlet.host.files import DescriptorStats
+from koordlet.host.host import BoundFile, Host
 from koordlet.host.resource import Resource, Support
 from koordlet.host.resources import RESOURCES
-from koordlet.statesinformer.model import PodMeta
+from koordlet.statesinformer.podmeta import PodMeta
 
 T = TypeVar("T")
 
-KEPT_TICKS = 64  # an entry that was not requested for so long is forgotten
+
+class LeaseRevoked(BaseException):
+    """Ends a thread that was given up, at the moment its kernel read returns.
+
+    Not an Exception, so that no collector and no isolation of collectors holds it up.
+    """
 
 
-class _Entry:
+class ReadLease:
+    """The right of one thread to work, which can be taken away while it waits for the kernel.
+
+    The thread does every kernel read with `during`. The watching side may revoke the lease only in
+    one, so from then on exactly one of both works with the shared objects: the one that took the
+    announcement off the list, which is atomic and much cheaper than a lock.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._monotonic = clock.monotonic
+        self._reading: list[tuple[str, float]] = []  # the read that goes on, if any
+
+    def during(self, what: str, read: Callable[[], T]) -> tuple[T, float]:
+        """Read, announced as what. Return what was read, and the monotonic time before.
+
+        Raises:
+            GivenUp: the lease was revoked meanwhile.
+        """
+        now = self._monotonic()
+        self._reading.append((what, now))
+        try:
+            return read(), now
+        finally:
+            try:
+                self._reading.pop()
+            except IndexError:
+                raise LeaseRevoked from None
+
+    def revoke_if_hung(self, limit: float) -> str | None:
+        """Revoke the lease if one read lasts longer than limit seconds; return what it reads."""
+        try:
+            _, began = self._reading[0]
+            if self._monotonic() - began < limit:
+                return None
+            return self._reading.pop()[0]
+        except IndexError:  # there is none, or it has just returned
+            return None
+
+
+INITIAL_BACKOFF = 30.0  # seconds between the return of a read that hung and the next attempt
+MAX_BACKOFF = 3600.0
+
+
+class SkippedReads:
+    """Reads to leave out, by the name under which the reading was announced.
+
+    Asked by the sampling thread, changed by the event loop.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._until: dict[str, float] = {}
+        self._pauses: dict[str, Backoff] = {}
+
+    def add(self, what: str) -> None:
+        """Leave it alone while a thread still waits for it."""
+        self._until[what] = float("inf")
+
+    def release(self, what: str) -> None:
+        """The thread came back: try again after a pause, longer each time."""
+        now = self._clock.monotonic()
+        for old in [name for name, until in self._until.items() if until < now - MAX_BACKOFF]:
+            del self._until[old]
+            self._pauses.pop(old, None)
+        pause = self._pauses.setdefault(what, Backoff(INITIAL_BACKOFF, MAX_BACKOFF))
+        self._until[what] = now + pause.next()
+
+    def check(self, what: str) -> None:
+        """Raise Hung when it is to be left alone."""
+        until = self._until.get(what)
+        if until is not None and self._clock.monotonic() < until:
+            raise Hung(
+                what,
+                wanted="to read it",
+                found="that an earlier read did not return",
+                hint="look at the kernel log; it is tried again when that read returns",
+            )
+
+    def __bool__(self) -> bool:
+        return bool(self._until)
+
+
+log = get_logger("koordlet.collectors")
+
+_OUTCOMES: tuple[tuple[type[KernelFileError], str], ...] = (
+    (Unsupported, "unsupported"),
+    (Vanished, "vanished"),
+    (Hung, "hung"),
+    (KernelFileError, "failed"),
+)
+
+
+class ReadErrors:
+    """Of one tick after the other. Names are those of resources or calls, not of single groups:
+
+    what fails for one pod often fails for all, and one line in the log is enough.
+    """
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+        self._failed: dict[str, KernelFileError] = {}
+        self._calls: set[str] = set()
+        self._lasting: dict[str, LogState] = {}
+        self._reads = 0
+
+    def note(self, name: str, err: KernelFileError) -> None:
+        """Note an error. Only the unexpected ones are going to be logged."""
+        outcome = next(outcome for kind, outcome in _OUTCOMES if isinstance(err, kind))
+        self._counts[outcome] += 1
+        if outcome == "failed":
+            self._failed[name] = err
+
+    def succeeded(self, call: str) -> None:
+        """Note that a call returned."""
+        self._calls.add(call)
+
+    def report(
+        self, metrics: CollectorMetrics, stats: DescriptorStats, well: Callable[[], set[str]]
+    ) -> None:
+        """Count and log the outcome of a tick. well returns the resources that were read well."""
+        metrics.held_descriptors.set(stats.held)
+        metrics.reads.labels("ok").inc(stats.reads - self._reads)
+        self._reads = stats.reads
+        for outcome, count in self._counts.items():
+            metrics.reads.labels(outcome).inc(count)
+        for name, err in self._failed.items():
+            state = self._lasting.setdefault(name, LogState(log))
+            state.failed("kernel_read.failed", what=name, error=str(err))
+        if self._lasting:
+            for name in self._lasting.keys() & ((well() | self._calls) - self._failed.keys()):
+                self._lasting.pop(name).ended("kernel_read.recovered", what=name)
+        self._counts.clear()
+        self._failed.clear()
+        self._calls.clear()
+
+
+RETAINED_TICKS = 64  # an entry that was not requested for so long is forgotten
+
+
+class _ReaderEntry:
     """A file of a group, as the pass knows it from tick to tick."""
 
     __slots__ = ("error", "file", "found", "name", "shares", "tick")
@@ -39,12 +184,12 @@ class _Entry:
         self.error: KernelFileError | None = None  # why there is no value
 
 
-class _Column:
+class _ReaderColumn:
     """The entries of one resource for many groups."""
 
     __slots__ = ("entries", "tick")
 
-    def __init__(self, entries: list[_Entry]) -> None:
+    def __init__(self, entries: list[_ReaderEntry]) -> None:
         self.entries = entries
         self.tick = 0  # in which it was requested last
 
@@ -56,7 +201,7 @@ class Reader:
     it holds. Most files are read in every tick; what is known about each is kept in an entry.
     """
 
-    def __init__(self, host: Host, lease: Lease, skips: Skips, clock: Clock) -> None:
+    def __init__(self, host: Host, lease: ReadLease, skips: SkippedReads, clock: Clock) -> None:
         self.host = host
         self.at = Stamp(0.0, 0.0)
         self.monotonic = 0.0
@@ -69,8 +214,8 @@ class Reader:
         self._skipping = False
         self._clock = clock
         self._number = 0
-        self._entries: dict[tuple[Resource[Any], str], _Entry] = {}
-        self._columns: dict[tuple[Resource[Any], tuple[str, ...]], _Column] = {}
+        self._entries: dict[tuple[Resource[Any], str], _ReaderEntry] = {}
+        self._columns: dict[tuple[Resource[Any], tuple[str, ...]], _ReaderColumn] = {}
         self._sharing = _sharing_files(host)
         self._texts: dict[str, tuple[bytes, float]] = {}  # of files with several resources
         self._read_errors = ReadErrors()
@@ -97,7 +242,7 @@ class Reader:
         column = self._columns.get((resource, groups))
         if column is None:
             entries = self._entries
-            column = self._columns[resource, groups] = _Column(
+            column = self._columns[resource, groups] = _ReaderColumn(
                 [entries.get((resource, g)) or self._enter(resource, g) for g in groups]
             )
         column.tick = number = self._number
@@ -121,7 +266,7 @@ class Reader:
             self._read_errors.note(what, err)
             self._bad.append(err)
             return None
-        self._read_errors.went_well(what)
+        self._read_errors.succeeded(what)
         self._good += 1
         return found
 
@@ -136,7 +281,7 @@ class Reader:
         self._texts.clear()
         self._skipping = bool(self._skips)
         self.host.descriptors.begin_tick()
-        if self._number % KEPT_TICKS == 0:
+        if self._number % RETAINED_TICKS == 0:
             self._forget_entries()
 
     def start_round(self) -> None:
@@ -159,9 +304,9 @@ class Reader:
 
     def finish(self, metrics: CollectorMetrics) -> None:
         """Count and log what the tick's reads came to."""
-        self._read_errors.report(metrics, self.host.descriptors.stats(), self._well)
+        self._read_errors.report(metrics, self.host.descriptors.stats(), self._succeeded)
 
-    def give_up_if_hung(self, limit: float) -> str | None:
+    def abandon_if_hung(self, limit: float) -> str | None:
         """Take the thread's right to read away if one read lasts longer than limit seconds.
 
         Returns what hangs: a path, or the name of a call. All files but that one are closed then.
@@ -169,7 +314,7 @@ class Reader:
         """
         what = self._lease.revoke_if_hung(limit)
         if what is not None:
-            self.host.descriptors.give_up(what)
+            self.host.descriptors.abandon(what)
             self.host.descriptors.close()
         return what
 
@@ -177,18 +322,18 @@ class Reader:
         """Close all files."""
         self.host.descriptors.close()
 
-    def _enter(self, resource: Resource[Any], group: str) -> _Entry:
+    def _enter(self, resource: Resource[Any], group: str) -> _ReaderEntry:
         try:
             file = self.host.bind(resource, group, if_supported=True)
             # Few files are of the root group, so all of those may be of several resources.
-            entry = _Entry(resource.name, file, shares=not group or resource in self._sharing)
+            entry = _ReaderEntry(resource.name, file, shares=not group or resource in self._sharing)
         except Unsupported as err:
-            entry = _Entry(resource.name, None, shares=False)
+            entry = _ReaderEntry(resource.name, None, shares=False)
             entry.error = err
         self._entries[resource, group] = entry
         return entry
 
-    def _refresh(self, entry: _Entry) -> None:
+    def _refresh(self, entry: _ReaderEntry) -> None:
         """Read a file. Runs 1500 times a second on a full node, hence the few calls in it."""
         entry.tick = self._number
         file = entry.file
@@ -235,13 +380,13 @@ class Reader:
             self._columns.clear()
 
     def _forget_entries(self) -> None:
-        oldest = self._number - KEPT_TICKS
+        oldest = self._number - RETAINED_TICKS
         kept = {key: entry for key, entry in self._entries.items() if entry.tick > oldest}
         self._entries = kept
         columns = self._columns
         self._columns = {key: used for key, used in columns.items() if used.tick > oldest}
 
-    def _well(self) -> set[str]:
+    def _succeeded(self) -> set[str]:
         """Names of the resources that were read well in this tick, in one group at least."""
         entries = self._entries.values()
         return {e.name for e in entries if e.tick == self._number and e.error is None}

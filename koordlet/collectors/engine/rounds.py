@@ -3,12 +3,61 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from koord.util.health import OK, PartHealth, Status
-from koord.util.logs import LogState, get_logger
-from koordlet.collectors.engine.base import Collector
-from koordlet.collectors.engine.metrics import CollectorMetrics
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Summary
 
-PATIENCE = 3  # periods without a round that did its work, after which a collector is broken
+from koord.util.health import OK, HealthStatus, PartHealth
+from koord.util.logs import LogState, get_logger
+from koordlet.collectors.engine.collector import Collector
+
+_PASS_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
+
+
+class CollectorMetrics:
+    """Work and cost of the collectors and of the kernel reads behind them."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.rounds = Counter(
+            "koordlet_collector_rounds_total",
+            "Collector rounds by outcome: ok, unsupported, failed or late.",
+            ["collector", "outcome"],
+            registry=registry,
+        )
+        self.duration = Summary(
+            "koordlet_collector_duration_seconds",
+            "Time that the rounds of a collector took, kernel reads included.",
+            ["collector"],
+            registry=registry,
+        )
+        self.pass_seconds = Histogram(
+            "koordlet_sampling_pass_seconds",
+            "Time from the start of a sampling pass until all its collectors are done.",
+            buckets=_PASS_BUCKETS,
+            registry=registry,
+        )
+        self.missed_turns = Counter(
+            "koordlet_sampling_missed_turns_total",
+            "Turns that were skipped because the pass before them had not finished.",
+            registry=registry,
+        )
+        self.reads = Counter(
+            "koordlet_kernel_reads_total",
+            "Kernel files read, by outcome: ok, unsupported, vanished, failed or hung.",
+            ["outcome"],
+            registry=registry,
+        )
+        self.held_descriptors = Gauge(
+            "koordlet_held_descriptors",
+            "Kernel files that are kept open between sampling passes.",
+            registry=registry,
+        )
+        self.threads_abandoned = Gauge(
+            "koordlet_sampling_threads_given_up",
+            "Threads that wait in a kernel read which does not return.",
+            registry=registry,
+        )
+
+
+OVERDUE_ROUNDS = 3  # periods without a round that did its work, after which a collector is broken
 
 log = get_logger("koordlet.collectors")
 
@@ -89,11 +138,11 @@ class Rounds:
         waited = now - (since if self._worked_at is None else self._worked_at)
         if waited > self._patience:
             reason = f"no round did its work for {waited:.0f} s"
-            return PartHealth(Status.UNHEALTHY, f"{reason}: {last.error}" if last else reason)
+            return PartHealth(HealthStatus.UNHEALTHY, f"{reason}: {last.error}" if last else reason)
         if last is not None and last.outcome is RoundOutcome.LATE:
-            return PartHealth(Status.DEGRADED, last.error)
+            return PartHealth(HealthStatus.DEGRADED, last.error)
         return OK
 
     @property
     def _patience(self) -> float:
-        return PATIENCE * self.period
+        return OVERDUE_ROUNDS * self.period

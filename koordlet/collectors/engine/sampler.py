@@ -1,31 +1,148 @@
-"""Drives the sampling pass: on a thread of its own, replaced when the kernel does not let it go."""
+"""The sampling pass: schedule, collectors that are due in a fixed order, on a thread of its own."""
 
 import asyncio
 import contextlib
 import queue
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
-from koord.util.clock import Clock
-from koord.util.firstof import first_of
-from koord.util.health import OK, PartHealth, Status
+from koord.api.nodeslo import NodeSLO
+from koord.util.clock import Clock, Stamp, stamp
+from koord.util.health import OK, HealthStatus, PartHealth
 from koord.util.logs import get_logger
-from koord.util.stop import Stop
-from koordlet.collectors.engine.lease import GivenUp, Lease
-from koordlet.collectors.engine.metrics import CollectorMetrics
-from koordlet.collectors.engine.reader import Reader
-from koordlet.collectors.engine.sampling import SamplingPass
-from koordlet.collectors.engine.schedule import Schedule
-from koordlet.collectors.engine.skips import Skips
-from koordlet.metriccache.kinds import Cadence
+from koord.util.stop import Stop, first_completed
+from koordlet.collectors.engine.collector import Collector
+from koordlet.collectors.engine.reader import LeaseRevoked, Reader, ReadLease, SkippedReads
+from koordlet.collectors.engine.rounds import CollectorMetrics, Round, RoundOutcome, Rounds
+from koordlet.metriccache.kinds import Cadence, Sample
+from koordlet.statesinformer.podmeta import PodMeta
 
-READ_LIMIT = 3.0  # seconds after which a kernel read counts as hung
+_DUE_TOLERANCE = 1e-6  # seconds by which a timer may wake early and still count as on time
+
+
+class Schedule:
+    """Turns of several periods that all start together at `start` (monotonic seconds).
+
+    A turn that could not be taken in time is skipped, never made up for.
+    """
+
+    def __init__(self, periods: Mapping[Cadence, float], start: float) -> None:
+        self._periods = dict(periods)
+        self._start = start
+        self._next = dict.fromkeys(periods, start)
+
+    @property
+    def next(self) -> float:
+        """When the next turn is due."""
+        return min(self._next.values())
+
+    def take(self, now: float) -> tuple[frozenset[Cadence], int]:
+        """Return the cadences that are due, and how many earlier turns were missed over all."""
+        due = frozenset(cadence for cadence, at in self._next.items() if at <= now + _DUE_TOLERANCE)
+        return due, sum(self._advance(cadence, now) for cadence in due)
+
+    def _advance(self, cadence: Cadence, now: float) -> int:
+        period = self._periods[cadence]
+        missed = int((now + _DUE_TOLERANCE - self._next[cadence]) / period)
+        turn = round((self._next[cadence] - self._start) / period) + missed + 1
+        self._next[cadence] = self._start + turn * period
+        return missed
+
+
+log = get_logger("koordlet.collectors")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SamplingContext:
+    """The inputs of the pass. All of them may be called on any thread."""
+
+    enabled: Callable[[str], bool]  # whether a feature gate is on
+    pods: Callable[[], tuple[PodMeta, ...]]
+    slo: Callable[[], NodeSLO | None]
+    append: Callable[[Stamp, Iterable[Sample]], object]  # stores samples
+
+
+class SamplingPass:
+    """Runs collectors. One thread at a time; families and health may be asked on any."""
+
+    def __init__(
+        self,
+        collectors: Sequence[Collector],
+        periods: Mapping[Cadence, float],
+        context: SamplingContext,
+        clock: Clock,
+        metrics: CollectorMetrics,
+    ) -> None:
+        self._rounds = [Rounds(c, periods[c.cadence], metrics) for c in collectors]
+        self._context = context
+        self._clock = clock
+        self._metrics = metrics
+        self._running: Rounds | None = None
+
+    def run(self, due: Collection[Cadence], reader: Reader) -> None:
+        """Run the collectors of these cadences that are switched on.
+
+        Raises:
+            GivenUp: the calling thread was given up while it waited for the kernel.
+        """
+        started = self._clock.monotonic()
+        pods = tuple(pod for pod in self._context.pods() if not pod.pod.finished)
+        reader.begin(stamp(self._clock), pods, self._context.slo())
+        for rounds in self._rounds:
+            if not self._is_on(rounds.collector):
+                rounds.disable()
+            elif rounds.collector.cadence in due:
+                rounds.enable(started)
+                self._run_one(rounds, reader)
+        self._running = None
+        reader.finish(self._metrics)
+        self._metrics.pass_seconds.observe(self._clock.monotonic() - started)
+
+    def mark_late(self, error: str) -> None:
+        """Count as late the round of a thread that was given up."""
+        rounds, self._running = self._running, None
+        if rounds is not None:
+            now = self._clock.monotonic()
+            rounds.record(Round(RoundOutcome.LATE, error, now, rounds.period, returned=False))
+
+    def sources(self) -> list[Collector]:
+        """The collectors whose latest figures still count: what a scrape asks for families."""
+        now = self._clock.monotonic()
+        return [rounds.collector for rounds in self._rounds if rounds.fresh(now)]
+
+    def health(self) -> dict[str, PartHealth]:
+        """Health by collector name, of those that are switched on."""
+        now = self._clock.monotonic()
+        return {r.collector.name: r.health(now) for r in self._rounds if r.is_on}
+
+    def _is_on(self, collector: Collector) -> bool:
+        return not collector.gates or any(map(self._context.enabled, collector.gates))
+
+    def _run_one(self, rounds: Rounds, tick: Reader) -> None:
+        self._running = rounds
+        before = self._clock.monotonic()
+        tick.start_round()
+        try:
+            samples = list(rounds.collector.collect(tick))
+            self._context.append(tick.at, samples)
+        except Exception as err:  # one broken collector must not stop the others
+            now = self._clock.monotonic()
+            rounds.record(Round(RoundOutcome.FAILED, repr(err), now, now - before, returned=False))
+            return
+        outcome, error = tick.outcome(sampled=bool(samples))
+        now = self._clock.monotonic()
+        if now - before > rounds.period and outcome is RoundOutcome.OK:
+            outcome, error = RoundOutcome.LATE, f"took {now - before:.3f} s of {rounds.period:g} s"
+        rounds.record(Round(outcome, error, now, now - before))
+
+
+READ_TIMEOUT = 3.0  # seconds after which a kernel read counts as hung
 CHECK_INTERVAL = 1.0  # seconds between looks at a pass that takes long
-MAX_GIVEN_UP = 4  # threads that may hang in the kernel before sampling stops
-PATIENCE = 3  # periods without a finished pass, after which sampling counts as broken
+MAX_ABANDONED_THREADS = 4  # threads that may hang in the kernel before sampling stops
+PASS_TIMEOUT = 3  # periods without a finished pass, after which sampling counts as broken
 
 Due = frozenset[Cadence]
-log = get_logger("koordlet.collectors")
 
 
 class _Worker:
@@ -58,7 +175,7 @@ class _Worker:
             error: Exception | None = None
             try:
                 self._sampling.run(due, self.reader)
-            except GivenUp:
+            except LeaseRevoked:
                 self._answer(done, None)
                 break
             except Exception as err:  # raised again where the pass is awaited
@@ -81,12 +198,12 @@ class Sampler:
     def __init__(
         self,
         sampling: SamplingPass,
-        readers: Callable[[Lease, Skips], Reader],
+        readers: Callable[[ReadLease, SkippedReads], Reader],
         periods: Mapping[Cadence, float],
         clock: Clock,
         metrics: CollectorMetrics,
         *,
-        read_limit: float = READ_LIMIT,
+        read_limit: float = READ_TIMEOUT,
     ) -> None:
         """readers makes a reader with descriptors of its own, for each thread."""
         self._sampling = sampling
@@ -95,7 +212,7 @@ class Sampler:
         self._clock = clock
         self._metrics = metrics
         self._read_limit = read_limit
-        self._skips = Skips(clock)
+        self._skips = SkippedReads(clock)
         self._hung: list[str] = []
         self._threads = 0
         self._worker: _Worker | None = None
@@ -111,25 +228,25 @@ class Sampler:
                 due, missed = schedule.take(self._clock.monotonic())
                 self._metrics.missed_turns.inc(missed)
                 if due:
-                    await self._take_turn(due)
+                    await self._run_pass(due)
         finally:
             if self._worker is not None:
                 self._worker.end()
                 self._worker = None
 
-    async def _take_turn(self, due: Due) -> None:
+    async def _run_pass(self, due: Due) -> None:
         if self._worker is None:
-            if len(self._hung) >= MAX_GIVEN_UP:
+            if len(self._hung) >= MAX_ABANDONED_THREADS:
                 self._metrics.missed_turns.inc()
                 return
             self._threads += 1
-            reader = self._readers(Lease(self._clock), self._skips)
+            reader = self._readers(ReadLease(self._clock), self._skips)
             self._worker = _Worker(self._sampling, reader, self._threads)
         done = self._worker.run(due)
         while not await self._is_done(done):
-            what = self._worker.reader.give_up_if_hung(self._read_limit)
+            what = self._worker.reader.abandon_if_hung(self._read_limit)
             if what is not None:
-                self._give_up(what, done)
+                self._abandon(what, done)
                 return
         done.result()
         self._finished_at = self._clock.monotonic()
@@ -138,38 +255,40 @@ class Sampler:
         """Wait a while for the pass. The stop signal does not cut it short: it is soon over."""
         timer = self._clock.timer(CHECK_INTERVAL)
         try:
-            await first_of(done, timer)
+            await first_completed(done, timer)
         finally:
             timer.cancel()
         return done.done()
 
-    def _give_up(self, what: str, done: "asyncio.Future[None]") -> None:
+    def _abandon(self, what: str, done: "asyncio.Future[None]") -> None:
         self._worker = None
         self._skips.add(what)
         self._hung.append(what)
-        self._metrics.threads_given_up.set(len(self._hung))
+        self._metrics.threads_abandoned.set(len(self._hung))
         self._metrics.reads.labels("hung").inc()
-        self._sampling.blame(f"{what}: reading it does not return")
+        self._sampling.mark_late(f"{what}: reading it does not return")
         log.warning("kernel_read.hung", what=what, limit_s=self._read_limit, hung=len(self._hung))
-        done.add_done_callback(lambda _: self._came_back(what))
+        done.add_done_callback(lambda _: self._returned(what))
 
-    def _came_back(self, what: str) -> None:
+    def _returned(self, what: str) -> None:
         self._hung.remove(what)
-        self._metrics.threads_given_up.set(len(self._hung))
+        self._metrics.threads_abandoned.set(len(self._hung))
         self._skips.release(what)
         log.info("kernel_read.returned", what=what, hung=len(self._hung))
 
     def health(self) -> PartHealth:
         """Health of sampling as a whole; that of each collector is the pass's."""
         hung = ", ".join(self._hung)
-        if len(self._hung) >= MAX_GIVEN_UP:
+        if len(self._hung) >= MAX_ABANDONED_THREADS:
             reason = f"{len(self._hung)} threads hang in the kernel, reading {hung}; reboot helps"
-            return PartHealth(Status.UNHEALTHY, reason)
+            return PartHealth(HealthStatus.UNHEALTHY, reason)
         waited = self._clock.monotonic() - (self._finished_at or self._started_at)
-        if waited > PATIENCE * min(self._periods.values()) + self._read_limit + CHECK_INTERVAL:
-            return PartHealth(Status.UNHEALTHY, f"no sampling pass finished for {waited:.0f} s")
+        if waited > PASS_TIMEOUT * min(self._periods.values()) + self._read_limit + CHECK_INTERVAL:
+            return PartHealth(
+                HealthStatus.UNHEALTHY, f"no sampling pass finished for {waited:.0f} s"
+            )
         if hung:
-            return PartHealth(Status.DEGRADED, f"left alone because reading it hung: {hung}")
+            return PartHealth(HealthStatus.DEGRADED, f"left alone because reading it hung: {hung}")
         return OK
 
 

@@ -1,15 +1,27 @@
-"""Claims: the values that a plugin has in force, and what became of them."""
+"""Claims: values that plugins ask for, desired values that result, and their outcomes."""
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, NamedTuple, Protocol
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple, Protocol
 
 from koord.util.errors import Unavailable
-from koordlet.executor.audit.wording import Wording
 from koordlet.executor.claims.target import Level, Target
 from koordlet.host.resource import Resource
+
+
+@dataclass(frozen=True, slots=True)
+class AuditText:
+    """Reason and message of the event for one kind of claim. "{value}" is replaced by the value."""
+
+    reason: str
+    message: str
+
+
+ANY_CGROUP = AuditText("UpdateCgroups", "update {path} to {value}")
+ANY_FILE = AuditText("UpdateSystemConfig", "update {path} to {value}")
 
 NO_KERNEL = (
     "no kernel: outside of the daemon a test brings one, "
@@ -20,7 +32,7 @@ NO_KERNEL = (
 class Part(StrEnum):
     """The contribution of a claim to a value that several plugins decide together.
 
-    koordlet.executor.claims.combine has the rules.
+    koordlet.executor.claims.table has the rules.
     """
 
     VALUE = "value"  # the value itself
@@ -66,7 +78,7 @@ class Claim:
                 object.__setattr__(self, name, copy.deepcopy(dict(value)))
 
     @property
-    def substance(self) -> tuple[Any, Any]:
+    def effect(self) -> tuple[Any, Any]:
         """Claims for one part of one value that are equal in this ask for the same."""
         return self.value, self.original
 
@@ -83,7 +95,7 @@ class ClaimScope:
     level: Level
     qos: frozenset[str] = frozenset()
     part: Part = Part.VALUE
-    wording: Wording | None = None
+    audit_text: AuditText | None = None
 
     def covers(self, claim: Claim) -> bool:
         """Whether a claim is of this kind."""
@@ -160,7 +172,7 @@ class Claims(Protocol):
         """Take all claims of a plugin back; scope None: of every scope."""
 
 
-class NoClaims:
+class UnavailableClaims:
     """Decides on claims where nothing may be changed."""
 
     async def claim(self, owner: str, claim: Claim, scope: str = "") -> ClaimOutcome:
@@ -180,3 +192,75 @@ class NoClaims:
 
 def _unavailable(owner: str) -> Unavailable:
     return Unavailable(f"{owner}: wanted to claim a kernel value, found {NO_KERNEL}")
+
+
+RELEASE: Final = object()  # restore what was there before the first write
+
+
+class DesiredValue(NamedTuple):
+    """One value that shall be in force; RELEASE: no plugin claims it any more.
+
+    original: what is restored later when that is not what is found; None: what is found.
+    """
+
+    key: Key
+    value: Any
+    original: Any = None
+    owners: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyResult:
+    """The result for one desired value. value is in force now, as far as known; original is kept.
+
+    news: foreign, retaken or yielded, when another agent wrote and that was not reported before.
+    """
+
+    state: ClaimState
+    value: Any = None
+    original: Any = None
+    message: str = ""
+    wrote: bool = False
+    news: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InitialValue:
+    """A value that a container's cgroup will be made with, or changed to, by its runtime.
+
+    original is what the runtime was asked for.
+    """
+
+    key: Key
+    value: Any
+    original: Any
+    owners: tuple[str, ...]
+
+
+class ValueApplier(Protocol):
+    """Brings desired values into force."""
+
+    def apply(self, desired_values: Sequence[DesiredValue]) -> list[ApplyResult]:
+        """Return what became of each. Never raises for what a kernel does."""
+
+    def sweep(self) -> list[Key]:
+        """Return values in force that are not any more what they should be."""
+
+
+class Change(NamedTuple):
+    """Something that happened to a value, for logs, metrics and the audit log.
+
+    what: set, restored, foreign, retaken, yielded, failed; with dry-run would_set, would_restore.
+    inputs are the numbers of the decision.
+    """
+
+    what: str
+    key: Key
+    owners: tuple[str, ...]
+    old: Any
+    new: Any
+    reason: str
+    inputs: Mapping[str, float | str] = MappingProxyType({})
+
+
+ChangeListener = Callable[[Change], None]

@@ -1,15 +1,159 @@
-"""The table of claims: by plugin and scope, and by the value they are about. Pure."""
+"""The table of claims: what may be claimed, and how claims on one value combine. Pure."""
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any
 
+from koord.api.qos import KubeQoS, QoSClass
 from koord.util.errors import OptionError
-from koordlet.executor import claimable
+from koord.util.text import nearest
+from koordlet.executor.claims import target
 from koordlet.executor.claims.claim import Claim, ClaimScope, Key, Part
-from koordlet.executor.claims.target import Target
+from koordlet.executor.claims.target import Level, Target
+from koordlet.host.cgroups.cgroupfiles import MIN_QUOTA_US
+from koordlet.host.kernelfile import KernelFile
+from koordlet.host.resource import Resource
+from koordlet.host.resources import (
+    BY_NAME,
+    CPU_QUOTA,
+    CPUSET_CPUS_WANTED,
+    RESCTRL_GROUP,
+    RESCTRL_L3,
+    RESCTRL_MB,
+    RESCTRL_TASKS,
+    SCHED_GROUP_IDENTITY,
+)
 
-MOST_CLAIMS = 20_000  # of all plugins together
+NO_LIMIT = -1
 
-_Slot = tuple[Key, Part]
+Parts = Mapping[Part, Claim]
+
+
+def combine(resource: Resource[Any], parts: Parts) -> Any:
+    """Return the value that the claims on it, by part, ask for together."""
+    rule = _RULES.get(resource)
+    return rule[1](parts) if rule else parts[Part.VALUE].value
+
+
+def combinable(resource: Resource[Any]) -> frozenset[Part]:
+    """The parts that claims on a resource may have."""
+    rule = _RULES.get(resource)
+    return rule[0] if rule else frozenset({Part.VALUE})
+
+
+def combined_original(parts: Parts) -> Any:
+    """The original that a claim states, to be restored; None: what was found."""
+    return next((claim.original for claim in parts.values() if claim.original is not None), None)
+
+
+def scaled_quota(quota: int, ratio: float) -> int:
+    """Return a CPU quota in us for a CPU that is ratio times as fast as the usual one.
+
+    Source: Koordinator, ScaleQuota; never below the kernel's minimum.
+    """
+    if quota <= 0 or ratio <= 1.0:
+        return quota
+    return max(math.ceil(quota / ratio), MIN_QUOTA_US)
+
+
+def _quota(parts: Parts) -> int:
+    """Base quota, divided by the ratio, and the burst on top of it."""
+    base: int = parts[Part.VALUE].value if Part.VALUE in parts else combined_original(parts)
+    if base <= 0:
+        return NO_LIMIT
+    if Part.RATIO in parts:
+        base = scaled_quota(base, parts[Part.RATIO].value)
+    if Part.EXTRA in parts:
+        base += parts[Part.EXTRA].value
+    return max(base, MIN_QUOTA_US)
+
+
+def _switch(parts: Parts) -> Any:
+    """The administrator's value wins over that of a plugin, a pod's own over that of its class."""
+    claim = parts.get(Part.PIN) or parts[Part.VALUE]
+    return claim.value
+
+
+def _cpuset(parts: Parts) -> frozenset[int]:
+    """CPUs that were allocated win over those of a pool."""
+    claim = parts.get(Part.PIN) or parts[Part.VALUE]
+    return frozenset(claim.value)
+
+
+_RULES: dict[Resource[Any], tuple[frozenset[Part], Callable[[Parts], Any]]] = {
+    CPU_QUOTA: (frozenset({Part.VALUE, Part.RATIO, Part.EXTRA}), _quota),
+    CPUSET_CPUS_WANTED: (frozenset({Part.VALUE, Part.PIN}), _cpuset),
+    **dict.fromkeys(
+        (SCHED_GROUP_IDENTITY, RESCTRL_GROUP, RESCTRL_L3, RESCTRL_MB, RESCTRL_TASKS),
+        (frozenset({Part.VALUE, Part.PIN}), _switch),
+    ),
+}
+
+
+def is_writable(resource: Resource[Any]) -> bool:
+    """Whether any kernel lets the value be set."""
+    return any(file.text is not None for file in resource.files.values())
+
+
+def claimable_levels(resource: Resource[Any]) -> tuple[Level, ...]:
+    """The levels on which a value has a place."""
+    return target.levels_of_root(next(iter(resource.files.values())))
+
+
+def scope_defect(may: ClaimScope) -> str:
+    """Return why nothing can ever be claimed so; "" for nothing."""
+    return next(_scope_defects(may), "")
+
+
+def resource_defect(resource: object) -> str:
+    """Return why something is no resource that can be claimed; "" for nothing."""
+    if not isinstance(resource, Resource):
+        return _not_in_the_table(str(resource), repr(resource))
+    if type(resource) is KernelFile:
+        return ""  # checked when it was made
+    if BY_NAME.get(resource.name) is not resource:
+        return _not_in_the_table(resource.name, f"one of its own called {resource.name!r}")
+    if not is_writable(resource):
+        return f"wanted a resource that can be written, found {resource.name}, which is read only"
+    return ""
+
+
+def _not_in_the_table(name: str, found: str) -> str:
+    known = nearest(name, [name for name, row in BY_NAME.items() if is_writable(row)])
+    return (
+        f"wanted a resource of koordlet.plugin.resources, found {found}; the nearest is {known}, "
+        "and a KernelFile declares a file that is none of them"
+    )
+
+
+def _scope_defects(may: ClaimScope) -> Iterator[str]:
+    if defect := resource_defect(may.resource):
+        yield defect
+        return
+    name, levels, parts = (
+        may.resource.name,
+        claimable_levels(may.resource),
+        combinable(may.resource),
+    )
+    if may.level not in levels:
+        yield f"wanted level {_or_list(levels)} for {name}, found {may.level!r}"
+    if may.part not in parts:
+        yield f"wanted part {_or_list(sorted(parts))} of {name}, found {may.part!r}"
+    classes = [each.value for each in (KubeQoS if may.level is Level.QOS else QoSClass)]
+    if not isinstance(may.qos, frozenset):
+        yield f"wanted a frozenset of QoS classes for {name}, found {may.qos!r}"
+    for qos in sorted(set(may.qos) - set(classes)):
+        wanted = f"wanted a QoS class of level {may.level} for {name}, found {qos!r}"
+        yield f"{wanted}; the nearest is {nearest(str(qos), classes)!r}"
+
+
+def _or_list(names: Collection[str]) -> str:
+    return " or ".join(names)
+
+
+MAX_CLAIMS = 20_000  # of all plugins together
+
+_ClaimSlot = tuple[Key, Part]
 
 
 class ClaimTable:
@@ -17,7 +161,7 @@ class ClaimTable:
 
     def __init__(self) -> None:
         self._may: dict[str, tuple[ClaimScope, ...]] = {}
-        self._scopes: dict[tuple[str, str], dict[_Slot, Claim]] = {}  # by plugin and scope
+        self._scopes: dict[tuple[str, str], dict[_ClaimSlot, Claim]] = {}  # by plugin and scope
         self._owners: dict[Key, dict[Part, str]] = {}
         self._claims: dict[Key, dict[Part, Claim]] = {}
 
@@ -29,7 +173,7 @@ class ClaimTable:
                 or there is nothing that could be claimed so.
         """
         for mine in may:
-            if defect := claimable.defect_of(mine):
+            if defect := scope_defect(mine):
                 raise OptionError(f"{owner} may_claim", f"{mine.part} of {mine.resource}", defect)
             for other, theirs in self._may.items():
                 if other != owner and any(mine.overlaps(one) for one in theirs):
@@ -50,7 +194,7 @@ class ClaimTable:
             hint = "use one of Target.of_pod, of_container, of_process, qos_class and node"
             raise OptionError(f"{owner} claim target", claim.target, hint)
         if not any(may.covers(claim) for may in self._may.get(owner, ())):
-            if defect := claimable.resource_defect(claim.resource):
+            if defect := resource_defect(claim.resource):
                 raise OptionError(f"{owner} claim resource", claim.resource, defect)
             what = f"{claim.part} of {claim.key}, level {claim.target.level}, {claim.target.qos!r}"
             raise OptionError(f"{owner} claim", what, "declare it in may_claim")
@@ -72,15 +216,15 @@ class ClaimTable:
         slot = (claim.key, claim.part)
         parts = self._claims.setdefault(claim.key, {})
         before = parts.get(claim.part)
-        if before is None and self.size >= MOST_CLAIMS:
-            raise OptionError(f"{owner} claim", claim.key, f"{MOST_CLAIMS} claims are the most")
+        if before is None and self.size >= MAX_CLAIMS:
+            raise OptionError(f"{owner} claim", claim.key, f"{MAX_CLAIMS} claims are the most")
         parts[claim.part] = claim
         self._owners.setdefault(claim.key, {})[claim.part] = owner
         for (name, other), slots in self._scopes.items():
             if name == owner and other != scope:
                 slots.pop(slot, None)  # it moves to the scope that named it last
         self._scopes.setdefault((owner, scope), {})[slot] = claim
-        return before is None or before.substance != claim.substance
+        return before is None or before.effect != claim.effect
 
     def replace(self, owner: str, scope: str, claims: Iterable[Claim]) -> set[Key]:
         """Make these checked claims the scope's; return the values about which that is news."""

@@ -6,16 +6,16 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Any
 
+from koord.api.nodeslo import HostApplication
 from koord.api.qos import KubeQoS
-from koord.api.slo.nodeslo import HostApplication
 from koordlet.host.cgroups.layout import Layout, host_app_group
-from koordlet.host.net.tc.names import is_interface_name
-from koordlet.host.resctrl.names import is_group_name
+from koordlet.host.net.netfiles import is_interface_name
+from koordlet.host.resctrl.schemata import is_group_name
 from koordlet.host.resource import File, Root, Support
-from koordlet.host.terwayfiles import is_terway_file
-from koordlet.statesinformer.model import ContainerMeta, PodMeta
+from koordlet.host.terway_files import is_terway_file
+from koordlet.statesinformer.podmeta import ContainerMeta, PodMeta
 
-_LONGEST = 4096  # characters of a path
+_MAX_PLACE_LENGTH = 4096  # characters of a path
 _BAD_STEP = re.compile(r"//|/\.\.?/|[\x00-\x1f\x7f]")  # empty, ".", ".."; control characters
 
 
@@ -48,7 +48,7 @@ _OF_ROOT = {  # the level of values that are in no cgroup
 }
 
 
-def levels_of(file: File[Any]) -> tuple[Level, ...]:
+def levels_of_root(file: File[Any]) -> tuple[Level, ...]:
     """The levels on which a value has a place."""
     if file.root is Root.CGROUP:
         return (Level.NODE,) if file.support is Support.ROOT else CGROUPS
@@ -69,12 +69,12 @@ class Target:
     uid: str = field(default="", compare=False)  # of the pod
 
     @property
-    def is_sound(self) -> bool:
+    def is_valid(self) -> bool:
         """Whether the place is of its level, and below the root: relative, without "..".
 
         Targets come from the journal and from NodeSLO, too.
         """
-        return _is_sound(self.level, self.place)
+        return _is_valid(self.level, self.place)
 
     @classmethod
     def node(cls) -> "Target":
@@ -134,7 +134,7 @@ class Target:
 
 
 @lru_cache(maxsize=4096)  # several times for each value of each round of a plugin
-def _is_sound(level: Level, place: str) -> bool:
+def _is_valid(level: Level, place: str) -> bool:
     match level:
         case Level.NODE:
             return not place
@@ -146,7 +146,7 @@ def _is_sound(level: Level, place: str) -> bool:
             return is_interface_name(place)
         case Level.TERWAY:
             return is_terway_file(place)
-    return len(place) <= _LONGEST and _BAD_STEP.search(f"/{place}/") is None
+    return len(place) <= _MAX_PLACE_LENGTH and _BAD_STEP.search(f"/{place}/") is None
 
 
 def _below(pod: PodMeta, level: Level, place: str, start_time: int = 0) -> Target:

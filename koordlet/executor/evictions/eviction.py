@@ -6,11 +6,11 @@ from enum import StrEnum
 from typing import Protocol
 
 from koord.api.eviction import EvictionAnswer, EvictionOutcome
-from koord.api.pods.pod import Pod
+from koord.api.pod import Pod
 from koord.util.errors import Unavailable
 
 
-class Fallback(StrEnum):
+class EvictionFallback(StrEnum):
     """The action on a victim that runs on after its accepted eviction, or without an API server."""
 
     NONE = "none"
@@ -60,7 +60,7 @@ class EvictionRequest:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class HeldBack:
+class SuppressedEviction:
     """Evictions that were due, but not requested: outcome and message give the reason."""
 
     plugin: str
@@ -70,7 +70,7 @@ class HeldBack:
     message: str
 
 
-class Evicts(Protocol):
+class EvictionHandler(Protocol):
     """Decides on evictions for plugins."""
 
     async def evict(self, request: EvictionRequest) -> Eviction:
@@ -80,16 +80,16 @@ class Evicts(Protocol):
             Unavailable: there is no API server.
         """
 
-    async def insist(self, request: EvictionRequest) -> Eviction:
+    async def kill_overdue(self, request: EvictionRequest) -> Eviction:
         """The pod's eviction was accepted, its grace is over, and it is still there.
 
         Kill it where that is asked for, and both were seen here; else only record that it stays.
         """
 
-    def note_freed(self, pod: Pod, freed: Mapping[str, float | str]) -> None:
+    def record_freed(self, pod: Pod, freed: Mapping[str, float | str]) -> None:
         """Add to the record of a pod's eviction what it has released."""
 
-    def hold_back(self, held: HeldBack) -> None:
+    def record_suppressed(self, held: SuppressedEviction) -> None:
         """Record evictions that were not requested."""
 
     def announce(self, pod: Pod, *, warning: bool, reason: str, message: str) -> None:
@@ -110,13 +110,13 @@ class UnavailableEvictor:
     async def evict(self, request: EvictionRequest) -> Eviction:
         raise unavailable(request.pod)
 
-    async def insist(self, request: EvictionRequest) -> Eviction:
+    async def kill_overdue(self, request: EvictionRequest) -> Eviction:
         return await self.evict(request)
 
-    def note_freed(self, pod: Pod, freed: Mapping[str, float | str]) -> None:
+    def record_freed(self, pod: Pod, freed: Mapping[str, float | str]) -> None:
         pass
 
-    def hold_back(self, held: HeldBack) -> None:
+    def record_suppressed(self, held: SuppressedEviction) -> None:
         pass
 
     def announce(self, pod: Pod, *, warning: bool, reason: str, message: str) -> None:
@@ -134,15 +134,15 @@ class EvictionApi(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Killing:
+class KillResult:
     """The result of killing a pod's processes. error is for people; empty: none is left."""
 
     killed: int
     error: str = ""
 
 
-class Kills(Protocol):
+class PodProcessKiller(Protocol):
     """Ends the processes of a pod, at once."""
 
-    async def kill(self, group: str, uid: str) -> Killing:
+    async def kill(self, group: str, uid: str) -> KillResult:
         """Kill all processes in the cgroup of the pod with this uid, and see that it is empty."""

@@ -7,33 +7,30 @@ from contextvars import Context
 from typing import Any
 
 from koord.api.eviction import EvictionAnswer, EvictionOutcome
-from koord.api.pods.pod import Pod
+from koord.api.pod import Pod
 from koord.util.clock import Clock
-from koord.util.health import OK, PartHealth, Status
+from koord.util.health import OK, HealthStatus, PartHealth
 from koord.util.logs import get_logger
 from koord.util.stop import Stop
-from koordlet.executor.audit.event import EVICTION, AuditEvent, Subject
-from koordlet.executor.evictions.backoff import EvictionBackoff
-from koordlet.executor.evictions.budget import EvictionBudget
-from koordlet.executor.evictions.decisions import Decision, Decisions
+from koordlet.executor.audit.files import EVICTION, AuditEvent, AuditSubject
+from koordlet.executor.evictions.decisions import Decision, Decisions, EvictionMetrics
 from koordlet.executor.evictions.eviction import (
     Eviction,
     EvictionApi,
     EvictionRequest,
-    HeldBack,
-    Killing,
-    Kills,
+    KillResult,
+    PodProcessKiller,
+    SuppressedEviction,
     unavailable,
 )
-from koordlet.executor.evictions.metrics import EvictionMetrics
-from koordlet.executor.evictions.permits import Permits
+from koordlet.executor.evictions.limits import EvictionBackoff, EvictionBudget, KillPermits
 
-ENDING_FOR = 120.0  # seconds that an accepted eviction counts as under way, as in Koordinator
+ENDING_TIMEOUT = 120.0  # seconds that an accepted eviction counts as under way, as in Koordinator
 
 _NOT_ALLOWED = EvictionOutcome.NOT_ALLOWED
 _STANDALONE = "standalone: there is no API server, and --evict-fallback=kill is not set"
 _NO_CGROUP = "standalone: there is no API server, and the cgroup of the pod is not known"
-_IGNORED = "accepted, but the pod still runs after its grace period"
+_RUNS_ON = "accepted, but the pod still runs after its grace period"
 _ENDING = (EvictionOutcome.EVICTED, EvictionOutcome.KILLED)
 
 log = get_logger("koordlet.executor")
@@ -59,7 +56,7 @@ class Evictor:
         budget: EvictionBudget,
         decisions: Decisions,
         metrics: EvictionMetrics,
-        killer: Kills | None = None,
+        killer: PodProcessKiller | None = None,
         audit: Callable[[AuditEvent], None] = lambda event: None,
     ) -> None:
         """dry_run returns whether a plugin is in dry-run; it may have to find out first.
@@ -70,7 +67,7 @@ class Evictor:
         """
         self._api = api
         self._killer = killer
-        self._permits = Permits(clock)
+        self._permits = KillPermits(clock)
         self._clock = clock
         self._dry_run = dry_run
         self._budget = budget
@@ -94,33 +91,33 @@ class Evictor:
         if self._api is None and self._killer is None and not dry:
             self._conclude(request, Eviction(_NOT_ALLOWED, _STANDALONE), dry=False, asked=False)
             raise unavailable(request.pod)
-        found = self._refusal(request, budget)
+        found = self._reject_reason(request, budget)
         if found is not None:
             return self._conclude(request, found, dry=dry, asked=False)
         moment = budget.take()
         if dry:
-            self._ending[dry, uid] = self._clock.monotonic() + ENDING_FOR
+            self._ending[dry, uid] = self._clock.monotonic() + ENDING_TIMEOUT
             would = Eviction(EvictionOutcome.WOULD_EVICT)
             return self._conclude(request, would, dry=True, asked=True)
         self._ending[dry, uid] = math.inf
-        return await self._go_on(self._ask(request, moment))
+        return await self._run_shielded(self._evict_and_record(request, moment))
 
-    async def insist(self, request: EvictionRequest) -> Eviction:
+    async def kill_overdue(self, request: EvictionRequest) -> Eviction:
         """As Evicts.insist."""
         dry, killer = await self._dry_run(request.plugin), self._killer
         if dry or killer is None or not request.cgroup:
-            ignored = Eviction(EvictionOutcome.IGNORED, _IGNORED)
+            ignored = Eviction(EvictionOutcome.IGNORED, _RUNS_ON)
             return self._conclude(request, ignored, dry=dry, asked=True)
-        refusal = self._permits.refusal(request.pod)
-        if refusal is not None:
-            return self._conclude(request, refusal, dry=False, asked=True)
-        return await self._go_on(self._force(request, killer))
+        reject_reason = self._permits.reject_reason(request.pod)
+        if reject_reason is not None:
+            return self._conclude(request, reject_reason, dry=False, asked=True)
+        return await self._run_shielded(self._kill_and_record(request, killer))
 
-    def note_freed(self, pod: Pod, freed: Mapping[str, float | str]) -> None:
+    def record_freed(self, pod: Pod, freed: Mapping[str, float | str]) -> None:
         """As Evicts.note_freed."""
-        self._decisions.note_freed(pod.uid, freed)
+        self._decisions.record_freed(pod.uid, freed)
 
-    def hold_back(self, held: HeldBack) -> None:
+    def record_suppressed(self, held: SuppressedEviction) -> None:
         """As Evicts.hold_back."""
         decision = Decision(
             plugin=held.plugin,
@@ -137,7 +134,7 @@ class Evictor:
         if self._decisions.note(decision):
             self._metrics.count(held.plugin, held.feature, held.outcome)
             log.info(
-                "eviction.held_back",
+                "eviction.suppressed",
                 plugin=held.plugin,
                 feature=held.feature,
                 outcome=held.outcome.value,
@@ -168,16 +165,16 @@ class Evictor:
             self._forbidden,
         ]
         reason = "; ".join(filter(None, problems))
-        return PartHealth(Status.DEGRADED, reason) if reason else OK
+        return PartHealth(HealthStatus.DEGRADED, reason) if reason else OK
 
-    async def _go_on(self, work: Coroutine[Any, Any, Eviction]) -> Eviction:
+    async def _run_shielded(self, work: Coroutine[Any, Any, Eviction]) -> Eviction:
         """Do it even if the plugin that waits for it is cancelled, and at this daemon's expense."""
         task = asyncio.create_task(work, name="evict", context=Context())
         self._requests.add(task)
         task.add_done_callback(self._requests.discard)
         return await asyncio.shield(task)
 
-    def _refusal(self, request: EvictionRequest, budget: EvictionBudget) -> Eviction | None:
+    def _reject_reason(self, request: EvictionRequest, budget: EvictionBudget) -> Eviction | None:
         """Return why nothing need be tried; None: it shall be."""
         if request.pod.static:
             message = "a static pod: it ends when its file is taken away"
@@ -190,7 +187,7 @@ class Evictor:
             return Eviction(EvictionOutcome.OVER_BUDGET, message, wait)
         return None
 
-    async def _ask(self, request: EvictionRequest, moment: float) -> Eviction:
+    async def _evict_and_record(self, request: EvictionRequest, moment: float) -> Eviction:
         """End the pod, and settle what follows from the answer."""
         answer = EvictionAnswer(EvictionOutcome.FAILED, "koordlet ended meanwhile", certain=False)
         try:
@@ -211,11 +208,13 @@ class Evictor:
             return EvictionAnswer(EvictionOutcome.FAILED, _NO_CGROUP)
         return await _kill(self._killer, request, "standalone: there is no API server")
 
-    async def _force(self, request: EvictionRequest, killer: Kills) -> Eviction:
+    async def _kill_and_record(
+        self, request: EvictionRequest, killer: PodProcessKiller
+    ) -> Eviction:
         """Kill a pod whose eviction was accepted; that one is in the budget already."""
-        answer = await _kill(killer, request, _IGNORED)
+        answer = await _kill(killer, request, _RUNS_ON)
         if answer.outcome in _ENDING:
-            self._ending[False, request.pod.uid] = self._clock.monotonic() + ENDING_FOR
+            self._ending[False, request.pod.uid] = self._clock.monotonic() + ENDING_TIMEOUT
         eviction = Eviction(answer.outcome, answer.message)
         return self._conclude(request, eviction, dry=False, asked=True, again=True)
 
@@ -225,7 +224,7 @@ class Evictor:
         self._permits.note(request, answer)
         if answer.outcome in _ENDING:
             self._backoff.end(uid)
-            self._ending[False, uid] = self._clock.monotonic() + ENDING_FOR
+            self._ending[False, uid] = self._clock.monotonic() + ENDING_TIMEOUT
         else:
             pause = self._backoff.begin(uid, answer)
             del self._ending[False, uid]
@@ -306,10 +305,10 @@ class Evictor:
             del self._ending[key]
 
 
-async def _kill(killer: Kills, request: EvictionRequest, why: str) -> EvictionAnswer:
+async def _kill(killer: PodProcessKiller, request: EvictionRequest, why: str) -> EvictionAnswer:
     """Kill a pod; the answer's message begins with why it was not evicted."""
     killing = await killer.kill(request.cgroup, request.pod.uid)
-    if killing == Killing(0):
+    if killing == KillResult(0):
         return EvictionAnswer(EvictionOutcome.GONE, _joined(why, "no process is in its cgroup"))
     killed = _joined(why, f"{killing.killed} processes killed")
     if killing.error:
@@ -324,7 +323,7 @@ def _audit_event(request: EvictionRequest, outcome: EvictionOutcome) -> AuditEve
     words = f"trigger by koordlet feature {request.feature}, kill pod: {pod.name}"
     return AuditEvent(
         verbosity=EVICTION,
-        type=Subject.POD,
+        type=AuditSubject.POD,
         namespace=pod.namespace,
         name=pod.name,
         reason=outcome.value,

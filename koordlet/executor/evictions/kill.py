@@ -9,17 +9,17 @@ from pathlib import Path
 
 from koord.util.clock import Clock
 from koord.util.errors import KoordError
-from koordlet.executor.evictions.eviction import Killing
-from koordlet.executor.kernel.kernelvalues import KernelValues
-from koordlet.executor.kernel.worker import Worker
+from koordlet.executor.evictions.eviction import KillResult
+from koordlet.executor.kernel.values import KernelValues
+from koordlet.executor.kernel.view import Worker
 from koordlet.host.cgroups.cgroupfiles import parse_ids
 from koordlet.host.errors import KernelFileError
 from koordlet.host.host import Host
 from koordlet.host.resources import CGROUP_PROCS
 
-ATTEMPTS = 20
-PAUSE = 0.1  # seconds between attempts: what is killed needs a moment to be gone
-AT_ONCE = 128  # processes whose descriptors are held at a time
+KILL_ATTEMPTS = 20
+KILL_RETRY_PAUSE = 0.1  # seconds between attempts: what is killed needs a moment to be gone
+PIDS_PER_BATCH = 128  # processes whose descriptors are held at a time
 
 
 class KillRefused(KoordError):
@@ -40,7 +40,7 @@ class PodKiller:
         self._worker = worker
         self._clock = clock
 
-    async def kill(self, group: str, uid: str) -> Killing:
+    async def kill(self, group: str, uid: str) -> KillResult:
         """Kill all processes in the cgroup of the pod with this uid, and see that it is empty.
 
         Goes on until none is left, as a process may start others meanwhile; at most two seconds.
@@ -50,19 +50,19 @@ class PodKiller:
         try:
             check_group(group, uid)
             directory = Path(self._host.path(CGROUP_PROCS, group)).parent
-            for _ in range(ATTEMPTS):
+            for _ in range(KILL_ATTEMPTS):
                 left, problem = await self._worker.do(lambda: self._kill_members(group, directory))
                 if not left:
-                    return Killing(len(killed))
+                    return KillResult(len(killed))
                 killed |= left
-                await self._clock.sleep(PAUSE)
+                await self._clock.sleep(KILL_RETRY_PAUSE)
         except KillRefused as err:
-            return Killing(0, str(err))
+            return KillResult(0, str(err))
         left = await self._worker.do(lambda: set(_members(directory)))
         if not left:
-            return Killing(len(killed))
+            return KillResult(len(killed))
         gone = len(killed - left)
-        return Killing(gone, problem or f"{len(left)} processes have not ended after SIGKILL")
+        return KillResult(gone, problem or f"{len(left)} processes have not ended after SIGKILL")
 
     def _kill_members(self, group: str, directory: Path) -> tuple[set[int], str]:
         """Kill once; return the processes found before, and what went wrong."""
@@ -72,7 +72,10 @@ class PodKiller:
         if not pids or self._kill_cgroup(group):
             return pids, ""
         ordered = sorted(pids)
-        some = (ordered[first : first + AT_ONCE] for first in range(0, len(ordered), AT_ONCE))
+        some = (
+            ordered[first : first + PIDS_PER_BATCH]
+            for first in range(0, len(ordered), PIDS_PER_BATCH)
+        )
         problems = {problem for pids_at_once in some for problem in _kill(pids_at_once, directory)}
         return pids, "; ".join(sorted(problems))
 

@@ -1,4 +1,4 @@
-"""Decides what to do when another agent writes a value of ours."""
+"""Decide what to do when another agent writes a value of ours, or the kernel refuses one."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -6,11 +6,12 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from koord.util.clock import Clock
-from koordlet.executor.claims.claim import ClaimState, Key
+from koord.util.flowcontrol import Backoff
+from koordlet.executor.claims.claim import ApplyResult, ClaimState, Key
 
-HOUR = 3600.0  # seconds
-FIRST_PAUSE = 10.0  # seconds before a value is retaken; doubled each time within an hour
-MOST_RETAKES = 5  # of one value within an hour
+RETAKE_WINDOW = 3600.0  # seconds
+RETAKE_BACKOFF = 10.0  # seconds before a value is retaken; doubled each time within an hour
+MAX_RETAKES = 5  # of one value within an hour
 
 
 class OnForeignChange(StrEnum):
@@ -20,7 +21,7 @@ class OnForeignChange(StrEnum):
     YIELD = "yield"
 
 
-class Verdict(NamedTuple):
+class ConflictDecision(NamedTuple):
     """The result for now, instead of writing. news: what to report; empty: reported before."""
 
     state: ClaimState
@@ -45,21 +46,21 @@ class ConflictPolicy:
         self._policy = policy
         self._conflicts: dict[Key, _Conflict] = {}
 
-    def judge(self, key: Key, found: str) -> Verdict | None:
+    def judge(self, key: Key, found: str) -> ConflictDecision | None:
         """Judge a foreign value that was found. None: write over it."""
         now = self._clock.monotonic()
         conflict = self._conflicts.setdefault(key, _Conflict())
-        conflict.retakes = [at for at in conflict.retakes if at > now - HOUR]
+        conflict.retakes = [at for at in conflict.retakes if at > now - RETAKE_WINDOW]
         conflict.seen = now if conflict.seen is None else conflict.seen
         what = f"another agent has set it to {found or 'nothing'}"
         if self._policy() is OnForeignChange.YIELD:
             message = f"{what}; it is left so (--on-foreign-change=yield)"
             return self._verdict(conflict, ClaimState.YIELDED, message)
-        if len(conflict.retakes) >= MOST_RETAKES:
-            wait = conflict.retakes[0] + HOUR - now
-            message = f"{what} {MOST_RETAKES + 1} times in an hour; it is left so for {wait:.0f} s"
+        if len(conflict.retakes) >= MAX_RETAKES:
+            wait = conflict.retakes[0] + RETAKE_WINDOW - now
+            message = f"{what} {MAX_RETAKES + 1} times in an hour; it is left so for {wait:.0f} s"
             return self._verdict(conflict, ClaimState.YIELDED, message)
-        wait = conflict.seen + FIRST_PAUSE * 2 ** len(conflict.retakes) - now
+        wait = conflict.seen + RETAKE_BACKOFF * 2 ** len(conflict.retakes) - now
         if wait > 0:
             message = f"{what}; it is retaken in {wait:.0f} s"
             return self._verdict(conflict, ClaimState.WAITING, message)
@@ -79,10 +80,52 @@ class ConflictPolicy:
         """The value is not claimed any more."""
         self._conflicts.pop(key, None)
 
-    def _verdict(self, conflict: _Conflict, state: ClaimState, message: str) -> Verdict:
+    def _verdict(self, conflict: _Conflict, state: ClaimState, message: str) -> ConflictDecision:
         news = "yielded" if state is ClaimState.YIELDED else "foreign"
         if news == conflict.reported:
             news = ""
         else:
             conflict.reported = news
-        return Verdict(state, message, news)
+        return ConflictDecision(state, message, news)
+
+
+INITIAL_BACKOFF, MAX_BACKOFF = 10.0, 600.0  # seconds; doubled with each refusal in a row
+
+
+@dataclass(slots=True)
+class _RejectedWrite:
+    text: str
+    applied: ApplyResult
+    backoff: Backoff
+    until: float  # monotonic
+
+
+class RejectedWrites:
+    """At most one per value: of the text that was tried last. Another text may be tried at once."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._rejected_writes: dict[Key, _RejectedWrite] = {}
+
+    def note(self, key: Key, text: str, applied: ApplyResult) -> None:
+        """The kernel did not take this text."""
+        before = self._rejected_writes.get(key)
+        same = before is not None and before.text == text
+        backoff = before.backoff if before and same else Backoff(INITIAL_BACKOFF, MAX_BACKOFF)
+        until = self._clock.monotonic() + backoff.next()
+        self._rejected_writes[key] = _RejectedWrite(text, applied, backoff, until)
+
+    def find(self, key: Key, text: str) -> ApplyResult | None:
+        """The answer that still holds; None: try."""
+        reject_reason = self._rejected_writes.get(key)
+        if (
+            reject_reason
+            and reject_reason.text == text
+            and reject_reason.until > self._clock.monotonic()
+        ):
+            return reject_reason.applied
+        return None
+
+    def over(self, key: Key) -> None:
+        """The value is what it should be, or not claimed any more."""
+        self._rejected_writes.pop(key, None)

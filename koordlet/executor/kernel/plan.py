@@ -1,32 +1,132 @@
-"""Plans what to do about each desired value, given what the kernel has now."""
+"""Plan what to do about each desired value, given what the kernel has now, and order the writes."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any, NamedTuple
 
-from koordlet.executor.claims.claim import ClaimState, Key
-from koordlet.executor.claims.desired import RELEASE, ApplyResult, DesiredValue
-from koordlet.executor.journal.ledger import Ledger, copied
-from koordlet.executor.journal.records import Record
-from koordlet.executor.kernel.applied import AppliedValues
-from koordlet.executor.kernel.conflicts import ConflictPolicy
-from koordlet.executor.kernel.kernelvalues import Found, KernelValues
-from koordlet.executor.kernel.refusals import Refusals
+from koordlet.executor.claims.claim import RELEASE, ApplyResult, ClaimState, DesiredValue, Key
+from koordlet.executor.journal import JournalRecord
+from koordlet.executor.kernel.conflicts import ConflictPolicy, RejectedWrites
+from koordlet.executor.kernel.values import FoundValue, KernelValues
+from koordlet.executor.ledger import Ledger, copied_texts
 from koordlet.host.errors import KernelFileError
 from koordlet.host.kernelfile import definition_of
-from koordlet.host.resource import Resource
-from koordlet.host.resources import CPU_BURST, CPU_IDLE, CPU_QUOTA, CPU_SHARES
+from koordlet.host.resource import ABSENT, Resource
+from koordlet.host.resources import CPU_BURST, CPU_IDLE, CPU_QUOTA, CPU_SHARES, OOM_SCORE_ADJ
 
-_IDLE = "the group is idle (cpu.idle), which sets its shares aside; they come back after"
-_LATER = (CPU_BURST, CPU_SHARES)  # planned when quota and idleness beside them are
+
+@dataclass(slots=True)
+class AppliedValues:
+    """By value. Texts are those of koordlet.host.resource."""
+
+    # The latest of each claimed value.
+    desired_values: dict[Key, DesiredValue] = field(default_factory=dict)
+    in_force: dict[Key, str] = field(default_factory=dict)
+    _rounded: dict[Key, tuple[str, str]] = field(default_factory=dict)
+
+    def round(self, key: Key, written: str, made: str) -> None:
+        """The kernel has made something else of what was written."""
+        self._rounded[key] = (written, made)
+
+    def is_of(self, key: Key, found: str, target: str) -> bool:
+        """Whether a text is what comes of writing the target."""
+        return found == target or self._rounded.get(key) == (target, found)
+
+    def forget(self, key: Key) -> None:
+        """The value is not in force any more."""
+        self.in_force.pop(key, None)
+        self._rounded.pop(key, None)
+
+
+class ValueChange(NamedTuple):
+    """A value that shall change; None: not known. Numbers of -1 are no limit."""
+
+    resource: Resource[Any]
+    place: str  # the cgroup's path
+    old: Any
+    new: Any
+
+
+class WriteStep(NamedTuple):
+    """One write: the new value of a move, given by its index, or one on the way to it."""
+
+    move: int
+    via: Any = None
+
+
+class _Phase(IntEnum):
+    LESS_BURST = 0
+    LOOSEN = 1  # parents first
+    TIGHTEN = 2  # children first
+    MORE_BURST = 3
+    SHARES = 4  # behind the end of idleness
+
+
+def ordered_steps(moves: Iterable[ValueChange]) -> list[WriteStep]:
+    """Return the writes for all moves. Most moves take one step; see above."""
+    ranked = []
+    for index, move in enumerate(moves):
+        depth = move.place.count("/")
+        for phase, via in _phases(move):
+            rank = -depth if phase is _Phase.TIGHTEN else depth
+            ranked.append((phase, rank, index, WriteStep(index, via)))
+    return [step for *_, step in sorted(ranked, key=lambda entry: entry[:3])]
+
+
+def _phases(move: ValueChange) -> list[tuple[_Phase, Any]]:
+    resource, old, new = move.resource, move.old, move.new
+    if resource is CPU_SHARES:
+        return [(_Phase.SHARES, None)]
+    if resource.is_object:  # what is made may stand on what is above it
+        return [(_Phase.TIGHTEN if new == ABSENT else _Phase.LOOSEN, None)]
+    if resource in (CPU_IDLE, OOM_SCORE_ADJ) or old is None or new is None:
+        return [(_Phase.LOOSEN, None)]
+    if resource is CPU_BURST:
+        return [(_Phase.MORE_BURST if new > old else _Phase.LESS_BURST, None)]
+    if isinstance(new, Mapping):
+        return [(_Phase.LOOSEN, via) for via in (*_by_device(old, new), None)]
+    if isinstance(new, frozenset):
+        return _cpuset_phases(old, new)
+    return [(_Phase.LOOSEN if _limit(new) >= _limit(old) else _Phase.TIGHTEN, None)]
+
+
+def _by_device(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The value after the write for each device that changes, but the last."""
+    changed = [name for name in sorted({*old, *new}) if old.get(name) != new.get(name)]
+    now: dict[str, Any] = dict(old)
+    found: list[Mapping[str, Any]] = []
+    for name in changed[:-1]:
+        now.pop(name, None)
+        now |= {name: new[name]} if name in new else {}
+        found.append(dict(now))
+    return found
+
+
+def _cpuset_phases(old: frozenset[int], new: frozenset[int]) -> list[tuple[_Phase, Any]]:
+    """An empty set has the CPUs of the group above: from it is to tighten, to it to loosen."""
+    if not new or (old and old <= new):
+        return [(_Phase.LOOSEN, None)]
+    if not old or new <= old:
+        return [(_Phase.TIGHTEN, None)]
+    return [(_Phase.LOOSEN, old | new), (_Phase.TIGHTEN, None)]
+
+
+def _limit(value: int) -> float:
+    return math.inf if value == -1 else value
+
+
+_GROUP_IS_IDLE = "the group is idle (cpu.idle), which sets its shares aside; they come back after"
+_PLANNED_LAST = (CPU_BURST, CPU_SHARES)  # planned when quota and idleness beside them are
 
 
 @dataclass(slots=True)
 class Plan:
-    """The plan for one desired value. Texts are those of koordlet.host.kerneltext."""
+    """The plan for one desired value. Texts are those of koordlet.host.resource."""
 
     desired: DesiredValue
-    found: Found = Found("", 0)  # noqa: RUF009 - frozen
+    found: FoundValue = FoundValue("", 0)  # noqa: RUF009 - frozen
     before: str = ""  # what was found at first
     target: str = ""  # to bring about
     original: str = ""  # to restore one day
@@ -40,7 +140,7 @@ class Plan:
         return self.desired.key
 
     @property
-    def answer(self) -> ApplyResult:
+    def result(self) -> ApplyResult:
         """The result; a desired value that is not settled waits."""
         return self.applied or ApplyResult(ClaimState.WAITING)
 
@@ -63,10 +163,10 @@ class Plan:
         """Whether it is over: restored, another agent's by now, or gone."""
         return self.releases and self.applied is not None and self.applied.state is ClaimState.GONE
 
-    def record(self, intended: str) -> Record:
+    def record(self, intended: str) -> JournalRecord:
         """The journal's record before the first write."""
         target = self.key.target
-        return Record(
+        return JournalRecord(
             resource=self.key.resource.name,
             level=target.level.value,
             place=target.place,
@@ -92,17 +192,17 @@ class Planner:
         ledger: Ledger,
         applied_values: AppliedValues,
         policy: ConflictPolicy,
-        refusals: Refusals,
+        refusals: RejectedWrites,
     ) -> None:
         self._values = values
         self._ledger = ledger
         self._applied_values = applied_values
         self._policy = policy
-        self._refusals = refusals
+        self._rejected_writes = refusals
 
-    def in_turn(self, plans: Sequence[Plan]) -> list[Plan]:
+    def decision_order(self, plans: Sequence[Plan]) -> list[Plan]:
         """The order to decide in: bursts look at the quotas decided on."""
-        return sorted(plans, key=lambda plan: plan.key.resource in _LATER)
+        return sorted(plans, key=lambda plan: plan.key.resource in _PLANNED_LAST)
 
     def decide(self, plan: Plan, plans: Plans) -> None:
         """Fill in a plan whose value was found, one of some for the same moment.
@@ -115,7 +215,7 @@ class Planner:
         else:
             self._decide_value(plan, plans)
 
-    def beside(self, key: Key, resource: Resource[Any]) -> DesiredValue | None:
+    def sibling(self, key: Key, resource: Resource[Any]) -> DesiredValue | None:
         """The desired value of another resource of the group; RELEASE if it is only ours."""
         other = Key(key.target, resource)
         if desired := self._applied_values.desired_values.get(other):
@@ -134,12 +234,12 @@ class Planner:
             plan.applied = ApplyResult(ClaimState.GONE)
             return
         plan.target = plan.original = record.original
-        if self._is_set_aside(plan.key, plans):
-            plan.applied = self.applied(plan, ClaimState.WAITING, _IDLE)
+        if self._is_overridden_by_idle(plan.key, plans):
+            plan.applied = self.applied(plan, ClaimState.WAITING, _GROUP_IS_IDLE)
         elif plan.found.text == plan.target or not self._is_ours(plan.key, plan.found.text, record):
             plan.applied = self.applied(plan, ClaimState.GONE)
         else:
-            plan.applied = self._refusals.find(plan.key, plan.target)
+            plan.applied = self._rejected_writes.find(plan.key, plan.target)
 
     def _decide_value(self, plan: Plan, plans: Plans) -> None:
         key, found, record = plan.key, plan.found.text, self._ledger.get(plan.key)
@@ -152,31 +252,31 @@ class Planner:
             plan.original = stated_text
         else:
             plan.original = record.original if record else self._inherited(plan)
-        if self._is_set_aside(key, plans):
+        if self._is_overridden_by_idle(key, plans):
             self._applied_values.forget(key)
-            plan.applied = self.applied(plan, ClaimState.WAITING, _IDLE)
+            plan.applied = self.applied(plan, ClaimState.WAITING, _GROUP_IS_IDLE)
         elif self._applied_values.is_of(key, found, plan.target):
             plan.applied = self.applied(plan, ClaimState.IN_FORCE)
         elif self._is_foreign(key, found, record):
             self._conflict(plan, stated_text)
         else:
-            plan.applied = self._refusals.find(key, plan.target)
+            plan.applied = self._rejected_writes.find(key, plan.target)
 
     def _conflict(self, plan: Plan, stated: str | None) -> None:
-        verdict = self._policy.judge(plan.key, plan.found.text)
-        if verdict is None:
+        decision = self._policy.judge(plan.key, plan.found.text)
+        if decision is None:
             plan.news, plan.original = "retaken", plan.found.text if stated is None else stated
         else:
-            plan.news = verdict.news
-            plan.applied = self.applied(plan, verdict.state, verdict.message)
+            plan.news = decision.news
+            plan.applied = self.applied(plan, decision.state, decision.message)
 
-    def _is_foreign(self, key: Key, found: str, record: Record | None) -> bool:
+    def _is_foreign(self, key: Key, found: str, record: JournalRecord | None) -> bool:
         """Whether another agent changed a value of ours, or one that was as desired."""
         if record is not None:
             return not self._is_ours(key, found, record)
         return self._applied_values.in_force.get(key, found) != found
 
-    def _is_ours(self, key: Key, found: str, record: Record) -> bool:
+    def _is_ours(self, key: Key, found: str, record: JournalRecord) -> bool:
         """Whether we made a value what it is.
 
         A record of a text for which the kernel makes up another one is of a crash in between.
@@ -191,29 +291,29 @@ class Planner:
         found = plan.found.text
         if self._values.is_copied(plan.key):
             above = self._ledger.above(plan.key)
-            if above is not None and found in copied(above):
+            if above is not None and found in copied_texts(above):
                 return above.original
         return found
 
     def _within_quota(self, burst: str, key: Key, plans: Plans) -> str:
         """As much of a burst as the kernel takes beside the quota that there will be."""
-        beside = Key(key.target, CPU_QUOTA)
-        plan = plans.get(beside)
+        sibling = Key(key.target, CPU_QUOTA)
+        plan = plans.get(sibling)
         try:
-            text = plan.target if plan and plan.target else self._values.read(beside).text
+            text = plan.target if plan and plan.target else self._values.read(sibling).text
         except KernelFileError:
             return burst
-        quota = self._values.value_of(beside, text)
+        quota = self._values.value_of(sibling, text)
         return burst if quota in (None, -1) else str(min(int(burst), quota))
 
-    def _is_set_aside(self, key: Key, plans: Plans) -> bool:
+    def _is_overridden_by_idle(self, key: Key, plans: Plans) -> bool:
         """Whether these are the shares of a group that is idle, or about to be."""
         if key.resource is not CPU_SHARES:
             return False
-        beside = Key(key.target, CPU_IDLE)
-        if beside in plans and plans[beside].target == "1":
+        sibling = Key(key.target, CPU_IDLE)
+        if sibling in plans and plans[sibling].target == "1":
             return True
         try:
-            return self._values.read(beside).text == "1"
+            return self._values.read(sibling).text == "1"
         except KernelFileError:
             return False

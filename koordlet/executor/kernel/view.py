@@ -1,21 +1,103 @@
-"""Lets plugins read kernel values, off the event loop."""
+"""Kernel values for plugins: read off the event loop, or watched many times a second."""
 
-from collections.abc import Callable
-from typing import Any, NoReturn, Protocol, TypeVar
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple, NoReturn, Protocol, TypeVar
 
 from koord.util.clock import Clock
 from koord.util.errors import Unavailable
 from koordlet.executor.claims.claim import NO_KERNEL
-from koordlet.executor.kernel.watching import Notice, Reading, Readings, Reads, Watcher, read_now
-from koordlet.executor.kernel.worker import Worker
 from koordlet.host.cgroups.layout import Layout
+from koordlet.host.errors import KernelFileError
 from koordlet.host.host import Host
 from koordlet.host.resource import Resource
 from koordlet.host.resources import CPUSET_CPUS
 
-__all__ = ["Kernel", "KernelView", "NoKernel", "Reading", "watch_with"]
-
 T = TypeVar("T")
+
+
+class Worker(Protocol):
+    """Does one thing after the other."""
+
+    async def do(self, work: Callable[[], T]) -> T:
+        """Return what work returns, or raise what it raises."""
+
+
+class ThreadWorker:
+    """A thread of its own, so that a slow kernel file does not hold the event loop."""
+
+    def __init__(self, name: str) -> None:
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix=name)
+
+    async def do(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+
+    def close(self) -> None:
+        """Let the thread end; does not wait for a kernel file that hangs."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+class InlineWorker:
+    """The caller's thread: for tests in simulated time and for commands."""
+
+    async def do(self, work: Callable[[], T]) -> T:
+        return work()
+
+
+class WatchedValue(NamedTuple):
+    """A value, and the monotonic seconds at which it was read."""
+
+    value: Any
+    at: float
+
+
+WatchedResources = Sequence[tuple[Resource[Any], str]]
+WatchedValues = list[WatchedValue | None]
+OnWatchedValues = Callable[[WatchedValues], bool]
+"""Returns whether what was read matters. Called in another thread: it must be quick and pure."""
+
+
+def read_watched(host: Host, clock: Clock, reads: WatchedResources) -> WatchedValues:
+    """Return the values; None for what is not supported, gone or unreadable right now."""
+    return [_read(host, clock, *read) for read in reads]
+
+
+def _read(host: Host, clock: Clock, resource: Resource[Any], group: str) -> WatchedValue | None:
+    try:
+        value = host.read(resource, group)
+    except KernelFileError:
+        return None
+    return WatchedValue(value, clock.monotonic())
+
+
+class ValueWatcher:
+    """One watch at a time; others wait for its end. host is used by the worker only."""
+
+    def __init__(self, host: Host, worker: Worker, clock: Clock) -> None:
+        self._host = host
+        self._worker = worker
+        self._clock = clock
+
+    async def watch(
+        self, reads: WatchedResources, interval: float, notice: OnWatchedValues, seconds: float
+    ) -> bool:
+        """As Kernel.watch."""
+        over = threading.Event()
+
+        def look_again_and_again() -> bool:
+            end = self._clock.monotonic() + seconds
+            while self._clock.monotonic() < end and not over.wait(interval):
+                if notice(read_watched(self._host, self._clock, reads)):
+                    return True
+            return False
+
+        try:
+            return await self._worker.do(look_again_and_again)
+        finally:
+            over.set()  # also when the caller does not wait any more
+
 
 TICK = 1.0  # seconds after which a file counts as not read for one more tick; see Descriptors
 
@@ -30,10 +112,12 @@ class Kernel(Protocol):
     async def read(self, resource: Resource[T], group: str = "") -> T | None:
         """Return a value; None: not supported, gone or unreadable right now."""
 
-    async def read_many(self, reads: Reads) -> Readings:
+    async def read_many(self, reads: WatchedResources) -> WatchedValues:
         """Read in one go, with files that stay open; None as with read."""
 
-    async def watch(self, reads: Reads, interval: float, notice: Notice, seconds: float) -> bool:
+    async def watch(
+        self, reads: WatchedResources, interval: float, notice: OnWatchedValues, seconds: float
+    ) -> bool:
         """Read every interval until notice says that it matters, or so many seconds have passed.
 
         Returns whether it matters. notice gets what read_many returns, in another thread, and must
@@ -57,10 +141,12 @@ class NoKernel:
     async def read(self, resource: Resource[T], group: str = "") -> T | None:
         _refuse("read")
 
-    async def read_many(self, reads: Reads) -> Readings:
+    async def read_many(self, reads: WatchedResources) -> WatchedValues:
         _refuse("read_many")
 
-    async def watch(self, reads: Reads, interval: float, notice: Notice, seconds: float) -> bool:
+    async def watch(
+        self, reads: WatchedResources, interval: float, notice: OnWatchedValues, seconds: float
+    ) -> bool:
         _refuse("watch")
 
     async def groups_below(self, group: str, depth: int) -> list[str]:
@@ -86,7 +172,7 @@ class KernelView:
         worker: Worker,
         clock: Clock,
         layout: Callable[[], Layout] | None = None,
-        watcher: Watcher | None = None,
+        watcher: ValueWatcher | None = None,
     ) -> None:
         """host is used by the worker only. layout: as the pods' cgroups show it; None: as host's,
         which is that of the moment it was made. watcher None: watch with the worker.
@@ -109,11 +195,13 @@ class KernelView:
         [reading] = await self.read_many([(resource, group)])
         return None if reading is None else reading.value
 
-    async def read_many(self, reads: Reads) -> Readings:
+    async def read_many(self, reads: WatchedResources) -> WatchedValues:
         """As Kernel.read_many."""
-        return await self._look(lambda: read_now(self._host, self._clock, reads))
+        return await self._look(lambda: read_watched(self._host, self._clock, reads))
 
-    async def watch(self, reads: Reads, interval: float, notice: Notice, seconds: float) -> bool:
+    async def watch(
+        self, reads: WatchedResources, interval: float, notice: OnWatchedValues, seconds: float
+    ) -> bool:
         """As Kernel.watch."""
         if self._watcher is None:
             return await watch_with(self, self._clock, reads, interval, notice, seconds)
@@ -153,7 +241,12 @@ class KernelView:
 
 
 async def watch_with(
-    kernel: Kernel, clock: Clock, reads: Reads, interval: float, notice: Notice, seconds: float
+    kernel: Kernel,
+    clock: Clock,
+    reads: WatchedResources,
+    interval: float,
+    notice: OnWatchedValues,
+    seconds: float,
 ) -> bool:
     """As Kernel.watch, for kernels that can be read at any pace, with the time of the clock."""
     end = clock.monotonic() + seconds

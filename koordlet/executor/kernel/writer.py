@@ -1,27 +1,67 @@
-"""Applies desired values, never without a record of the original, and restores that.
+"""Apply desired values, never without a record of the original, and restore that."""
 
-For one thread. What a kernel or a disk does is an outcome, never an exception.
-"""
-
-from collections.abc import Callable, Iterable, Sequence
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 from koord.util.clock import Clock
-from koordlet.executor.claims.claim import ClaimState, Key
-from koordlet.executor.claims.desired import RELEASE, ApplyResult, DesiredValue, Expected
-from koordlet.executor.journal.journal import Journal, JournalError
-from koordlet.executor.journal.ledger import Ledger
-from koordlet.executor.kernel.applied import AppliedValues
-from koordlet.executor.kernel.conflicts import ConflictPolicy, OnForeignChange
-from koordlet.executor.kernel.expectations import Expectations, is_ahead
-from koordlet.executor.kernel.inherited_cpusets import InheritedCpusets
-from koordlet.executor.kernel.kernelvalues import Found, KernelValues
-from koordlet.executor.kernel.ordering import Move, in_order
-from koordlet.executor.kernel.plan import Plan, Planner, Plans
-from koordlet.executor.kernel.refusals import Refusals
-from koordlet.executor.kernel.writerstats import WriterStats
+from koordlet.executor.claims.claim import (
+    RELEASE,
+    ApplyResult,
+    ClaimState,
+    DesiredValue,
+    InitialValue,
+    Key,
+)
+from koordlet.executor.journal import Journal, JournalError
+from koordlet.executor.kernel.conflicts import ConflictPolicy, OnForeignChange, RejectedWrites
+from koordlet.executor.kernel.new_cgroups import InheritedCpusets, InitialValues, precedes_cgroup
+from koordlet.executor.kernel.plan import (
+    AppliedValues,
+    Plan,
+    Planner,
+    Plans,
+    ValueChange,
+    ordered_steps,
+)
+from koordlet.executor.kernel.values import FoundValue, KernelValues
+from koordlet.executor.ledger import Ledger
 from koordlet.host.errors import KernelFileError, NoSuchDevice, Unsupported, Vanished
 from koordlet.host.host import Host
+from koordlet.host.resource import Resource, Root
 from koordlet.host.resources import CPU_BURST, CPU_IDLE, CPU_QUOTA, CPU_SHARES
+
+CGROUP, OTHER = "cgroup", "default"  # Koordinator's names of kinds of files
+
+Observe = Callable[[str, bool, float], None]  # kind, whether it was accepted, milliseconds
+
+
+def _ignore(kind: str, accepted: bool, milliseconds: float) -> None:
+    """Observe nothing."""
+
+
+class WriterStats:
+    """Counts since the start. Changed by the writer's thread, read by any."""
+
+    def __init__(self, observe: Observe = _ignore) -> None:
+        self.writes: Counter[tuple[str, bool]] = Counter()  # by resource and whether accepted
+        self.skips = 0  # desired values that were in force already
+        self._observe = observe
+
+    @contextmanager
+    def timing(self, resource: Resource[Any]) -> Iterator[None]:
+        """Measure one write; count it as refused if it raises."""
+        start, accepted = time.perf_counter(), False
+        try:
+            yield
+            accepted = True
+        finally:
+            self.writes[resource.name, accepted] += 1
+            root = next(iter(resource.files.values())).root
+            kind = CGROUP if root is Root.CGROUP else OTHER
+            self._observe(kind, accepted, 1000 * (time.perf_counter() - start))
 
 
 class Writer:
@@ -40,15 +80,15 @@ class Writer:
         """policy: what to do about foreign writes to values of ours. host is this thread's only."""
         self._host = host
         self._values = values or KernelValues(host)
-        self._ledger = Ledger(journal, self._values.refusal)
+        self._ledger = Ledger(journal, self._values.reject_reason)
         self._stats = stats or WriterStats()
         self._applied_values = AppliedValues()
         self._policy = ConflictPolicy(clock, policy)
-        self._refusals = Refusals(clock)
-        self._expectations = Expectations(self._values, self._ledger, clock)
+        self._rejected_writes = RejectedWrites(clock)
+        self._initial_values = InitialValues(self._values, self._ledger, clock)
         self._inherited = InheritedCpusets(host, self._values, self._ledger)
         self._planner = Planner(
-            self._values, self._ledger, self._applied_values, self._policy, self._refusals
+            self._values, self._ledger, self._applied_values, self._policy, self._rejected_writes
         )
 
     @property
@@ -67,36 +107,36 @@ class Writer:
                 self._applied_values.desired_values.pop(desired.key, None)
             else:
                 self._applied_values.desired_values[desired.key] = desired
-                self._expectations.seen(desired.key)
+                self._initial_values.seen(desired.key)
         plans = [
-            Plan(desired) for desired in (*desired_values, *self._bursts_beside(desired_values))
+            Plan(desired) for desired in (*desired_values, *self._bursts_of_quotas(desired_values))
         ]
         by_key = {plan.key: plan for plan in plans}
-        for number, plan in enumerate(self._planner.in_turn(plans), 1):
-            self._look(plan, by_key)
+        for number, plan in enumerate(self._planner.decision_order(plans), 1):
+            self._read_and_plan(plan, by_key)
             progress(number / len(plans) / 2)
-        self._carry_out(
+        self._execute(
             [plan for plan in plans if plan.applied is None],
             lambda share: progress((1 + share) / 2),
         )
         for plan in plans:
-            self._settle(plan)
+            self._record_applied(plan)
         self._forget_restored(
-            [plan.key for plan in plans if plan.restored and not self._waits(plan)]
+            [plan.key for plan in plans if plan.restored and not self._awaits_cgroup(plan)]
         )
-        self._set_shares_again(plans)
+        self._reapply_shares(plans)
         self._stats.skips += sum(plan.in_force and not plan.wrote for plan in plans)
-        return [plan.answer for plan in plans[: len(desired_values)]]
+        return [plan.result for plan in plans[: len(desired_values)]]
 
-    def expect(self, expected: Sequence[Expected]) -> list[str]:
+    def expect(self, expected: Sequence[InitialValue]) -> list[str]:
         """Record values that a runtime will set for us; return for each why it must not, or ""."""
-        return self._expectations.add(expected)
+        return self._initial_values.add(expected)
 
     def sweep(self) -> list[Key]:
         """Look at all values in force; return those that are not any more what they should be."""
         self._host.descriptors.begin_tick()
         self._values.forget_all_but(self._applied_values.in_force)
-        return [key for key in list(self._applied_values.in_force) if not self._holds(key)]
+        return [key for key in list(self._applied_values.in_force) if not self._is_in_force(key)]
 
     def unclaimed(self) -> list[Key]:
         """Values of ours that no plugin claims: of an earlier process, or not restored so far.
@@ -108,7 +148,7 @@ class Writer:
             key
             for key in self._ledger
             if key not in desired_values
-            and not self._expectations.waits(key)
+            and not self._initial_values.is_pending(key)
             and not (key.resource is CPU_SHARES and Key(key.target, CPU_IDLE) in desired_values)
         ]
 
@@ -126,42 +166,43 @@ class Writer:
         keys = list(keys)
         if at_once:
             for key in keys:
-                self._refusals.over(key)
+                self._rejected_writes.over(key)
         return self.apply([DesiredValue(key, RELEASE) for key in keys], progress)
 
     # --- what is to be done ---
 
-    def _look(self, plan: Plan, plans: Plans) -> None:
+    def _read_and_plan(self, plan: Plan, plans: Plans) -> None:
         """Read the value, and decide."""
         try:
             plan.found = self._values.read(plan.key)
             plan.before = plan.found.text
             record = self._ledger.get(plan.key)
-            if record is not None and is_ahead(plan.key, record):
+            if record is not None and precedes_cgroup(plan.key, record):
                 self._ledger.adopt(plan.key, plan.found.inode, plan.found.text)
             elif record is not None and record.inode != plan.found.inode:
                 self._forget(plan.key)  # another group of that name; ours has ended
             self._planner.decide(plan, plans)
         except Unsupported as err:
-            self._lost(plan, ClaimState.UNSUPPORTED, err)
+            self._fail_absent(plan, ClaimState.UNSUPPORTED, err)
         except Vanished as err:
-            self._lost(plan, ClaimState.GONE, err)
+            self._fail_absent(plan, ClaimState.GONE, err)
         except (KernelFileError, JournalError) as err:
             self._fail(plan, err)
 
-    def _bursts_beside(self, desired_values: Sequence[DesiredValue]) -> list[DesiredValue]:
+    def _bursts_of_quotas(self, desired_values: Sequence[DesiredValue]) -> list[DesiredValue]:
         """Bursts of ours to go along with quotas that change."""
         asked = {desired.key for desired in desired_values}
         quotas = [desired.key for desired in desired_values if desired.key.resource is CPU_QUOTA]
-        bursts = [self._planner.beside(key, CPU_BURST) for key in quotas]
+        bursts = [self._planner.sibling(key, CPU_BURST) for key in quotas]
         return [desired for desired in bursts if desired is not None and desired.key not in asked]
 
     # --- doing it ---
 
-    def _carry_out(self, plans: Sequence[Plan], progress: Callable[[float], None]) -> None:
+    def _execute(self, plans: Sequence[Plan], progress: Callable[[float], None]) -> None:
         """Write, in an order that the kernel accepts, behind the records."""
         steps = [
-            (plans[step.move], step.via) for step in in_order([self._move(plan) for plan in plans])
+            (plans[step.move], step.via)
+            for step in ordered_steps([self._move(plan) for plan in plans])
         ]
         writes = [
             (plan, plan.target if via is None else self._values.text_of(plan.key, via))
@@ -176,10 +217,10 @@ class Writer:
                 self._write(plan, text)
             progress(number / len(writes))
 
-    def _move(self, plan: Plan) -> Move:
+    def _move(self, plan: Plan) -> ValueChange:
         key, texts = plan.key, (plan.found.text, plan.target)
         old, new = (self._values.value_of(key, text) for text in texts)
-        return Move(key.resource, key.target.place, old, new)
+        return ValueChange(key.resource, key.target.place, old, new)
 
     def _begin_records(self, writes: Sequence[tuple[Plan, str]]) -> None:
         """Have the originals on disk before anything is written that is not ours yet."""
@@ -189,7 +230,7 @@ class Writer:
                 plan.begun = True
                 new.append((plan, plan, text))
             if plan.key.resource is CPU_IDLE and plan.target == "1":
-                new += [(plan, *shares) for shares in self._shares_beside(plan)]
+                new += [(plan, *shares) for shares in self._shares_of_idle_group(plan)]
         try:
             self._ledger.begin([(one.key, one.record(text)) for _, one, text in new])
         except JournalError as err:
@@ -197,7 +238,7 @@ class Writer:
                 plan.begun = False
                 self._fail(plan, err)
 
-    def _shares_beside(self, plan: Plan) -> list[tuple[Plan, str]]:
+    def _shares_of_idle_group(self, plan: Plan) -> list[tuple[Plan, str]]:
         """The shares that idleness sets aside and its end resets: ours, too, from now on."""
         key = Key(plan.key.target, CPU_SHARES)
         shares = Plan(DesiredValue(key, None, owners=plan.desired.owners))
@@ -236,33 +277,33 @@ class Writer:
             with self._stats.timing(plan.key.resource):
                 found = self._values.write(plan.key, plan.found.inode, text)
         except Vanished as err:
-            self._lost(plan, ClaimState.GONE, err)
+            self._fail_absent(plan, ClaimState.GONE, err)
         except NoSuchDevice as err:
             if not plan.releases:  # else what there was of that device has ended
                 self._refused(plan, err)
         except KernelFileError as err:
             self._refused(plan, err)
         else:
-            plan.found, plan.wrote = Found(found, plan.found.inode), True
+            plan.found, plan.wrote = FoundValue(found, plan.found.inode), True
 
     # --- what came of it ---
 
-    def _settle(self, plan: Plan) -> None:
+    def _record_applied(self, plan: Plan) -> None:
         """Conclude what was written, and keep the applied value."""
         if plan.applied is None:
-            self._conclude(plan)
+            self._result(plan)
         if not plan.in_force:
             return
         try:
-            self._keep(plan)
+            self._record_in_force(plan)
         except JournalError as err:
             self._fail(plan, err)
         else:
             self._applied_values.in_force[plan.key] = plan.found.text
-            self._refusals.over(plan.key)
+            self._rejected_writes.over(plan.key)
             self._policy.ended(plan.key)
 
-    def _conclude(self, plan: Plan) -> None:
+    def _result(self, plan: Plan) -> None:
         found, target = plan.found.text, plan.target
         if plan.releases:
             plan.applied = self._planner.applied(plan, ClaimState.GONE)
@@ -275,7 +316,7 @@ class Writer:
             message = f"the kernel has made {found} of {target}"
         plan.applied = self._planner.applied(plan, ClaimState.IN_FORCE, message)
 
-    def _keep(self, plan: Plan) -> None:
+    def _record_in_force(self, plan: Plan) -> None:
         """Record that a value is in force.
 
         One that was found in force is ours if we made it so, or if the claim states its original.
@@ -300,7 +341,7 @@ class Writer:
         if not plan.releases and plan.wrote and plan.by_device:
             self._undo(plan)
         self._fail(plan, err)
-        self._refusals.note(plan.key, plan.target, plan.answer)
+        self._rejected_writes.note(plan.key, plan.target, plan.result)
         if plan.begun and not plan.wrote:
             self._ledger.drop([plan.key])
 
@@ -308,25 +349,27 @@ class Writer:
         """Take back what was set of other devices: a value is in force as a whole or not at all."""
         try:
             old, new = (self._values.value_of(plan.key, t) for t in (plan.found.text, plan.before))
-            for step in in_order([Move(plan.key.resource, plan.key.target.place, old, new)]):
+            for step in ordered_steps(
+                [ValueChange(plan.key.resource, plan.key.target.place, old, new)]
+            ):
                 via = step.via
                 text = plan.before if via is None else self._values.text_of(plan.key, via)
                 self._note(plan, text)
                 found = self._values.write(plan.key, plan.found.inode, text)
-                plan.found = Found(found, plan.found.inode)
+                plan.found = FoundValue(found, plan.found.inode)
         except (KernelFileError, JournalError):
             return  # the record has the value already
         plan.wrote = False
 
-    def _lost(self, plan: Plan, state: ClaimState, err: KernelFileError) -> None:
+    def _fail_absent(self, plan: Plan, state: ClaimState, err: KernelFileError) -> None:
         """The value is not there any more, unless its group is still to be made."""
         plan.applied = ApplyResult(state, message=str(err))
-        if not self._waits(plan):
+        if not self._awaits_cgroup(plan):
             self._forget(plan.key)
 
-    def _waits(self, plan: Plan) -> bool:
+    def _awaits_cgroup(self, plan: Plan) -> bool:
         """Whether its cgroup is not there because it is still to be made."""
-        return not plan.found.inode and self._expectations.waits(plan.key)
+        return not plan.found.inode and self._initial_values.is_pending(plan.key)
 
     # --- afterwards ---
 
@@ -338,24 +381,24 @@ class Writer:
     def _forget(self, *keys: Key) -> None:
         self._ledger.drop(keys)
         for key in keys:
-            self._expectations.seen(key)
+            self._initial_values.seen(key)
             self._values.forget(key)
             self._applied_values.forget(key)
-            self._refusals.over(key)
+            self._rejected_writes.over(key)
             self._policy.forget(key)
 
-    def _set_shares_again(self, plans: Sequence[Plan]) -> None:
+    def _reapply_shares(self, plans: Sequence[Plan]) -> None:
         """The end of idleness has reset the shares."""
         for plan in plans:
             if plan.key.resource is CPU_IDLE and plan.wrote and plan.target == "0":
-                desired = self._planner.beside(plan.key, CPU_SHARES)
+                desired = self._planner.sibling(plan.key, CPU_SHARES)
                 if desired is not None:
                     [applied] = self.apply([desired])
                     for other in plans:
                         if other.key == desired.key:
                             other.applied = applied
 
-    def _holds(self, key: Key) -> bool:
+    def _is_in_force(self, key: Key) -> bool:
         try:
             found = self._values.read(key)
         except KernelFileError:

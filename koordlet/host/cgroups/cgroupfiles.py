@@ -1,19 +1,55 @@
-"""The text of cgroup files as numbers.
+"""Text of cgroup files as numbers: CPU time, shares, quota, throttling, memory, NUMA."""
 
-Every parser takes the whole file as bytes and raises ValueError when that is not what the kernel
-writes; the host layer adds the path. The kernel ends each of these files with a newline, so a
-number without one was cut short and is refused: a counter that seems to go back, and then leaps,
-would be taken for work.
-
-Source: kernel docs, admin-guide/cgroup-v1 and admin-guide/cgroup-v2.
-"""
-
+import mmap
 import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from koordlet.host.cgroups.cpuvalues import weight_to_shares
-from koordlet.host.proc.procfiles import TICKS_PER_SECOND, shown
+from koordlet.host.procfiles import TICKS_PER_SECOND, shown
+
+MIN_SHARES, MAX_SHARES = 2, 262_144
+MIN_WEIGHT, MAX_WEIGHT = 1, 10_000
+SHARES_PER_CPU = 1024
+QUOTA_PERIOD_US = 100_000  # the kernel's default; the kubelet leaves it so
+MIN_QUOTA_US = 1000
+
+_SHARES_SPAN = MAX_SHARES - MIN_SHARES
+_WEIGHT_SPAN = MAX_WEIGHT - MIN_WEIGHT
+
+
+def shares_to_weight(shares: int) -> int:
+    """Return the cpu.weight for cpu.shares. The way back does not give the same shares.
+
+    Raises:
+        ValueError: not within 2 to 262144.
+    """
+    if not MIN_SHARES <= shares <= MAX_SHARES:
+        raise ValueError(f"wanted {MIN_SHARES} to {MAX_SHARES} shares, found {shares}")
+    return MIN_WEIGHT + (shares - MIN_SHARES) * _WEIGHT_SPAN // _SHARES_SPAN
+
+
+def weight_to_shares(weight: int) -> int:
+    """Return the cpu.shares for a cpu.weight.
+
+    Raises:
+        ValueError: not within 1 to 10000.
+    """
+    if not MIN_WEIGHT <= weight <= MAX_WEIGHT:
+        raise ValueError(f"wanted a weight of {MIN_WEIGHT} to {MAX_WEIGHT}, found {weight}")
+    return (weight - MIN_WEIGHT) * _SHARES_SPAN // _WEIGHT_SPAN + MIN_SHARES
+
+
+def milli_to_shares(milli_cpu: int) -> int:
+    """Return the cpu.shares of a CPU request in thousandths of a core."""
+    return min(max(milli_cpu * SHARES_PER_CPU // 1000, MIN_SHARES), MAX_SHARES)
+
+
+def milli_to_quota(milli_cpu: int) -> int:
+    """Return the quota, in microseconds per 100 ms, of a CPU limit; -1 (no limit) for none."""
+    if milli_cpu <= 0:
+        return -1
+    return max(milli_cpu * QUOTA_PERIOD_US // 1000, MIN_QUOTA_US)
+
 
 NO_LIMIT = -1
 V1_NO_LIMIT = 0x7FFFFFFFFFFFF000  # bytes; the largest multiple of a 4 KiB page in 63 bits
@@ -232,3 +268,40 @@ def _number(pairs: dict[str, bytes], name: str, data: bytes) -> int:
     if not pairs.get(name, b"").isdigit():
         raise ValueError(f"wanted a line {name!r} with a number, found none in {shown(data)}")
     return int(pairs[name])
+
+
+_PAIR = re.compile(rb" N(\d+)=(\d+)")
+_V1_LINES = (b"hierarchical_anon=", b"hierarchical_unevictable=")
+_V2_LINES = (b"inactive_anon ", b"active_anon ", b"unevictable ")
+
+
+def parse_v1_numa_stat(data: bytes) -> dict[int, int]:
+    """Return bytes by NUMA node from memory.numa_stat, which counts pages.
+
+    This is the usage without page cache that MemoryStat.usage has, of the group and all below it.
+    """
+    return _sum_of_lines(data, _V1_LINES, mmap.PAGESIZE)
+
+
+def parse_v2_numa_stat(data: bytes) -> dict[int, int]:
+    """Return bytes by NUMA node from memory.numa_stat, as the v1 parser does."""
+    return _sum_of_lines(data, _V2_LINES, 1)
+
+
+def _sum_of_lines(data: bytes, starts: tuple[bytes, ...], unit: int) -> dict[int, int]:
+    usage: dict[int, int] = {}
+    for start in starts:
+        for node, count in _PAIR.findall(_line(data, start)):
+            usage[int(node)] = usage.get(int(node), 0) + int(count) * unit
+    if not usage:
+        raise ValueError(f"wanted counts like N0=1, found {shown(data)}")
+    return usage
+
+
+def _line(data: bytes, start: bytes) -> bytes:
+    """Return the line that starts so; complete, because a cut number would be a wrong one."""
+    begin = 0 if data.startswith(start) else data.find(b"\n" + start) + 1
+    end = data.find(b"\n", begin)
+    if end < 0 or not data.startswith(start, begin):
+        raise ValueError(f"wanted a line {shown(start)}, found none in {shown(data)}")
+    return data[begin:end]

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
+from koord.api.nodeslo import HostApplication
 from koord.api.qos import KubeQoS, QoSClass
-from koord.api.slo.nodeslo import HostApplication
 
 UNKNOWN_RUNTIME = "unknown"
 

@@ -1,18 +1,30 @@
-"""The text of files below /proc/net as numbers.
-
-The files belong to the network namespace of the process that reads them; /proc/<pid>/net/... is
-the namespace of that pid. Do not hold a descriptor of the latter: it keeps the namespace, and the
-pod's interfaces with it, alive after the last process has gone.
-
-Every parser raises ValueError when the bytes are not what the kernel writes; the host layer adds
-the path.
-"""
+"""Text of files below /proc/net as values, default routes, and names of network interfaces."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-from koordlet.host.proc.procfiles import shown
+from koordlet.host.procfiles import shown
+
+_MAX_NAME_LENGTH = 15  # IFNAMSIZ without the zero byte
+_RESERVED_NAMES = frozenset(
+    {".", "..", "all", "default"}
+)  # the last two are directories of sysctls
+
+
+def parse_interface(data: bytes) -> str:
+    """Return the name of an interface, or "" for none. Raises ValueError: no interface has it."""
+    name = data.decode("ascii", "replace").removesuffix("\n")
+    if name and not is_interface_name(name):
+        raise ValueError(f"wanted the name of an interface, found {name!r:.60}")
+    return name
+
+
+def is_interface_name(name: str) -> bool:
+    """Whether an interface can have a name: what the kernel allows, of printable ASCII."""
+    plain = name.isascii() and name.isprintable() and not set("/: ") & set(name)
+    return plain and 0 < len(name) <= _MAX_NAME_LENGTH and name not in _RESERVED_NAMES
+
 
 _NET_DEV_COLUMNS = 16
 
@@ -78,7 +90,9 @@ def _protocol(names: bytes, values: bytes) -> tuple[str, dict[str, int]]:
     found = values.split()
     if found[:1] != [label] or len(found) != len(fields) + 1 or not label.endswith(b":"):
         raise ValueError(f"wanted a line of names and one of values, found {shown(names)}")
-    return label[:-1].decode(), dict(zip(map(_text, fields), map(_signed, found[1:]), strict=True))
+    return label[:-1].decode(), dict(
+        zip(map(_decode_text, fields), map(_signed, found[1:]), strict=True)
+    )
 
 
 _TCP = re.compile(rb"^Tcp:([^\n]*)\nTcp:([^\n]*)\n", re.MULTILINE)
@@ -106,7 +120,7 @@ def parse_snmp6(data: bytes) -> dict[str, dict[str, int]]:
     """Return protocol -> field -> value, from net/snmp6: `Ip6InOctets 12` is Ip6 -> InOctets."""
     protocols: dict[str, dict[str, int]] = {}
     for line in data.splitlines():
-        name, value = _pair(line)
+        name, value = _name_and_value(line)
         protocol, six, field = name.partition("6")
         if six:
             protocols.setdefault(protocol + six, {})[field] = value
@@ -126,8 +140,8 @@ def parse_sockstat(data: bytes) -> dict[str, dict[str, int]]:
         words = rest.split()
         if not colon or len(words) % 2:
             raise ValueError(f"wanted 'TCP: inuse 5 ...', found {shown(line)}")
-        protocols[_text(label)] = dict(
-            zip(map(_text, words[::2]), map(_signed, words[1::2]), strict=True)
+        protocols[_decode_text(label)] = dict(
+            zip(map(_decode_text, words[::2]), map(_signed, words[1::2]), strict=True)
         )
     if not protocols:
         raise ValueError("wanted lines 'TCP: inuse 5 ...', found an empty file")
@@ -165,11 +179,11 @@ def _hexadecimal_lines(data: bytes) -> Iterator[list[int]]:
         yield columns
 
 
-def _pair(line: bytes) -> tuple[str, int]:
+def _name_and_value(line: bytes) -> tuple[str, int]:
     words = line.split()
     if len(words) != 2:
         raise ValueError(f"wanted a name and a number, found {shown(line)}")
-    return _text(words[0]), _signed(words[1])
+    return _decode_text(words[0]), _signed(words[1])
 
 
 def _signed(word: bytes) -> int:
@@ -178,5 +192,59 @@ def _signed(word: bytes) -> int:
     return int(word)
 
 
-def _text(word: bytes) -> str:
+def _decode_text(word: bytes) -> str:
     return word.decode(errors="replace")
+
+
+_UP, _REJECT = 0x1, 0x200  # RTF_*
+
+_Route = tuple[int, str]  # metric and interface
+_Read = Callable[[list[str]], _Route | None]  # raises ValueError, IndexError
+
+
+def parse_default_interface(data: bytes) -> str:
+    """Return the interface of the IPv4 default route of least metric; "": there is none.
+
+    From net/route, which has the main table alone.
+
+    Raises:
+        ValueError: a line is none of that file.
+    """
+    return _first_default(data.splitlines()[1:], _is_default_route)
+
+
+def parse_default_interface_6(data: bytes) -> str:
+    """Return the interface of the IPv6 default route of least metric; "": there is none.
+
+    From net/ipv6_route.
+
+    Raises:
+        ValueError: a line is none of that file.
+    """
+    return _first_default(data.splitlines(), _is_default_route_6)
+
+
+def _first_default(lines: Iterable[bytes], default: _Read) -> str:
+    found: list[_Route] = []
+    for line in lines:
+        try:
+            route = default(line.decode("ascii", "replace").split())
+        except (ValueError, IndexError) as err:
+            raise ValueError(f"wanted a route, found {shown(line)}") from err
+        if route is not None and is_interface_name(route[1]):
+            found.append(route)
+    return min(found, key=lambda route: route[0])[1] if found else ""
+
+
+def _is_default_route(columns: list[str]) -> _Route | None:
+    interface, to, _, flags, _, _, metric, mask, *_ = columns
+    if int(flags, 16) & (_UP | _REJECT) != _UP or int(to, 16) or int(mask, 16):
+        return None
+    return int(metric), interface
+
+
+def _is_default_route_6(columns: list[str]) -> _Route | None:
+    to, length, _, _, _, metric, _, _, flags, interface = columns
+    if int(flags, 16) & (_UP | _REJECT) != _UP or int(to, 16) or int(length, 16):
+        return None
+    return int(metric, 16), interface

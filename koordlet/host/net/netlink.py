@@ -14,7 +14,7 @@ ERROR, DONE = 2, 3  # NLMSG_*
 REQUEST, ACK, DUMP, INTERRUPTED = 0x1, 0x4, 0x300, 0x10  # NLM_F_*
 _TYPE_MASK = 0x3FFF  # the two upper bits of an attribute's type are flags
 _NUMBER = struct.Struct("=i")
-_ANSWER_BYTES = 65536
+_RESPONSE_BYTES = 65536
 
 Span = tuple[int, int]  # first byte and the byte after the last
 
@@ -56,7 +56,7 @@ def replies(kernel: socket.socket, sequence: int) -> Iterator[tuple[int, int, by
         ValueError: a length is impossible.
     """
     while True:
-        data = kernel.recv(_ANSWER_BYTES)
+        data = kernel.recv(_RESPONSE_BYTES)
         for kind, found, span in messages(data):
             if found != sequence:
                 continue

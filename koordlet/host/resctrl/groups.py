@@ -1,18 +1,44 @@
-"""The control groups of resctrl: directories right below its root.
+"""Control groups of resctrl: read, made, removed, and what their tasks use of caches and bandwidth.
+
+When a group is removed the kernel returns its tasks to the default group, and its CLOSID is free.
 
 Source: kernel docs, filesystems/resctrl.
 """
 
+import errno
 import os
+import re
 import stat
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from koordlet.host.errors import KernelFileError, Unsupported
-from koordlet.host.kerneltext import ABSENT, Text, or_absent
+from koordlet.host.files import names_in, read_file, read_head
 from koordlet.host.paths import HostPaths
+from koordlet.host.resource import ABSENT, ObjectKey, Root, Text, optional_text
+
+_MAX_STATUS_BYTES = 200  # bytes
+
+
+def last_status(paths: HostPaths) -> str:
+    """Return the kernel's own words about the last command; "": it was accepted, or has none.
+
+    Source: kernel docs, filesystems/resctrl (last_cmd_status).
+    """
+    try:
+        text = read_head(paths.resctrl / "info/last_cmd_status", _MAX_STATUS_BYTES)
+    except KernelFileError:
+        return ""
+    found = " ".join(text.decode("ascii", "replace").split())
+    return "" if found == "ok" or not found.isprintable() else found
+
 
 PRESENT = "present"
-NEEDS = "a CPU with cache or bandwidth allocation, CONFIG_X86_CPU_RESCTRL, and resctrl mounted"
+RESCTRL_NEEDS = (
+    "a CPU with cache or bandwidth allocation, CONFIG_X86_CPU_RESCTRL, and resctrl mounted"
+)
 
 
 def parse_presence(data: bytes) -> str:
@@ -26,10 +52,10 @@ def _presence(text: str) -> str:
     return text
 
 
-PRESENCE: Text[str] = or_absent(Text(_presence, parse_presence, _presence))
+PRESENCE_TEXT: Text[str] = optional_text(Text(_presence, parse_presence, _presence))
 
 
-class GroupReader:
+class ResctrlGroupReader:
     """Reads whether a group is there."""
 
     def __init__(self, paths: HostPaths) -> None:
@@ -62,9 +88,111 @@ class GroupReader:
 def check_mounted(root: Path) -> None:
     """Raise Unsupported unless resctrl is mounted there."""
     if not os.path.exists(root / "schemata"):
-        raise Unsupported.here(str(root), "that resctrl is not mounted", NEEDS)
+        raise Unsupported.here(str(root), "that resctrl is not mounted", RESCTRL_NEEDS)
 
 
-def reader(paths: HostPaths) -> GroupReader:
-    """As koordlet.host.objects wants it."""
-    return GroupReader(paths)
+OCCUPANCY = "llc_occupancy"  # bytes, now
+BANDWIDTHS = ("mbm_local_bytes", "mbm_total_bytes")  # bytes since the group was made
+_DOMAIN = re.compile(r"mon_L3_([0-9]{1,5})", re.ASCII)
+_COUNTER = re.compile(r"[0-9]{1,20}", re.ASCII)
+_MAX_COUNTER_BYTES = 100
+
+
+class CacheUsage(NamedTuple):
+    """What one group uses of one L3 cache: by file. What the hardware does not say is absent."""
+
+    group: str
+    cache: int
+    values: dict[str, int]
+
+
+def read_usage(paths: HostPaths, groups: tuple[str, ...]) -> list[CacheUsage]:
+    """Return what groups use; those that are not there, or not monitored, are left out.
+
+    Raises:
+        Unsupported: resctrl is not mounted.
+    """
+    check_mounted(paths.resctrl)
+    return [usage for group in groups for usage in _usage_of_group(paths, group)]
+
+
+def _usage_of_group(paths: HostPaths, group: str) -> Iterator[CacheUsage]:
+    data = paths.resctrl / group / "mon_data"
+    for name in names_in(data):
+        if domain := _DOMAIN.fullmatch(name):
+            values = {}
+            for file in (OCCUPANCY, *BANDWIDTHS):
+                try:
+                    found = parse_usage(read_file(data / name / file, _MAX_COUNTER_BYTES))
+                except KernelFileError:
+                    continue  # the group has ended, or the CPU does not count this
+                if found is not None:
+                    values[file] = found
+            if values:
+                yield CacheUsage(group, int(domain[1]), values)
+
+
+def parse_usage(data: bytes) -> int | None:
+    """Return a number of bytes; None: the hardware has none now (Unavailable, Error)."""
+    text = data.decode("ascii", "replace").strip()
+    return int(text) if _COUNTER.fullmatch(text) else None
+
+
+GROUP_MODE = 0o755
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_HINTS = {
+    errno.ENOSPC: "each group takes a CLOSID, of which a CPU has few (info/*/num_closids); "
+    "remove groups, or have fewer pods with one of their own",
+    errno.EBUSY: "the kernel works on resctrl; it is tried again",
+}
+
+
+class ResctrlGroupWriter:
+    """A Medium; see koordlet.host.objects."""
+
+    def __init__(self, paths: HostPaths) -> None:
+        self._paths = paths
+        self._root = str(paths.resctrl)
+
+    def identity(self, key: ObjectKey) -> int:
+        """That of the mount, as the group comes and goes."""
+        return os.stat(self._root).st_ino
+
+    def write(self, key: ObjectKey, identity: int, content: str) -> None:
+        """As Medium.write."""
+        name = key.target.place
+        directory = os.open(self._root, _DIRECTORY)
+        try:
+            if os.fstat(directory).st_ino != identity:
+                raise FileNotFoundError(errno.ENOENT, "resctrl was mounted anew")
+            self._paths.check_directory(directory, Root.RESCTRL, self._root)
+            if content == ABSENT:
+                with suppress(FileNotFoundError):
+                    self.remove(directory, name)
+            else:
+                with suppress(FileExistsError):
+                    self.make(directory, name)
+        except OSError as err:
+            if err.errno in _HINTS:
+                raise self._refused(name, err) from err
+            raise
+        finally:
+            os.close(directory)
+
+    def make(self, directory: int, name: str) -> None:
+        """Make a group. Raises OSError."""
+        os.mkdir(name, GROUP_MODE, dir_fd=directory)
+
+    def remove(self, directory: int, name: str) -> None:
+        """Remove a group. Raises OSError."""
+        os.rmdir(name, dir_fd=directory)
+
+    def _refused(self, name: str, err: OSError) -> KernelFileError:
+        detail = last_status(self._paths)
+        found = f"{err.strerror}{f' ({detail})' if detail else ''}"
+        return KernelFileError(
+            f"{self._root}/{name}",
+            wanted="another control group",
+            found=found,
+            hint=_HINTS[err.errno or 0],
+        )

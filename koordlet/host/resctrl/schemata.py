@@ -1,20 +1,40 @@
-"""The schemata of a control group: which ways of each cache, and how much bandwidth, it may use.
-
-A value here is the part of one line behind the colon, ids ascending, without what the kernel fills
-up with: "0=3c;1=3c" for the ways of L3 (hexadecimal), "0=90;1=90" for memory bandwidth (percent on
-Intel, eighths of GB/s on AMD).
-
-Source: kernel docs, filesystems/resctrl.
-"""
+"""Schemata of a resctrl control group: ways of each cache, bandwidth; and valid names of groups."""
 
 import re
 from collections.abc import Mapping
 from functools import partial
 
-from koordlet.host.kerneltext import Text
+from koordlet.host.resource import Text
+
+DEFAULT_GROUP = "/"  # the group of all tasks that are in no other one
+MON_GROUPS = "mon_groups"
+_RESERVED_NAMES = frozenset({"info", "mon_data", MON_GROUPS})
+_MAX_NAME_LENGTH = 255  # bytes of a name in the kernel's file systems
+
+
+def is_group_name(name: str) -> bool:
+    """Whether a name is that of one directory right below the root of resctrl."""
+    plain = name.isascii() and name.isprintable() and "/" not in name
+    return (
+        plain
+        and 0 < len(name) <= _MAX_NAME_LENGTH
+        and name[0] != "."
+        and name not in _RESERVED_NAMES
+    )
+
+
+def is_membership(text: str) -> bool:
+    """Whether a text says where a task can be: "/", "BE" or "BE/mon_groups/m1"."""
+    if text == DEFAULT_GROUP:
+        return True
+    group, slash, monitor = text.partition(f"/{MON_GROUPS}/")
+    return (is_group_name(group) or (not group and bool(slash))) and (
+        not slash or is_group_name(monitor)
+    )
+
 
 L3, MB = "L3", "MB"
-MOST_CACHES = 256
+MAX_CACHES = 256
 _BASES = {L3: 16, MB: 10}
 _MASK = re.compile(r"[0-9a-fA-F]{1,16}", re.ASCII)
 _ENTRIES = {  # the kernel fills up with spaces
@@ -50,8 +70,8 @@ def entries(resource: str, text: str) -> dict[int, int]:
             raise ValueError(f"wanted <cache id>=<number>, found {entry!r:.40}")
         cache, _, number = entry.partition("=")
         found[int(cache)] = int(number, _BASES[resource])
-    if not 0 < len(found) <= MOST_CACHES:
-        raise ValueError(f"wanted 1 to {MOST_CACHES} caches, found {len(found)}")
+    if not 0 < len(found) <= MAX_CACHES:
+        raise ValueError(f"wanted 1 to {MAX_CACHES} caches, found {len(found)}")
     return found
 
 

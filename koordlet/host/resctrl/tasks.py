@@ -1,18 +1,27 @@
-"""Which control group of resctrl the threads of a process are in.
+"""Which resctrl control group the threads of a process are in: read, and moved.
+
+A thread is moved by its id, one write each; those that it makes later inherit the group. So all
+threads are moved again until no new one is found. The first thread stands for all: it goes first
+into a group and last out of it, so that what was half moved counts as moved, and is restored.
 
 Source: kernel, arch/x86/kernel/cpu/resctrl/rdtgroup.c (proc_resctrl_show).
 """
 
+import errno
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
-from koordlet.host.errors import Unsupported
+from koordlet.host.errors import KernelFileError, Unsupported
 from koordlet.host.files import read_head
-from koordlet.host.kerneltext import Text
 from koordlet.host.paths import HostPaths
-from koordlet.host.resctrl.names import MON_GROUPS, is_membership
+from koordlet.host.processes import open_process
+from koordlet.host.resctrl.groups import last_status
+from koordlet.host.resctrl.schemata import DEFAULT_GROUP, MON_GROUPS, is_membership
+from koordlet.host.resource import ObjectKey, Root, Text
 
-NEEDS = "resctrl, mounted, and Linux 5.6 (CONFIG_PROC_CPU_RESCTRL)"
-_MOST = 1024  # bytes; two names
+MEMBERSHIP_NEEDS = "resctrl, mounted, and Linux 5.6 (CONFIG_PROC_CPU_RESCTRL)"
+_MAX_BYTES = 1024  # bytes; two names
 
 
 def parse_membership(data: bytes) -> str:
@@ -40,10 +49,10 @@ def _membership(text: str) -> str:
     return text
 
 
-MEMBERSHIP: Text[str] = Text(_membership, parse_membership, _membership)
+MEMBERSHIP_TEXT: Text[str] = Text(_membership, parse_membership, _membership)
 
 
-class TaskReader:
+class ResctrlTaskReader:
     """Reads the group of a process's first thread. Threads inherit it from the one that made them.
 
     That the others are in the same is not looked at: it would be a read for each.
@@ -59,12 +68,109 @@ class TaskReader:
     def read(self, pid: str) -> bytes:
         """As ObjectReader.read."""
         path = self.path(pid)
-        found = read_head(Path(path), _MOST)
+        found = read_head(Path(path), _MAX_BYTES)
         if found.startswith(b"res:\n"):
-            raise Unsupported.here(path, "that resctrl is not mounted", NEEDS)
+            raise Unsupported.here(path, "that resctrl is not mounted", MEMBERSHIP_NEEDS)
         return found
 
 
-def reader(paths: HostPaths) -> TaskReader:
-    """As koordlet.host.objects wants it."""
-    return TaskReader(paths)
+MAX_SCANS = 8  # looks for new threads; one suffices unless the process makes many at this moment
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_WRITE = os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+class ResctrlTaskWriter:
+    """A Medium; see koordlet.host.objects."""
+
+    def __init__(self, paths: HostPaths) -> None:
+        self._paths = paths
+        self._root = str(paths.resctrl)
+
+    def identity(self, key: ObjectKey) -> int:
+        """None: its start time tells a process apart, and is looked at. Raises OSError."""
+        os.close(open_process(self._paths.proc, key.target))
+        return 0
+
+    def write(self, key: ObjectKey, identity: int, content: str) -> None:
+        """As Medium.write."""
+        process = open_process(self._paths.proc, key.target)
+        try:
+            for steps in _tasks_files(content):
+                self._move(process, int(key.target.place), steps, into=content != DEFAULT_GROUP)
+        finally:
+            os.close(process)
+
+    def append(self, tasks: int, thread: int) -> None:
+        """Move one thread. Raises OSError."""
+        os.write(tasks, b"%d\n" % thread)
+
+    def _move(self, process: int, pid: int, steps: tuple[str, ...], *, into: bool) -> None:
+        """Move all threads to a group, which is reached by these steps from the root."""
+        path = "/".join((self._root, *steps, "tasks"))
+        try:
+            tasks = self._open(steps)
+        except OSError as err:
+            raise KernelFileError(
+                path,
+                wanted="a control group to move a process to",
+                found=err.strerror or repr(err),
+                hint="it is tried again when the group is there",
+            ) from err
+        try:
+            self._paths.check(tasks, Root.RESCTRL, path)
+            moved: set[int] = set()
+            for _ in range(MAX_SCANS):
+                new = [thread for thread in _threads(process) if thread not in moved]
+                if not new:
+                    return
+                for thread in sorted(new, key=lambda one: (one == pid) is not into):
+                    self._append(tasks, path, thread)
+                    moved.add(thread)
+        finally:
+            os.close(tasks)
+
+    def _append(self, tasks: int, path: str, thread: int) -> None:
+        try:
+            self.append(tasks, thread)
+        except ProcessLookupError:
+            return  # it has ended
+        except OSError as err:
+            detail = last_status(self._paths)
+            raise KernelFileError.from_write_error(
+                path, err, f"to move thread {thread}", detail
+            ) from err
+
+    def _open(self, steps: tuple[str, ...]) -> int:
+        """Open the tasks file of a group, without following a link. Raises OSError."""
+        directory = os.open(self._root, _DIRECTORY)
+        for step in steps:
+            above = directory
+            try:
+                directory = os.open(step, _DIRECTORY, dir_fd=above)
+            finally:
+                os.close(above)
+        try:
+            return os.open("tasks", _WRITE | os.O_APPEND, dir_fd=directory)
+        finally:
+            os.close(directory)
+
+
+def _tasks_files(membership: str) -> Iterator[tuple[str, ...]]:
+    """The directories of the groups to move to, one after the other: the monitoring group last."""
+    group, slash, monitor = membership.partition(f"/{MON_GROUPS}/")
+    control = (group,) if group.strip(DEFAULT_GROUP) else ()
+    yield control
+    if slash:
+        yield (*control, MON_GROUPS, monitor)
+
+
+def _threads(process: int) -> list[int]:
+    """The ids of the threads of an open process. Raises OSError: it has ended."""
+    fd = os.open("task", _DIRECTORY, dir_fd=process)
+    try:
+        found = sorted(int(name) for name in os.listdir(fd))
+    finally:
+        os.close(fd)
+    if not found:
+        raise ProcessLookupError(errno.ESRCH, "it has ended")
+    return found

@@ -1,9 +1,8 @@
 """Helpers of plugins whose claims follow from pods: rounds over pods, their settings, their CPU."""
 
-from koordlet.executor.claims.combine import scaled_quota
-from koordlet.host.cgroups.cpuvalues import milli_to_quota, milli_to_shares
-from koordlet.plugin.pods.noderatio import NodeRatio
-from koordlet.plugin.pods.perpod import PerPod
+from koordlet.executor.claims.table import scaled_quota
+from koordlet.host.cgroups.cgroupfiles import milli_to_quota, milli_to_shares
+from koordlet.plugin.extensions import Rejections
 from koordlet.plugin.pods.processes import Process, ProcessLists, by_pid
 from koordlet.plugin.pods.reconcile import (
     PodRoundsPlugin,
@@ -13,8 +12,7 @@ from koordlet.plugin.pods.reconcile import (
     pods_of,
     strategy_interval,
 )
-from koordlet.plugin.pods.settings import PodSettings
-from koordlet.plugin.rejections import Rejections
+from koordlet.plugin.pods.settings import NodeRatio, PerPod, PodSettings
 
 __all__ = [
     "NodeRatio",

@@ -7,7 +7,7 @@ from koordlet.executor.kernel.view import Kernel
 from koordlet.host.resources import CGROUP_PROCS, PROCESS_START
 from koordlet.plugin.base import ExtensionPlugin
 
-MOST_PER_GROUP, MOST = 200, 2000  # processes that are looked after
+MAX_PER_GROUP, MAX_PROCESSES = 200, 2000  # processes that are looked after
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class ProcessLists:
         kernel = self._plugin.kernel
         lists = await kernel.read_many([(CGROUP_PROCS, group) for group in groups])
         pids = {
-            group: sorted(found.value)[:MOST_PER_GROUP]
+            group: sorted(found.value)[:MAX_PER_GROUP]
             for group, found in zip(groups, lists, strict=True)
             if found is not None
         }
@@ -53,11 +53,13 @@ class ProcessLists:
 
     async def _start_times(self, kernel: Kernel, pids: list[int]) -> dict[int, int]:
         """Start times by pid; ended processes are absent."""
-        full = len(pids) > MOST
+        full = len(pids) > MAX_PROCESSES
         if full and not self._full:
-            self._plugin.log.warning("processes.too_many", found=len(pids), looked_after=MOST)
+            self._plugin.log.warning(
+                "processes.too_many", found=len(pids), looked_after=MAX_PROCESSES
+            )
         self._full = full
-        found = await kernel.read_many([(PROCESS_START, str(pid)) for pid in pids[:MOST]])
+        found = await kernel.read_many([(PROCESS_START, str(pid)) for pid in pids[:MAX_PROCESSES]])
         return {
             pid: reading.value
             for pid, reading in zip(pids, found, strict=False)

@@ -1,28 +1,148 @@
-"""Plugins whose claims follow from pods and one rule: made anew only where something changed."""
+"""Plugins whose claims follow from pods and one rule: renewed only where something changed."""
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import Container, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, ClassVar, Generic, NamedTuple, TypeVar
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from koord.util.stop import Stop
-from koordlet.executor.audit.wording import Wording
-from koordlet.executor.claims.claim import Claim
+from koordlet.executor.claims.claim import AuditText, Claim, ClaimOutcome, ClaimState
+from koordlet.executor.claims.target import Level
+from koordlet.host.resource import Resource
 from koordlet.plugin.base import ExtensionPlugin
-from koordlet.plugin.client import Client
+from koordlet.plugin.extensions import Rejections
+from koordlet.plugin.interfaces import Client, States
 from koordlet.plugin.pods.settings import PodSettings
-from koordlet.plugin.pods.starting import ARRIVAL, StartingContainers
-from koordlet.plugin.pods.times import ReconcileTimes
-from koordlet.plugin.rejections import Rejections
-from koordlet.plugin.states import States
-from koordlet.statesinformer.callbacks import StateType
-from koordlet.statesinformer.model import ContainerMeta, PodMeta
+from koordlet.statesinformer.informer import StateType
+from koordlet.statesinformer.podmeta import ContainerMeta, PodMeta
 
 if TYPE_CHECKING:
-    from koord.api.pods.pod import Pod
-    from koord.api.slo.nodeslo import HostApplication
+    from prometheus_client import CollectorRegistry, Histogram
+
+    from koord.api.nodeslo import HostApplication
+    from koord.api.pod import Pod
     from koord.component.flags import Flag, FlagSet
     from koordlet.metriccache.cache import MetricCache
+    from koordlet.plugin.metrics import PluginMetrics
+
+
+ARRIVAL_TIMEOUT = 60.0  # seconds that a container may take from its announcement until it is known
+
+
+class _AnnouncedPod(NamedTuple):
+    meta: PodMeta  # with this one container
+    until: float  # monotonic
+
+
+class StartingContainers:
+    """Those that the container runtime has announced, until they are among the known pods."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        """now is in seconds, monotonic."""
+        self._now = now
+        self._announced: dict[str, _AnnouncedPod] = {}  # by cgroup
+
+    def add(self, meta: PodMeta) -> None:
+        """Announce the one container of a pod."""
+        [container] = meta.containers
+        self._announced[container.cgroup] = _AnnouncedPod(meta, self._now() + ARRIVAL_TIMEOUT)
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._announced.clear()
+
+    def among(self, pods: Iterable[PodMeta]) -> Iterator[PodMeta]:
+        """Yield the pods with their announced containers, and those that are not known yet."""
+        if not self._announced:
+            yield from pods
+            return
+        now = self._now()
+        new: dict[str, PodMeta] = {}  # by UID, with the announced containers only
+        known = {meta.uid: meta for meta in pods}
+        there = {one.cgroup for meta in known.values() for one in meta.containers}
+        for group, (meta, until) in list(self._announced.items()):
+            if group in there or until <= now:
+                del self._announced[group]
+            else:
+                earlier = new.get(meta.uid)
+                containers = (*(earlier.containers if earlier else ()), *meta.containers)
+                new[meta.uid] = replace(meta, containers=containers)
+        for uid, meta in known.items():
+            more = new.pop(uid, None)
+            yield replace(meta, containers=meta.containers + more.containers) if more else meta
+        yield from new.values()
+
+
+EARLY = "koordlet_runtime_hook_invoked_duration_milliseconds"
+NAME = "koordlet_runtime_hook_reconciler_invoked_duration_milliseconds"
+BUCKETS = tuple(0.01 * 4**power for power in range(8))  # milliseconds
+_LEVELS = {
+    Level.QOS: "kubeqos",
+    Level.POD: "pod",
+    Level.CONTAINER: "container",
+    Level.PROCESS: "container",
+}
+
+
+def early_decision_times(registry: "CollectorRegistry") -> "Histogram":
+    """Return the durations of decisions on pods that are not there yet; a registry has one."""
+    from prometheus_client import Histogram
+
+    return Histogram(
+        EARLY,
+        "Time a plugin took to decide on a pod that the container runtime asked about.",
+        ("node", "hook", "stage", "status"),
+        registry=registry,
+        buckets=BUCKETS,
+    )
+
+
+class ReconcileTimes:
+    """Times of the calls that brought claims into force, of all reconciling plugins together.
+
+    A call counts once for each level and resource among its claims.
+    """
+
+    def __init__(self, metrics: "PluginMetrics") -> None:
+        self._times = metrics.shared_histogram(
+            NAME,
+            "Time to bring the claims of a pod or class into force, when they have changed.",
+            BUCKETS,
+            ("node", "level", "resource_type", "status"),
+        )
+
+    def observe(
+        self,
+        node: str,
+        claims: Iterable[Claim],
+        outcomes: Iterable[ClaimOutcome],
+        *,
+        seconds: float,
+        sandbox: str = "",
+    ) -> None:
+        """Count a call. sandbox: the cgroup that is not counted as a container's."""
+        seen = set()
+        for claim, outcome in zip(claims, outcomes, strict=True):
+            target_level = claim.target.level
+            level = _LEVELS.get(target_level, target_level.value)
+            if sandbox and claim.target.place == sandbox:
+                level = "sandbox"
+            resource = _file(claim.resource)
+            failed = outcome.state is ClaimState.FAILED
+            seen.add((node, level, resource, "failed" if failed else "succeeded"))
+        for labels in seen:
+            self._times.labels(*labels).observe(seconds * 1000)
+
+
+def _file(resource: Resource[Any]) -> str:
+    """The file of cgroup v1, by which Koordinator names resources; of v2 where v1 has none.
+
+    The resource's own name where it is no file.
+    """
+    name = resource.files[min(resource.files)].name.rpartition("/")[2]
+    return resource.name if "{}" in name or not name else name
+
 
 R = TypeVar("R")
 W = TypeVar("W")
@@ -44,7 +164,9 @@ class PodRoundsPlugin(ExtensionPlugin, Generic[W]):
     And every --runtime-hooks-reconcile-interval. What pods ask for is in settings.
     """
 
-    wording = Wording("runtime-hooks", "update {path} to {value}")  # Koordinator's, of its hooks
+    audit_text = AuditText(
+        "runtime-hooks", "update {path} to {value}"
+    )  # Koordinator's, of its hooks
     follows: ClassVar[tuple[StateType, ...]] = ()
     """States, beside the pods, that matter."""
     before_start: ClassVar[bool] = False
@@ -55,7 +177,7 @@ class PodRoundsPlugin(ExtensionPlugin, Generic[W]):
     settings: PodSettings[W]
 
     @abstractmethod
-    def wants(self, pod: "Pod") -> W | None:
+    def pod_settings(self, pod: "Pod") -> W | None:
         """Return the settings of a pod; None: this plugin has nothing to do with it.
 
         Called once for each version of a pod.
@@ -94,7 +216,7 @@ class PodRoundsPlugin(ExtensionPlugin, Generic[W]):
     def setup(self, client: Client, metric_cache: "MetricCache", states_informer: States) -> None:
         self.states = states_informer
         self.rejections = Rejections(self)
-        self.settings = PodSettings(self.wants, self.rejections)
+        self.settings = PodSettings(self.pod_settings, self.rejections)
         self._times = ReconcileTimes(self.metrics)
         self._kept: dict[str, tuple[Claim, ...]] = {}  # by scope
         self._changed = asyncio.Event()
@@ -109,14 +231,12 @@ class PodRoundsPlugin(ExtensionPlugin, Generic[W]):
         """Make these the claims of a scope that is no pod's, unless they are already."""
         wanted = tuple(claims)
         if wanted != self._kept.get(scope, ()):
-            await self.bring_into_force(wanted, scope=scope)
+            await self.apply_claims(wanted, scope=scope)
             self._kept[scope] = wanted
         if not wanted:
             self._kept.pop(scope, None)
 
-    async def bring_into_force(
-        self, claims: Sequence[Claim], *, scope: str, sandbox: str = ""
-    ) -> None:
+    async def apply_claims(self, claims: Sequence[Claim], *, scope: str, sandbox: str = "") -> None:
         """Make these the claims of a scope, and count how long it took."""
         began = self.clock.monotonic()
         outcomes = await self.claim_all(claims, scope=scope)
@@ -149,10 +269,10 @@ class ReconcilingPlugin(PodRoundsPlugin[W], Generic[R, W]):
         """Return the rule for all pods now; None: nothing is claimed."""
 
     @abstractmethod
-    def claims(self, meta: PodMeta, wants: W, rule: R) -> Iterable[Claim]:
+    def claims(self, meta: PodMeta, pod_settings: W, rule: R) -> Iterable[Claim]:
         """Return the claims of a pod, the pod's before those of its containers. Pure."""
 
-    def claims_ahead(self, meta: PodMeta) -> tuple[Claim, ...]:
+    def early_claims(self, meta: PodMeta) -> tuple[Claim, ...]:
         """Return what it would claim of a pod now, before its containers are there.
 
         The container runtime asks for it (koordlet.runtimehooks). The pod may not be among the
@@ -162,8 +282,12 @@ class ReconcilingPlugin(PodRoundsPlugin[W], Generic[R, W]):
             InvalidObject: the pod's settings cannot be used.
         """
         rule = self.rule()
-        wants = None if rule is None else self.wants(meta.pod)
-        return () if rule is None or wants is None else tuple(self.claims(meta, wants, rule))
+        pod_settings = None if rule is None else self.pod_settings(meta.pod)
+        return (
+            ()
+            if rule is None or pod_settings is None
+            else tuple(self.claims(meta, pod_settings, rule))
+        )
 
     async def prepare(self, meta: PodMeta) -> None:
         """Bring the claims of a pod into force whose cgroup is there, but no container so far.
@@ -173,10 +297,10 @@ class ReconcilingPlugin(PodRoundsPlugin[W], Generic[R, W]):
         Raises:
             InvalidObject: as claims_ahead.
         """
-        claims = self.claims_ahead(meta)
+        claims = self.early_claims(meta)
         if claims and meta.uid not in self._reconciled:
-            self._arriving[meta.uid] = self.clock.monotonic() + ARRIVAL
-            await self.bring_into_force(claims, scope=meta.uid)
+            self._arriving[meta.uid] = self.clock.monotonic() + ARRIVAL_TIMEOUT
+            await self.apply_claims(claims, scope=meta.uid)
 
     def setup(self, client: Client, metric_cache: "MetricCache", states_informer: States) -> None:
         super().setup(client, metric_cache, states_informer)
@@ -190,7 +314,7 @@ class ReconcilingPlugin(PodRoundsPlugin[W], Generic[R, W]):
         self._reconciled.clear()
         self._arriving.clear()
 
-    def make_anew(self, uids: Iterable[str]) -> None:
+    def invalidate(self, uids: Iterable[str]) -> None:
         """Have the claims of these pods made anew in the next round, also without a change."""
         self._anew.update(uids)
 
@@ -230,10 +354,10 @@ class ReconcilingPlugin(PodRoundsPlugin[W], Generic[R, W]):
         if before is not None and known and before.meta == meta:
             self._reconciled[meta.uid] = before._replace(meta=meta)
             return
-        wants = self.settings.of(meta.pod)
-        claims = () if wants is None else tuple(self.claims(meta, wants, rule))
+        pod_settings = self.settings.of(meta.pod)
+        claims = () if pod_settings is None else tuple(self.claims(meta, pod_settings, rule))
         if claims != (before.claims if before else ()):
-            await self.bring_into_force(claims, scope=meta.uid, sandbox=meta.sandbox)
+            await self.apply_claims(claims, scope=meta.uid, sandbox=meta.sandbox)
         self._reconciled[meta.uid] = _Reconciled(meta, rule, claims)
         await asyncio.sleep(0)  # other tasks need the loop: there can be many pods
 

@@ -1,11 +1,15 @@
-"""Settings of pods in labels, annotations and spec; a pod keeps its last good ones."""
+"""Settings of pods and of the node, and results that follow from them."""
 
+import asyncio
 from collections.abc import Callable, Iterable
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
-from koord.api.pods.pod import Pod
+from koord.api.pod import Pod
 from koord.util.errors import InvalidObject
-from koordlet.plugin.rejections import Rejections
+from koordlet.plugin.extensions import Rejections
+from koordlet.plugin.interfaces import States
+from koordlet.rules.node_usage import is_noticeable_change, normalization_ratio
+from koordlet.statesinformer.podmeta import PodMeta
 
 W = TypeVar("W")
 
@@ -55,3 +59,71 @@ class PodSettings(Generic[W]):
             return last
         self._rejections.accept(pod.uid)
         return found
+
+
+S = TypeVar("S")
+T = TypeVar("T")
+
+
+class _CachedResult(NamedTuple, Generic[S, T]):
+    pod: PodMeta
+    settings: S
+    result: T
+
+
+class PerPod(Generic[S, T]):
+    """Remembers a result for each pod of the latest round.
+
+    A round then costs one comparison per pod, as pods and settings are replaced, never modified.
+    """
+
+    def __init__(self, work_out: Callable[[PodMeta, S], T], forget: Callable[[str], None]) -> None:
+        """forget is called with the uid of a pod that is no longer among those of a round."""
+        self._work_out = work_out
+        self._forget = forget
+        self._settings: S | None = None
+        self._kept: dict[str, _CachedResult[S, T]] = {}
+
+    async def of(self, pods: Iterable[PodMeta], settings: S) -> list[T]:
+        """Return the results in the order of the pods; other tasks run between new ones."""
+        if self._settings is not None and settings == self._settings:
+            settings = self._settings  # so that comparing it again, for each pod, costs nothing
+        self._settings = settings
+        before, self._kept = self._kept, {}
+        for pod in pods:
+            kept = before.get(pod.uid)
+            if kept is None or kept.settings is not settings or not _same(kept.pod, pod):
+                kept = _CachedResult(pod, settings, self._work_out(pod, settings))
+                await asyncio.sleep(0)
+            self._kept[pod.uid] = kept
+        for uid in before.keys() - self._kept.keys():
+            self._forget(uid)
+        return [kept.result for kept in self._kept.values()]
+
+
+def _same(before: PodMeta, now: PodMeta) -> bool:
+    return before is now or before == now  # comparing an object with itself field by field is dear
+
+
+_KEY = "node cpu normalization"
+
+
+class NodeRatio:
+    """Follows the node's annotation; one that cannot be used, and a tiny change, change nothing."""
+
+    def __init__(self, states: States, rejections: Rejections) -> None:
+        self._states = states
+        self._rejections = rejections
+        self._ratio: float | None = None
+
+    def now(self) -> float | None:
+        """Return how many times faster the CPUs are than counted on; None: not normalized."""
+        node = self._states.node()
+        try:
+            found = normalization_ratio(node.annotations) if node else None
+        except InvalidObject as err:
+            self._rejections.reject(_KEY, err)
+            return self._ratio
+        self._rejections.accept(_KEY)
+        self._ratio = is_noticeable_change(found, self._ratio)
+        return self._ratio

@@ -1,54 +1,86 @@
-"""Runs one plugin in a test: simulated time, scripted metrics and states, captured logs, cost."""
+"""Run one plugin in a test: simulated time, scripted metrics and states, captured logs, cost."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Sequence
+import time
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
+from importlib.metadata import entry_points
 from types import TracebackType
 from typing import Any, Self
 
 from prometheus_client import CollectorRegistry
 
-from koord.api.nodes.node import Node
-from koord.api.slo.nodeslo import NodeSLO
+from koord.api.node import Node
+from koord.api.nodeslo import NodeSLO
+from koord.component.features import FeatureSpec
 from koord.component.flags import FlagSet
-from koord.component.plugins.meter import Meter, account_tasks
-from koord.component.plugins.rounds import PacedStop
-from koord.util.snakecase import snake_case
+from koord.component.plugins.discovery import installed_plugins
+from koord.component.plugins.meter import Meter, RoundStop, account_tasks
 from koord.util.stop import Stop
+from koord.util.text import snake_case
 from koordlet.executor.claimmanager import ClaimManager
-from koordlet.executor.claims.desired import Change
-from koordlet.executor.claims.inforce import Seen, as_json, is_about
+from koordlet.executor.claims.claim import Change, ClaimScope
+from koordlet.executor.claims.in_force import ObservedValue, claimed_value_json, concerns
 from koordlet.executor.claims.table import ClaimTable
-from koordlet.executor.evictions.budget import EvictionBudget
-from koordlet.executor.evictions.decisions import Decisions
-from koordlet.executor.evictions.eviction import Kills
+from koordlet.executor.evictions.decisions import Decisions, EvictionMetrics
+from koordlet.executor.evictions.eviction import PodProcessKiller
 from koordlet.executor.evictions.evictor import Evictor
-from koordlet.executor.evictions.metrics import EvictionMetrics
-from koordlet.executor.journal.journal import Journal
-from koordlet.executor.kernel.view import KernelView
-from koordlet.executor.kernel.watching import read_now
-from koordlet.executor.kernel.worker import InlineWorker
+from koordlet.executor.evictions.limits import EvictionBudget
+from koordlet.executor.journal import Journal
+from koordlet.executor.kernel.view import InlineWorker, KernelView, read_watched
 from koordlet.executor.kernel.writer import Writer
-from koordlet.host.descriptors import Descriptors
+from koordlet.features import GATES
+from koordlet.host.files import Descriptors
 from koordlet.host.host import Host
 from koordlet.metriccache.kinds import K, Kind, P
-from koordlet.plugin.base import ExtensionPlugin
-from koordlet.plugin.client import Client, UnavailableClient
-from koordlet.plugin.context import PluginContext
+from koordlet.plugin.base import ExtensionPlugin, PluginContext
+from koordlet.plugin.interfaces import Client, UnavailableClient
 from koordlet.plugin.metrics import PluginMetrics
-from koordlet.plugin.publisher import Publisher
-from koordlet.plugin.registry import PluginRegistry
-from koordlet.plugin.testing.clock import SimulatedClock
-from koordlet.plugin.testing.evictions import ScriptedEvictions
+from koordlet.plugin.publishing import Publisher
+from koordlet.plugin.registry import PluginRegistry, Registration
 from koordlet.plugin.testing.host import FakeHost
 from koordlet.plugin.testing.kernel import FakeKernelValues
-from koordlet.plugin.testing.logs import CapturedLog
-from koordlet.plugin.testing.metrics import ScriptedMetrics
-from koordlet.plugin.testing.shipped import claims_beside
+from koordlet.plugin.testing.scripted import (
+    CapturedLog,
+    ScriptedEvictions,
+    ScriptedMetrics,
+    SimulatedClock,
+)
 from koordlet.statesinformer.informer import StatesInformer
-from koordlet.statesinformer.model import PodMeta
+from koordlet.statesinformer.podmeta import PodMeta
 
-PATIENCE = 86_400.0  # simulated seconds that `rounds` waits before it gives up
+
+def other_shipped_claims(
+    plugin: ExtensionPlugin, gates: Collection[str] | None
+) -> Iterator[tuple[str, tuple[ClaimScope, ...]]]:
+    """Name and may_claim of the shipped plugins that are on beside the one under test.
+
+    gates: those that are on; None: those that are on by default.
+    """
+    for entry in _shipped():
+        is_on = any(_is_on(gate, entry.spec, gates) for gate in entry.gates)
+        if is_on and entry.name != plugin.name and type(entry.plugin) is not type(plugin):
+            yield entry.name, entry.plugin.may_claim
+
+
+def _is_on(gate: str, spec: FeatureSpec | None, gates: Collection[str] | None) -> bool:
+    if gates is not None:
+        return gate in gates
+    known = GATES.get(gate, spec)
+    return known is not None and known.default
+
+
+@cache
+def _shipped() -> tuple[Registration, ...]:
+    registry = PluginRegistry()
+    for each in installed_plugins(entry_points(group=registry.group)):
+        if each.distribution == registry.shipped:
+            each.entry.load()(registry.from_source(each.source))
+    return tuple(registry)
+
+
+ROUND_TIMEOUT = 86_400.0  # simulated seconds that `rounds` waits before it gives up
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +117,7 @@ class PluginHarness:
         dry_run: bool = False,
         evict_budget_per_hour: int = 20,
         gates: Collection[str] | None = None,
-        killer: Kills | None = None,
+        killer: PodProcessKiller | None = None,
     ) -> None:
         """name: the feature name, by default the class name; args: the command line.
 
@@ -196,18 +228,18 @@ class PluginHarness:
         """Return the claimed values as `koordletctl explain --output json` has them."""
         if self._manager is None or self._kernel is None:
             return []
-        found = [each for each in self._manager.snapshot() if is_about(each.key, place)]
+        found = [each for each in self._manager.snapshot() if concerns(each.key, place)]
         reads = [(key.resource, key.target.place) for key, _, _ in found]
-        readings = read_now(self._kernel, self.clock, reads)
+        readings = read_watched(self._kernel, self.clock, reads)
         now = self.clock.wall()
         return [
-            as_json(each, Seen(None if reading is None else reading.value, now))
+            claimed_value_json(each, ObservedValue(None if reading is None else reading.value, now))
             for each, reading in zip(found, readings, strict=True)
         ]
 
     async def start(self) -> None:
         """Call run and the callbacks, as enabling the gate does; setup is not called again."""
-        self._stop = PacedStop(self.clock, self._count_round)
+        self._stop = RoundStop(self.clock, self._count_round)
         self._subscription.begin()
         work = self._meter.drive(self.plugin.run(self._stop))
         self._running = asyncio.create_task(work, name=f"plugin {self.name}")
@@ -255,13 +287,15 @@ class PluginHarness:
         Raises:
             AssertionError: run returned, or nothing happened for a simulated day.
         """
-        wanted, limit = self._rounds + count, self.clock.monotonic() + PATIENCE
+        wanted, limit = self._rounds + count, self.clock.monotonic() + ROUND_TIMEOUT
         while self._rounds < wanted:
             self._raise_failure()
             if self._running is None or self._running.done():
                 raise AssertionError(f"run returned after {self._rounds} of {wanted} rounds")
             if self.clock.monotonic() > limit:
-                raise AssertionError(f"no {count} rounds within {PATIENCE:g} simulated seconds")
+                raise AssertionError(
+                    f"no {count} rounds within {ROUND_TIMEOUT:g} simulated seconds"
+                )
             await self.clock.advance_to_next()
         self._raise_failure()
 
@@ -291,8 +325,8 @@ class PluginHarness:
         # Files of a directory may vanish under a held descriptor, which those of a kernel cannot.
         kernel, worker = Host(host.paths, Descriptors(0), objects=host.objects), InlineWorker()
         self._kernel = kernel
-        media = {root: make(kernel) for root, make in host.media.items()}
-        values = FakeKernelValues(kernel, media=media)
+        object_writers = {root: make(kernel.paths) for root, make in host.object_writers.items()}
+        values = FakeKernelValues(kernel, object_writers=object_writers)
         writer = Writer(kernel, Journal(None, ""), self.clock, values=values)
         manager = ClaimManager(
             writer, worker, self.clock, dry_run=is_dry_run, listeners=[self.changes.append]
@@ -302,7 +336,7 @@ class PluginHarness:
 
     def _check_conflicts(self) -> None:
         table = ClaimTable()
-        for name, may_claim in claims_beside(self.plugin, self.gates):
+        for name, may_claim in other_shipped_claims(self.plugin, self.gates):
             table.declare(name, may_claim)
         table.declare(self.name, self.plugin.may_claim)
 
@@ -338,3 +372,13 @@ class PluginHarness:
         task = self._running
         if task is not None and task.done():
             task.result()
+
+
+def cpu_seconds(work: Callable[[], object], *, repeat: int = 5) -> float:
+    """CPU seconds that one call takes on this thread, at its best of several."""
+    best = float("inf")
+    for _ in range(repeat):
+        began = time.thread_time()
+        work()
+        best = min(best, time.thread_time() - began)
+    return best

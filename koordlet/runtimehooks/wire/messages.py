@@ -24,7 +24,7 @@ RUNTIME_SERVICE = "nri.pkg.api.v1alpha1.Runtime"
 PLUGIN_SERVICE = "nri.pkg.api.v1alpha1.Plugin"
 
 
-class Event(IntEnum):
+class NriEvent(IntEnum):
     """What a plugin can subscribe to."""
 
     RUN_POD_SANDBOX = 1
@@ -180,7 +180,7 @@ class KeyValue(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class Mount(Message):
+class ContainerMount(Message):
     destination: str = text(1)  # in the container
     type: str = text(2)
     source: str = text(3)  # on the node
@@ -204,7 +204,7 @@ class LinuxContainerAdjustment(Message):
 
 @dataclass(frozen=True, slots=True)
 class ContainerAdjustment(Message):
-    mounts: tuple[Mount, ...] = messages(3, Mount)
+    mounts: tuple[ContainerMount, ...] = messages(3, ContainerMount)
     env: tuple[KeyValue, ...] = messages(4, KeyValue)
     linux: LinuxContainerAdjustment | None = message(6, LinuxContainerAdjustment)
 

@@ -1,18 +1,29 @@
-"""Protobuf (proto3), as much of it as NRI needs: messages are dataclasses with numbered fields.
-
-Fields that a message does not name are skipped. Everything is bounded: by the length of the message
-it is in, repeated fields and the parts of a message by MOST_ITEMS, and all fields by MOST_FIELDS.
-"""
+"""Protobuf (proto3), as much of it as NRI needs: messages are dataclasses with numbered fields."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, NamedTuple, Self
 
+from koord.util.errors import KoordError
 from koord.util.protobuf import LENGTH, VARINT, MalformedMessage, append, fields_of
-from koordlet.runtimehooks.wire.errors import malformed, unusable
 
-MOST_ITEMS = 65536  # of a repeated field or a map, and parts of a message
-MOST_FIELDS = 4 * MOST_ITEMS  # in a message without those in it, whether named or not
+
+class WireError(KoordError):
+    """Bytes that are not what the protocol allows; the connection they came over is of no use."""
+
+
+def malformed(what: str, wanted: str, found: object) -> WireError:
+    """Return the error for a part of a message."""
+    return unusable(f"{what}: wanted {wanted}, found {found!r:.80}")
+
+
+def unusable(problem: str) -> WireError:
+    """Return the error for bytes with a problem."""
+    return WireError(f"{problem}; the connection is closed and made anew")
+
+
+MAX_ITEMS = 65536  # of a repeated field or a map, and parts of a message
+MAX_FIELDS = 4 * MAX_ITEMS  # in a message without those in it, whether named or not
 _BITS64 = (1 << 64) - 1
 _KEY = "protobuf"
 
@@ -49,7 +60,7 @@ class Message:
             value = getattr(self, name)
             if numbered.by_key:
                 for key, item in value.items():
-                    append(out, numbered.number, _Entry(key, item).encode())
+                    append(out, numbered.number, _MapEntry(key, item).encode())
             elif numbered.repeated:
                 for item in value:
                     append(out, numbered.number, numbered.kind.write(item))
@@ -68,8 +79,8 @@ class Message:
         values: dict[str, Any] = {}
         try:
             for count, (number, wire, value, _, _) in enumerate(fields_of(data)):
-                if count == MOST_FIELDS:
-                    raise malformed(cls.__name__, f"at most {MOST_FIELDS} fields", "more")
+                if count == MAX_FIELDS:
+                    raise malformed(cls.__name__, f"at most {MAX_FIELDS} fields", "more")
                 if (found := layout.by_number.get(number)) is None:
                     continue
                 name, numbered = found
@@ -110,12 +121,12 @@ def boolean(number: int) -> Any:
 
 def optional_integer(number: int) -> Any:
     """A message with a signed integer as its field 1; absent: None."""
-    return _field(_Numbered(number, _optional(_Signed)), default=None)
+    return _field(_Numbered(number, _optional(_SignedValue)), default=None)
 
 
 def optional_unsigned(number: int) -> Any:
     """A message with an unsigned integer as its field 1; absent: None."""
-    return _field(_Numbered(number, _optional(_Unsigned)), default=None)
+    return _field(_Numbered(number, _optional(_UnsignedValue)), default=None)
 
 
 def message(number: int, of: type[Message]) -> Any:
@@ -170,7 +181,7 @@ def _layout(of: type[Message]) -> _Layout:
 def _take(values: dict[str, Any], name: str, numbered: _Numbered, raw: Any) -> None:
     """Add one field that was found to the values of a message."""
     if numbered.by_key:
-        entry = _Entry.decode(raw)
+        entry = _MapEntry.decode(raw)
         items = values.setdefault(name, {})
         items[entry.key] = entry.value
         _check_count(name, len(items))
@@ -183,8 +194,8 @@ def _take(values: dict[str, Any], name: str, numbered: _Numbered, raw: Any) -> N
 
 
 def _check_count(name: str, count: int) -> None:
-    if count > MOST_ITEMS:
-        raise malformed(name, f"at most {MOST_ITEMS} items", count)
+    if count > MAX_ITEMS:
+        raise malformed(name, f"at most {MAX_ITEMS} items", count)
 
 
 def _read_text(raw: bytes) -> str:
@@ -209,17 +220,17 @@ _BOOLEAN = _Kind(VARINT, bool, int)
 
 
 @dataclass(frozen=True, slots=True)
-class _Signed(Message):
+class _SignedValue(Message):
     value: int = integer(1)
 
 
 @dataclass(frozen=True, slots=True)
-class _Unsigned(Message):
+class _UnsignedValue(Message):
     value: int = _field(_Numbered(1, _Kind(VARINT, _unsigned, _unsigned)), default=0)
 
 
 @dataclass(frozen=True, slots=True)
-class _Entry(Message):
+class _MapEntry(Message):
     key: str = text(1)
     value: str = text(2)
 

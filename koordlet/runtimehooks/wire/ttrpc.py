@@ -1,7 +1,4 @@
-"""ttrpc: requests and responses over a stream, each behind a header of ten bytes.
-
-Source: github.com/containerd/ttrpc, PROTOCOL.md.
-"""
+"""ttrpc over multiplexed connections: requests and responses behind headers, in frames."""
 
 import struct
 from collections.abc import Iterator
@@ -9,16 +6,15 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
-from koordlet.runtimehooks.wire.errors import malformed
-from koordlet.runtimehooks.wire.protobuf import Message, data, integer, message, text
+from koordlet.runtimehooks.wire.protobuf import Message, data, integer, malformed, message, text
 
 HEADER_BYTES = 10
-LONGEST_DATA = 4 << 20  # bytes of a message behind its header
+MAX_DATA = 4 << 20  # bytes of a message behind its header
 
 _HEADER = struct.Struct(">IIBB")
 
 
-class Kind(IntEnum):
+class MessageType(IntEnum):
     """The kind of a message."""
 
     REQUEST = 1
@@ -69,10 +65,10 @@ class Frame(NamedTuple):
     content: bytes
 
 
-def packed(stream: int, kind: Kind, content: bytes) -> bytes:
+def packed(stream: int, kind: MessageType, content: bytes) -> bytes:
     """Return a message with its header. Raises WireError: it is too long."""
-    if len(content) > LONGEST_DATA:
-        raise malformed("a message", f"at most {LONGEST_DATA} bytes", len(content))
+    if len(content) > MAX_DATA:
+        raise malformed("a message", f"at most {MAX_DATA} bytes", len(content))
     return _HEADER.pack(len(content), stream, kind, 0) + content
 
 
@@ -87,11 +83,48 @@ class StreamReader:
         self._rest += arrived
         while len(self._rest) >= HEADER_BYTES:
             length, stream, kind, _ = _HEADER.unpack_from(self._rest)
-            if length > LONGEST_DATA:
-                raise malformed("a message", f"at most {LONGEST_DATA} bytes", length)
+            if length > MAX_DATA:
+                raise malformed("a message", f"at most {MAX_DATA} bytes", length)
             end = HEADER_BYTES + length
             if len(self._rest) < end:
                 return
             content = bytes(self._rest[HEADER_BYTES:end])
             del self._rest[:end]
             yield Frame(stream, kind, content)
+
+
+PLUGIN, RUNTIME = 1, 2  # connections: requests of the runtime to us, and ours to the runtime
+MAX_RECEIVED = MAX_DATA + HEADER_BYTES  # bytes
+MAX_SENT = 4096  # bytes: the runtime reads with a buffer of that size, and fails with more
+
+_FRAME_HEADER = struct.Struct(">II")
+
+
+def frames(connection: int, content: bytes) -> bytes:
+    """Return bytes of one connection as frames."""
+    out = bytearray()
+    for start in range(0, len(content), MAX_SENT):
+        piece = content[start : start + MAX_SENT]
+        out += _FRAME_HEADER.pack(connection, len(piece)) + piece
+    return bytes(out)
+
+
+class FrameReader:
+    """Takes frames apart, however the bytes arrive."""
+
+    def __init__(self) -> None:
+        self._rest = bytearray()
+
+    def feed(self, arrived: bytes) -> Iterator[tuple[int, bytes]]:
+        """Yield connection and content of each frame that is complete. Raises WireError."""
+        self._rest += arrived
+        while len(self._rest) >= _FRAME_HEADER.size:
+            connection, length = _FRAME_HEADER.unpack_from(self._rest)
+            if length > MAX_RECEIVED:
+                raise malformed("a frame", f"at most {MAX_RECEIVED} bytes", length)
+            end = _FRAME_HEADER.size + length
+            if len(self._rest) < end:
+                return
+            content = bytes(self._rest[_FRAME_HEADER.size : end])
+            del self._rest[:end]
+            yield connection, content

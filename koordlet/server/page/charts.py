@@ -1,9 +1,10 @@
-"""The charts of the node and of a pod: series of the metric cache on one time line each."""
+"""The charts of the status page: series on one time line, and annotations where a plugin acted."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from koordlet.executor.claims.claim import Change
 from koordlet.metriccache.cache import MetricCache
 from koordlet.metriccache.kinds import (
     NODE_BE,
@@ -26,10 +27,10 @@ from koordlet.metriccache.kinds import (
     AnyKind,
 )
 from koordlet.metriccache.layout import SeriesKey
-from koordlet.server.ctl.top import CARRIED
+from koordlet.server.top import CARRIED
 
 NODE_HISTORY, POD_HISTORY = 1800.0, 300.0  # seconds
-SETTLED = 0.5  # seconds after a tick in which all of its samples have arrived
+SETTLE_DELAY = 0.5  # seconds after a tick in which all of its samples have arrived
 GAP = 2.5  # intervals without a sample, from which on a line is broken
 
 Points = dict[str, Any]
@@ -40,7 +41,7 @@ _WAITS = (("cpu", "cpu"), ("memory", "mem"), ("io", "io"))
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ChartLine:
     """One line of a chart.
 
     key None: the sum over the network interfaces of the node whose traffic no other one carries.
@@ -59,7 +60,7 @@ class Chart:
 
     name: str
     unit: str
-    lines: tuple[Line, ...]
+    lines: tuple[ChartLine, ...]
 
 
 NODE_CHARTS = (
@@ -67,33 +68,33 @@ NODE_CHARTS = (
         "cpu",
         "cores",
         (
-            Line("node", NODE_CPU_USAGE),
-            Line("system", SYS_CPU_USAGE),
-            *(Line(name, QOS_CPU_USAGE, (name,)) for name in _CLASSES),
-            Line("besteffort_limit", NODE_BE, ("cpu", "real-limit"), 1 / 1000),
+            ChartLine("node", NODE_CPU_USAGE),
+            ChartLine("system", SYS_CPU_USAGE),
+            *(ChartLine(name, QOS_CPU_USAGE, (name,)) for name in _CLASSES),
+            ChartLine("besteffort_limit", NODE_BE, ("cpu", "real-limit"), 1 / 1000),
         ),
     ),
     Chart(
         "memory",
         "bytes",
         (
-            Line("node", NODE_MEMORY_USAGE),
-            Line("with_page_cache", NODE_MEMORY_USAGE_WITH_PAGE_CACHE),
-            Line("system", SYS_MEMORY_USAGE),
-            *(Line(name, QOS_MEMORY_USAGE, (name,)) for name in _CLASSES),
+            ChartLine("node", NODE_MEMORY_USAGE),
+            ChartLine("with_page_cache", NODE_MEMORY_USAGE_WITH_PAGE_CACHE),
+            ChartLine("system", SYS_MEMORY_USAGE),
+            *(ChartLine(name, QOS_MEMORY_USAGE, (name,)) for name in _CLASSES),
         ),
     ),
     Chart(
         "pressure",
         "percent",
-        tuple(Line(name, NODE_PSI, (resource, "10", "some")) for name, resource in _WAITS),
+        tuple(ChartLine(name, NODE_PSI, (resource, "10", "some")) for name, resource in _WAITS),
     ),
     Chart(
         "network",
         "bytes per second",
         (
-            Line("receive", NODE_NETWORK_RECEIVE, None),
-            Line("transmit", NODE_NETWORK_TRANSMIT, None),
+            ChartLine("receive", NODE_NETWORK_RECEIVE, None),
+            ChartLine("transmit", NODE_NETWORK_TRANSMIT, None),
         ),
     ),
 )
@@ -102,20 +103,22 @@ NODE_CHARTS = (
 def pod_charts(uid: str) -> tuple[Chart, ...]:
     """The charts of one pod."""
     return (
-        Chart("cpu", "cores", (Line("usage", POD_CPU_USAGE, (uid,)),)),
-        Chart("throttled", "ratio", (Line("throttled", POD_CPU_THROTTLED, (uid,)),)),
-        Chart("memory", "bytes", (Line("usage", POD_MEMORY_USAGE, (uid,)),)),
+        Chart("cpu", "cores", (ChartLine("usage", POD_CPU_USAGE, (uid,)),)),
+        Chart("throttled", "ratio", (ChartLine("throttled", POD_CPU_THROTTLED, (uid,)),)),
+        Chart("memory", "bytes", (ChartLine("usage", POD_MEMORY_USAGE, (uid,)),)),
         Chart(
             "pressure",
             "percent",
-            tuple(Line(name, POD_PSI, (uid, resource, "10", "some")) for name, resource in _WAITS),
+            tuple(
+                ChartLine(name, POD_PSI, (uid, resource, "10", "some")) for name, resource in _WAITS
+            ),
         ),
         Chart(
             "network",
             "bytes per second",
             (
-                Line("receive", POD_NETWORK_RECEIVE, (uid,)),
-                Line("transmit", POD_NETWORK_TRANSMIT, (uid,)),
+                ChartLine("receive", POD_NETWORK_RECEIVE, (uid,)),
+                ChartLine("transmit", POD_NETWORK_TRANSMIT, (uid,)),
             ),
         ),
     )
@@ -161,7 +164,7 @@ class ChartReader:
             },
         }, (boots[-1] if boots else None)
 
-    def _values(self, line: Line, seconds: float, end: float) -> dict[float, float]:
+    def _values(self, line: ChartLine, seconds: float, end: float) -> dict[float, float]:
         """Value by time."""
         if line.key is None:
             return self._sums(line.kind, seconds, end, lambda key: not key[0].startswith(CARRIED))
@@ -180,7 +183,7 @@ class ChartReader:
         return sums
 
 
-def joined(charts: Iterable[Chart]) -> Mapping[str, Mapping[str, object]]:
+def chart_outlines(charts: Iterable[Chart]) -> Mapping[str, Mapping[str, object]]:
     """Unit and lines of each chart, for the page to draw before there is a point."""
     return {
         chart.name: {"unit": chart.unit, "lines": [line.name for line in chart.lines]}
@@ -205,3 +208,88 @@ def _rounded(value: float | None) -> float | None:
 
 def _empty(chart: Chart) -> Points:
     return {"t": [], "series": {line.name: [] for line in chart.lines}}
+
+
+MAX_ANNOTATIONS = 512  # marks
+MAX_AGE = 1800.0  # seconds that one is shown
+MAX_TEXT = 300  # characters
+MAX_INPUTS = 20
+
+_Place = tuple[int, str, tuple[str, ...], str]
+
+
+@dataclass(slots=True)
+class _ChangeAnnotation:
+    number: int
+    revision: int  # of the latest change
+    first: float  # Unix seconds
+    change: Change  # the latest of them
+    times: int = 1
+
+
+class ChangeAnnotations:
+    """A listener to changes of claimed values; see koordlet.executor.claims.claim.
+
+    Changes of one second, resource, owner and kind are one mark. Oldest marks go first.
+    """
+
+    def __init__(self, wall: Callable[[], float]) -> None:
+        self._wall = wall
+        self._annotations: dict[_Place, _ChangeAnnotation] = {}
+        self.revision = 0  # rises with each change
+
+    def __call__(self, change: Change) -> None:
+        now = self._wall()
+        place = (int(now), change.what, change.owners, change.key.resource.name)
+        self.revision += 1
+        mark = self._annotations.get(place)
+        if mark is None:
+            self._annotations[place] = _ChangeAnnotation(self.revision, self.revision, now, change)
+            if len(self._annotations) > MAX_ANNOTATIONS:
+                del self._annotations[next(iter(self._annotations))]
+        else:
+            mark.change, mark.revision, mark.times = change, self.revision, mark.times + 1
+
+    def after(self, revision: int) -> list[Mapping[str, object]]:
+        """The marks that are new or changed since that revision, oldest first.
+
+        Call it on the event loop, where changes are noted. The page puts one that it has by its
+        number in the place of the older form.
+        """
+        oldest = self._wall() - MAX_AGE
+        return [
+            _as_json(mark)
+            for mark in self._annotations.values()
+            if mark.revision > revision and mark.first >= oldest
+        ]
+
+
+def _as_json(mark: _ChangeAnnotation) -> Mapping[str, object]:
+    change = mark.change
+    target = change.key.target
+    return {
+        "number": mark.number,
+        "t": round(mark.first, 2),
+        "times": mark.times,
+        "what": change.what,
+        "plugins": [_text(owner) for owner in change.owners[:MAX_INPUTS]],
+        "resource": change.key.resource.name,
+        "unit": change.key.resource.unit,
+        "target": _text(target),
+        "level": target.level.value,
+        "place": _text(target.uid or target.place),
+        "pod": _text(target.pod),
+        "old": _text(change.old),
+        "new": _text(change.new),
+        "reason": _text(change.reason),
+        "inputs": {
+            _text(name): value if isinstance(value, int | float) else _text(value)
+            for name, value in list(change.inputs.items())[:MAX_INPUTS]
+        },
+    }
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, set | frozenset):
+        value = sorted(value)
+    return str(value)[:MAX_TEXT]

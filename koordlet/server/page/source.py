@@ -1,36 +1,133 @@
-"""What the agent gives its status page: everything at first, then what has changed."""
+"""The data of the agent's status page: everything at first, then what has changed."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
 
-from koord.api.slo.nodeslo import NodeSLO
-from koord.component.page.health import health_section
-from koord.component.page.sections import FRESH, Cursors, Sections
+from koord.api.nodeslo import (
+    CPU_BURST,
+    RESOURCE_QOS,
+    SYSTEM,
+    THRESHOLD,
+    NodeSLO,
+    effective_cpu_burst,
+    effective_resource_qos,
+    effective_system,
+    effective_threshold,
+)
+from koord.component.page.sections import FRESH, Cursors, Sections, health_section
 from koord.util.clock import Clock
+from koord.util.errors import InvalidObject
 from koord.util.health import Health
-from koordlet.executor.audit.query import AuditQuery
+from koordlet.executor.audit.files import AuditQuery
 from koordlet.metriccache.cache import MetricCache
-from koordlet.server.ctl.top import top
-from koordlet.server.explain import Explain
+from koordlet.server.app import Explain
 from koordlet.server.page.charts import (
     NODE_CHARTS,
     NODE_HISTORY,
     POD_HISTORY,
-    SETTLED,
+    SETTLE_DELAY,
+    ChangeAnnotations,
     ChartReader,
     Points,
-    joined,
+    chart_outlines,
     pod_charts,
 )
-from koordlet.server.page.marks import Marks
-from koordlet.server.page.nodeslo import effective
+from koordlet.server.top import top
 from koordlet.statesinformer.informer import StatesInformer
 
+MAX_VALUES = 500
+MAX_TEXT = 300  # characters
+
+
+class Origin(StrEnum):
+    """Where a value comes from."""
+
+    NODESLO = "NodeSLO"
+    DEFAULT = "default"
+    LAST_GOOD = "last good NodeSLO"  # the present one has a wrong field in this section
+    OFF = "block is off"  # the NodeSLO has one, but its block is not enabled
+
+
+@dataclass(frozen=True, slots=True)
+class _Section:
+    key: str
+    dump: Callable[[NodeSLO], Any]
+    check: Callable[[object, str], object]
+
+
+_SECTIONS = (
+    _Section(
+        "resourceUsedThresholdWithBE",
+        lambda slo: THRESHOLD.dump(slo.threshold),
+        effective_threshold,
+    ),
+    _Section(
+        "resourceQOSStrategy",
+        lambda slo: RESOURCE_QOS.dump(slo.resource_qos),
+        effective_resource_qos,
+    ),
+    _Section("cpuBurstStrategy", lambda slo: CPU_BURST.dump(slo.cpu_burst), effective_cpu_burst),
+    _Section("systemStrategy", lambda slo: SYSTEM.dump(slo.system), effective_system),
+)
+
+
+def effective(slo: NodeSLO | None) -> Mapping[str, object]:
+    """The values with their origin, and what is wrong with the object; slo None: there is none."""
+    if slo is None:
+        return {"known": False, "values": [], "problems": []}
+    values: list[Mapping[str, object]] = []
+    problems: list[str] = []
+    for section in _SECTIONS:
+        received = slo.spec.get(section.key)
+        try:
+            section.check(received, section.key)
+            refused = False
+        except InvalidObject as err:
+            refused = True
+            problems.append(str(err)[:MAX_TEXT])
+        for path, value in _leaves(section.dump(slo)):
+            origin = Origin.LAST_GOOD if refused else _origin(received, path, value)
+            values.append(
+                {
+                    "path": ".".join((section.key, *path)),
+                    "value": value if isinstance(value, bool | int | float) else _text(value),
+                    "origin": origin.value,
+                }
+            )
+    return {"known": True, "values": values[:MAX_VALUES], "problems": problems}
+
+
+def _origin(received: object, path: tuple[str, ...], value: object) -> Origin:
+    """The origin of a value of a section without a mistake."""
+    found = received
+    above: Mapping[str, object] = {}
+    for step in path:
+        if not isinstance(found, Mapping) or found.get(step) is None:
+            return Origin.DEFAULT
+        above, found = found, found[step]
+    is_off = path[-1] != "enable" and "enable" in above and above["enable"] is False
+    return Origin.OFF if is_off and found != value else Origin.NODESLO
+
+
+def _leaves(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """The values below, with their path; a list is one value, and what is not set is left out."""
+    if isinstance(value, Mapping):
+        for name, each in value.items():
+            yield from _leaves(each, (*path, str(name)))
+    elif value is not None:
+        yield path, value
+
+
+def _text(value: object) -> str:
+    return str(value)[:MAX_TEXT]
+
+
 SPARKLINES = 4.9  # seconds between two sparklines, whose points are 5 s apart
-STEP = 1.0  # seconds that wall time may drift before all points are sent anew
-LONGEST_NAME = 512  # characters of what a client asks about
+CLOCK_STEP = 1.0  # seconds that wall time may drift before all points are sent anew
+MAX_NAME = 512  # characters of what a client asks about
 AUDIT_LINES = 200
 
 Values = dict[str, Any]
@@ -55,7 +152,7 @@ class AgentPageSources:
     explain: Explain
     flush: Callable[[], Awaitable[None]]
     audit: Callable[[AuditQuery], Mapping[str, object]]
-    marks: Marks
+    annotations: ChangeAnnotations
 
 
 @dataclass(slots=True)
@@ -63,12 +160,12 @@ class _Cursor:
     """How far the reader of one answer is."""
 
     version: int  # of sections
-    marks: int
+    annotations: int
     newest: dict[str, float]  # seconds since boot, by chart that has a point
 
 
 @dataclass(slots=True)
-class _Seen:
+class _LastRead:
     """What was read last, and when."""
 
     read: float = float("-inf")  # boot time, as next
@@ -90,7 +187,7 @@ class AgentPage:
         self.title = f"koordlet on {sources.node}"
         self._sources = sources
         self._clock = clock
-        self._seen = _Seen()
+        self._seen = _LastRead()
         self._cursors: Cursors[_Cursor] = Cursors()
         self._reading = asyncio.Lock()
         self._wall_at_boot = clock.wall() - clock.boottime()
@@ -109,7 +206,7 @@ class AgentPage:
 
         None: there is no such kind, or nothing of that name.
         """
-        if len(name) > LONGEST_NAME:
+        if len(name) > MAX_NAME:
             return None
         if kind == "pod":
             return await self._pod(name)
@@ -134,7 +231,7 @@ class AgentPage:
             return {
                 "uid": uid,
                 "name": f"{meta.pod.namespace}/{meta.pod.name}",
-                "lines": joined(charts),
+                "lines": chart_outlines(charts),
                 "charts": {c.name: reader.read(c, POD_HISTORY, end)[0] for c in charts},
                 "explain": answer(),
             }
@@ -145,15 +242,15 @@ class AgentPage:
         self._notice_step()
         async with self._reading:
             await self._refresh()
-            marks, revision = self._marks(cursor)
-            end = self._clock.boottime() - SETTLED
+            annotations, revision = self._annotations(cursor)
+            end = self._clock.boottime() - SETTLE_DELAY
             charts, newest = await asyncio.to_thread(self._charts, cursor, end)
             known = 0 if cursor is None else cursor.version
             sections = self._seen.sections.after(known)
             if charts:
                 sections["charts"] = charts
-            if marks or cursor is None:
-                sections["marks"] = marks
+            if annotations or cursor is None:
+                sections["marks"] = annotations
             reached = _Cursor(self._seen.sections.version, revision, newest)
             now = self._cursors.remember(self._clock.wall(), reached)
         answer: dict[str, object] = {"now": now, "sections": sections}
@@ -170,7 +267,7 @@ class AgentPage:
             "plugins": list(sources.plugins()),
             "dryRun": sources.dry_run(),
             "decisions": sources.decisions(),
-            "lines": joined(NODE_CHARTS),
+            "lines": chart_outlines(NODE_CHARTS),
         }
         node, limits, slo = sources.states.node(), sources.cpu_limits(), sources.states.node_slo()
         capacity = node.capacity if node else {}
@@ -211,14 +308,14 @@ class AgentPage:
                 found[chart.name] = points
         return found, newest
 
-    def _marks(self, cursor: _Cursor | None) -> tuple[list[Mapping[str, object]], int]:
-        marks = self._sources.marks
-        return marks.after(0 if cursor is None else cursor.marks), marks.revision
+    def _annotations(self, cursor: _Cursor | None) -> tuple[list[Mapping[str, object]], int]:
+        annotations = self._sources.annotations
+        return annotations.after(0 if cursor is None else cursor.annotations), annotations.revision
 
     def _notice_step(self) -> None:
         """After a step of wall time the times of points are others: everything is sent anew."""
         wall_at_boot = self._clock.wall() - self._clock.boottime()
-        if abs(wall_at_boot - self._wall_at_boot) > STEP:
+        if abs(wall_at_boot - self._wall_at_boot) > CLOCK_STEP:
             self._wall_at_boot = wall_at_boot
             self._cursors.clear()
 

@@ -52,7 +52,7 @@ async def test_pods_wait_for_a_seat(cluster: FakeCluster) -> None:
 
 
 async def test_a_binding_that_fails_gives_its_seat_back(cluster: FakeCluster) -> None:
-    async with PluginHarness(Seats, cluster, beside={"Fails": Fails}) as harness:
+    async with PluginHarness(Seats, cluster, extra_plugins={"Fails": Fails}) as harness:
         done = await harness.schedule(make_pod("second", labels=SEAT))
         assert (done.node, done.status.plugin) == (None, "Fails")
         assert taken(harness) == 1

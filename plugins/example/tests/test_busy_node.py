@@ -3,7 +3,7 @@
 import pytest
 from koordlet_busy_node import BusyNode, BusyOptions, busiest
 
-from koord.api.nodes.node import Node
+from koord.api.node import Node
 from koordlet.plugin import OptionError, kinds
 from koordlet.plugin.testing import PluginHarness, make_pod
 

@@ -1,4 +1,4 @@
-"""The plan that reserves on targets only what really moves, and acts once on the same figures."""
+"""The plan that reserves on targets only what really moves, and acts once on the same usage."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,56 +11,162 @@ from koord_descheduler.plugin import (
     Action,
     ClusterPod,
     DisruptionBudget,
-    LowNodeLoadArgs,
-    NodePool,
+    HypotheticalMoves,
     PodOrder,
     Relief,
+    View,
 )
-from koord_descheduler_plugins.low_node_load.census import (
-    MovingPod,
-    Situation,
-    count_moved,
-    exact_census,
-    moving_pods,
-    take_away,
-    whole_usage,
-)
-from koord_descheduler_plugins.low_node_load.figures import (
-    Amount,
-    pod_amounts,
-)
-from koord_descheduler_plugins.low_node_load.limits import (
-    Amounts,
-    Flags,
-    exact_limits,
-    resources_of,
-)
+from koord_descheduler_plugins.low_node_load.args import LowNodeLoadArgs, NodePool
 from koord_descheduler_plugins.low_node_load.plan import (
-    PODS_A_TURN,
-    VERDICTS,
-    Answer,
-    Memory,
+    NODE_CLASSES,
+    PODS_PER_TURN,
     Move,
-    Pause,
+    MoveResult,
+    NodeClass,
     PoolPlan,
-    Refusal,
+    RejectReason,
     Round,
+    RoundState,
     Side,
     Steps,
-    Verdict,
-    overload,
+    YieldTurn,
+    overutilization,
     reason_for,
 )
-from koord_descheduler_plugins.low_node_load.scores import (
-    Cover,
+from koord_descheduler_plugins.low_node_load.thresholds import (
+    Amounts,
     Excess,
+    ExcessCoverage,
+    Flags,
+    exact_thresholds,
     node_scores,
+    resources_of,
     weights_of,
 )
-from koord_descheduler_plugins.low_node_load.targets import Targets
+from koord_descheduler_plugins.low_node_load.usage import (
+    CPU,
+    MEMORY,
+    PODS,
+    Amount,
+    MovingPod,
+    RoundInputs,
+    count_moved,
+    exact_usage,
+    moving_pods,
+    pod_amounts,
+    subtract_moved_usage,
+    whole_usage,
+)
+
+_MAX_CANDIDATES = 3  # candidates of a pod
+
+
+class Targets:
+    """The targets of both sides. Only pods that really come are counted."""
+
+    def __init__(self, plan: PoolPlan, view: View, *, node_fit: bool) -> None:
+        """node_fit: a target must be able to run the pod; else only the load counts."""
+        node_usage, limits = plan.node_usage, plan.limits
+        self._at: NDArray[np.intp] = np.unique(
+            np.concatenate([side.targets for side in plan.sides])
+        )
+        self._names = [node_usage.names[at] for at in self._at.tolist()]
+        self._places = {name: place for place, name in enumerate(self._names)}
+        self._place_of = {at: place for place, at in enumerate(self._at.tolist())}
+        self._rows = node_usage.rows[self._at].tolist()
+        capacity = np.maximum(node_usage.capacity[self._at], 1).T
+        expected = (node_usage.usage + node_usage.in_transit)[self._at].T
+        prod_expected = (node_usage.prod_usage + node_usage.prod_in_transit)[self._at].T
+        self._left = limits.high[self._at].T - expected  # (resources, targets)
+        self._prod_left = limits.prod_high[self._at].T - prod_expected
+        base = np.isin(np.arange(len(limits.judged)), (CPU, MEMORY))
+        self._bounding = np.flatnonzero(limits.judged | base)[1:].tolist()  # but CPU
+        self._prod_bounding = np.flatnonzero(limits.prod_judged).tolist()
+        weights = weights_of(plan.pool.resource_weights, node_usage.resources) * (
+            limits.judged | base
+        )
+        share = weights / max(int(weights.sum()), 1)
+        self._per_unit = share[:, None] / capacity  # load of one unit on each target
+        self._weighted = [column for column in (CPU, MEMORY, PODS) if share[column] > 0]
+        self._load = (self._per_unit * expected).sum(axis=0)
+        self._moves = HypotheticalMoves(view, node_usage.rows[self._at]) if node_fit else None
+        self._chosen: Flags | None = None  # None: all
+        self.why_none = ""
+        """Why candidates found none the last time, a sentence for people."""
+
+    def choose(self, side: Side) -> None:
+        """Take only the targets of one side from now on."""
+        chosen = np.isin(self._at, side.targets)
+        self._chosen = None if chosen.all() else chosen
+
+    def takes_long(self, pod: ClusterPod) -> bool:
+        """Whether candidates would hold up the event loop."""
+        return self._moves is not None and self._moves.depends_on_other_pods(pod)
+
+    def candidates(self, pod: ClusterPod, amount: Amount, *, is_prod: bool) -> tuple[int, ...]:
+        """Return the nodes that can take a pod, the one that is least loaded with it first.
+
+        They are places in the census; no more than a few.
+        """
+        taken = (amount.cpu, amount.memory, 1)
+        allowed = self._has_left(taken, is_prod=is_prod)
+        if self._moves is not None:
+            allowed &= self._moves.fits(pod)
+        load = self._load
+        for column in self._weighted:
+            load = load + self._per_unit[column] * taken[column]
+        load = np.where(allowed, load, np.inf)
+        best: list[int] = []
+        while len(best) < _MAX_CANDIDATES and load[place := int(load.argmin())] < np.inf:
+            best.append(int(self._at[place]))
+            load[place] = np.inf
+        if not best:
+            self.why_none = (
+                "it fits no low node that would stay below its thresholds with it"
+                if self._has_left(taken, is_prod=is_prod).any()
+                else "no low node would stay below its thresholds with it"
+            )
+        return tuple(best)
+
+    def _has_left(self, taken: tuple[int, ...], *, is_prod: bool) -> Flags:
+        """Targets that stay below their thresholds with so much more."""
+        allowed: Flags = self._left[CPU] >= taken[CPU]
+        for left, columns in (
+            (self._left, self._bounding),
+            (self._prod_left, self._prod_bounding if is_prod else ()),
+        ):
+            for column in columns:
+                allowed &= left[column] >= (taken[column] if column < len(taken) else 0)
+        return allowed if self._chosen is None else allowed & self._chosen
+
+    def move(self, pod: ClusterPod, target: int, amount: Amount, *, is_prod: bool) -> None:
+        """A pod leaves its node for a target, given by its place in the census."""
+        place = self._place_of[target]
+        taken = np.array((amount.cpu, amount.memory, 1), np.int64)
+        self._left[:3, place] -= taken
+        if is_prod:
+            self._prod_left[:3, place] -= taken
+        self._load[place] += self._per_unit[:3, place] @ taken
+        if self._moves is not None:
+            self._moves.move(pod, self._rows[place])
+
+    def arrive(self, moving: MovingPod) -> None:
+        """Count a pod that is on its way: on its target, or where it would go at best.
+
+        On a known target it is in transit already.
+        """
+        if moving.target:
+            place = self._places.get(moving.target)
+            if self._moves is not None:
+                self._moves.move(moving.pod, None if place is None else self._rows[place])
+            return
+        found = self.candidates(moving.pod, moving.amount, is_prod=moving.is_prod)
+        if found:
+            self.move(moving.pod, found[0], moving.amount, is_prod=moving.is_prod)
+
 
 _ORDER_AND_NAME = itemgetter(0, 1)
-_LEAST_SHARE = 0.02  # of an excess; a pod that takes less off it is not worth a restart
+_MIN_SHARE = 0.02  # of an excess; a pod that takes less off it is not worth a restart
 
 
 class ExactRound(Round):
@@ -69,44 +175,44 @@ class ExactRound(Round):
     def __init__(
         self,
         args: LowNodeLoadArgs,
-        situation: Situation,
-        memory: Memory,
-        refusal: Refusal,
+        inputs: RoundInputs,
+        memory: RoundState,
+        reject_reason: RejectReason,
         *,
         dry_run: bool,
     ) -> None:
         """dry_run: nothing happens, so the next round may decide the same again."""
         self._args = args
-        self._situation = situation
-        self._refusal = refusal
+        self._inputs = inputs
+        self._reject_reason = reject_reason
         self._dry_run = dry_run
         first, *named = args.pools()
         self._pools = (*named, first)
         self._resources = resources_of(self._pools)
         self._order = PodOrder()
-        self._budgets = _Budgets(situation.budgets)
-        self._census, book = exact_census(
-            situation, args, self._resources, memory.book, self._order.is_prod
+        self._budgets = _Budgets(inputs.budgets)
+        self._node_usage, usage_cache = exact_usage(
+            inputs, args, self._resources, memory.usage_cache, self._order.is_prod
         )
-        present = situation.reports.keys()
-        self.memory = Memory(
-            book=book,
-            node_detector=memory.node_detector.at(situation.now),
-            prod_detector=memory.prod_detector.at(situation.now),
+        present = inputs.reports.keys()
+        self.memory = RoundState(
+            usage_cache=usage_cache,
+            node_detector=memory.node_detector.at(inputs.now),
+            prod_detector=memory.prod_detector.at(inputs.now),
             acted={name: at for name, at in memory.acted.items() if name in present},
         )
-        self._moving = moving_pods(situation, self._census, self._order.is_prod)
+        self._moving = moving_pods(inputs, self._node_usage, self._order.is_prod)
         self._on_their_way = {one.pod.uid for one in self._moving}
-        count_moved(self._census, self._moving)
+        count_moved(self._node_usage, self._moving)
 
     @property
     def unusable(self) -> Mapping[str, str]:
-        return self._census.unusable
+        return self._node_usage.unusable
 
     def plans(self) -> Iterator[PoolPlan]:
-        free = np.ones(len(self._census.names), np.bool_)
-        nodes = self._census.nodes
-        by_name = np.argsort(np.array(self._census.names, np.str_), kind="stable")
+        free = np.ones(len(self._node_usage.names), np.bool_)
+        nodes = self._node_usage.nodes
+        by_name = np.argsort(np.array(self._node_usage.names, np.str_), kind="stable")
         for pool in self._pools:
             selector = pool.node_selector
             of_pool = [
@@ -116,78 +222,84 @@ class ExactRound(Round):
             ]
             free[of_pool] = False
             if of_pool:
-                yield self._judge(pool, np.array(of_pool, np.intp))
+                yield self._classify(pool, np.array(of_pool, np.intp))
 
-    def _judge(self, pool: NodePool, at: NDArray[np.intp]) -> PoolPlan:
-        census = self._census.taking(at)
-        limits = exact_limits(
+    def _classify(self, pool: NodePool, at: NDArray[np.intp]) -> PoolPlan:
+        node_usage = self._node_usage.taking(at)
+        limits = exact_thresholds(
             pool,
             self._resources,
-            capacity=census.capacity,
-            usage=census.usage,
-            prod_usage=census.prod_usage,
+            capacity=node_usage.capacity,
+            usage=node_usage.usage,
+            prod_usage=node_usage.prod_usage,
         )
 
         def above(amounts: Amounts, bounds: Amounts, judged: Flags) -> Flags:
             return np.asarray((judged & (amounts > bounds)).any(axis=1))
 
         every = np.ones_like(limits.judged)
-        is_high = above(census.usage, limits.high, limits.judged)
-        is_prod_high = ~is_high & above(census.prod_usage, limits.prod_high, limits.prod_judged)
-        fit = census.schedulable & ~is_high & ~is_prod_high
+        is_overutilized = above(node_usage.usage, limits.high, limits.judged)
+        is_prod_overutilized = ~is_overutilized & above(
+            node_usage.prod_usage, limits.prod_high, limits.prod_judged
+        )
+        fit = node_usage.schedulable & ~is_overutilized & ~is_prod_overutilized
         of_nodes = bool(pool.high_thresholds or pool.low_thresholds)
         of_prod = bool(pool.prod_high_thresholds or pool.prod_low_thresholds)
-        is_low = of_nodes & fit & ~above(census.usage, limits.low, every)
-        is_prod_low = of_prod & fit & ~above(census.prod_usage, limits.prod_low, every)
-        classes = np.full(len(census.names), VERDICTS.index(Verdict.NORMAL), np.int8)
+        is_underutilized = of_nodes & fit & ~above(node_usage.usage, limits.low, every)
+        is_prod_underutilized = (
+            of_prod & fit & ~above(node_usage.prod_usage, limits.prod_low, every)
+        )
+        classes = np.full(len(node_usage.names), NODE_CLASSES.index(NodeClass.NORMAL), np.int8)
         for verdict, mask in (
-            (Verdict.PROD_LOW, is_prod_low),
-            (Verdict.LOW, is_low),
-            (Verdict.BOTH_LOW, is_low & is_prod_low),
-            (Verdict.PROD_HIGH, is_prod_high),
-            (Verdict.HIGH, is_high),
+            (NodeClass.PROD_UNDERUTILIZED, is_prod_underutilized),
+            (NodeClass.UNDERUTILIZED, is_underutilized),
+            (NodeClass.BOTH_UNDERUTILIZED, is_underutilized & is_prod_underutilized),
+            (NodeClass.PROD_OVERUTILIZED, is_prod_overutilized),
+            (NodeClass.OVERUTILIZED, is_overutilized),
         ):
-            classes[mask] = VERDICTS.index(verdict)
-        plan = PoolPlan(pool=pool, census=census, limits=limits, classes=classes)
-        abnormal = self._abnormal(plan, is_high, is_prod_high)
-        plan.outcome = self._outcome(plan, abnormal, int((is_low | is_prod_low).sum()))
+            classes[mask] = NODE_CLASSES.index(verdict)
+        plan = PoolPlan(pool=pool, node_usage=node_usage, limits=limits, classes=classes)
+        abnormal = self._abnormal(plan, is_overutilized, is_prod_overutilized)
+        plan.outcome = self._outcome(
+            plan, abnormal, int((is_underutilized | is_prod_underutilized).sum())
+        )
         if not plan.outcome:
             plan.sides = tuple(
                 Side(prod, self._sorted(plan, places, prod=prod), np.flatnonzero(targets))
                 for prod, places, targets in (
-                    (False, abnormal[0], is_low),
-                    (True, abnormal[1], is_prod_low),
+                    (False, abnormal[0], is_underutilized),
+                    (True, abnormal[1], is_prod_underutilized),
                 )
             )
         return plan
 
     def _abnormal(
-        self, plan: PoolPlan, is_high: Flags, is_prod_high: Flags
+        self, plan: PoolPlan, is_overutilized: Flags, is_prod_overutilized: Flags
     ) -> list[NDArray[np.intp]]:
         """The nodes to act on, of both kinds; on figures from before pods left that is not done."""
-        census, memory, now = plan.census, self.memory, self._situation.now
+        node_usage, memory, now = plan.node_usage, self.memory, self._inputs.now
         condition = plan.pool.anomaly_condition
         found = []
         for detector, mask, well in (
-            (memory.node_detector, is_high, ~is_high),
-            (memory.prod_detector, is_prod_high, ~is_prod_high & ~is_high),
+            (memory.node_detector, is_overutilized, ~is_overutilized),
+            (memory.prod_detector, is_prod_overutilized, ~is_prod_overutilized & ~is_overutilized),
         ):
             places = []
             for at in np.flatnonzero(mask).tolist():
-                name = census.names[at]
-                if memory.acted.get(name, -1.0) >= (census.reports[at].update_time or 0.0):
+                name = node_usage.names[at]
+                if memory.acted.get(name, -1.0) >= (node_usage.reports[at].update_time or 0.0):
                     plan.node_notes[name] = "its figures still have pods that have left"
                 elif detector.mark(name, condition, now):
                     places.append(at)
                 else:
                     plan.node_notes[name] = "not for long enough"
             for at in np.flatnonzero(well).tolist() if detector.counts else ():
-                detector.mark_normal(census.names[at], now)
+                detector.mark_normal(node_usage.names[at], now)
             found.append(np.array(places, np.intp))
         return found
 
     def _outcome(self, plan: PoolPlan, abnormal: Sequence[NDArray[np.intp]], targets: int) -> str:
-        if not plan.count(Verdict.HIGH, Verdict.PROD_HIGH):
+        if not plan.count(NodeClass.OVERUTILIZED, NodeClass.PROD_OVERUTILIZED):
             return "no node is high"
         if not any(len(places) for places in abnormal):
             return "no node that is high is to be acted on now"
@@ -198,12 +310,12 @@ class ExactRound(Round):
         return ""
 
     def _sorted(self, plan: PoolPlan, places: NDArray[np.intp], *, prod: bool) -> NDArray[np.intp]:
-        census, limits = plan.census, plan.limits
-        usage = census.prod_usage if prod else census.usage
+        node_usage, limits = plan.node_usage, plan.limits
+        usage = node_usage.prod_usage if prod else node_usage.usage
         scores = node_scores(
             usage[places],
-            census.capacity[places],
-            weights_of(plan.pool.resource_weights, census.resources),
+            node_usage.capacity[places],
+            weights_of(plan.pool.resource_weights, node_usage.resources),
             limits.prod_judged if prod else limits.judged,
         )
         return places[np.argsort(-scores, kind="stable")]
@@ -211,29 +323,29 @@ class ExactRound(Round):
     def steps(self, plan: PoolPlan) -> Steps:
         if not plan.sides:
             return
-        yield Pause.WORK
-        targets = Targets(plan, self._situation.view, node_fit=self._args.node_fit)
+        yield YieldTurn.WORK
+        targets = Targets(plan, self._inputs.view, node_fit=self._args.node_fit)
         for one in self._moving_of(plan):
             targets.arrive(one)
         for side in plan.sides:
             targets.choose(side)
             for place in side.sources.tolist():
-                yield Pause.TURN
+                yield YieldTurn.TURN
                 yield from self._relieve(plan, side, place, targets)
 
     def _moving_of(self, plan: PoolPlan) -> list[MovingPod]:
-        names = set(plan.census.names)
+        names = set(plan.node_usage.names)
         return [
             one
             for one in self._moving
-            if self._census.names[one.source] in names or one.target in names
+            if self._node_usage.names[one.source] in names or one.target in names
         ]
 
     def _relieve(self, plan: PoolPlan, side: Side, place: int, targets: Targets) -> Steps:
         """Let pods leave one node until it is below its thresholds."""
-        census, prod = plan.census, side.prod
-        name = census.names[place]
-        now = overload(plan, place, prod=prod)
+        node_usage, prod = plan.node_usage, side.prod
+        name = node_usage.names[place]
+        now = overutilization(plan, place, prod=prod)
         excess = now if prod else _curable(plan, place, now)
         if not excess:
             plan.node_notes[name] = "high by what is no pod's; nothing to move"
@@ -242,8 +354,8 @@ class ExactRound(Round):
         gone: list[tuple[Amount, bool]] = []
         left = excess
         for at, (pod, amount) in enumerate(ordered):
-            if at % PODS_A_TURN == PODS_A_TURN - 1:
-                yield Pause.TURN
+            if at % PODS_PER_TURN == PODS_PER_TURN - 1:
+                yield YieldTurn.TURN
             if not left:
                 plan.keep([one for one, _ in ordered[at:]], "its node is high no more without it")
                 break
@@ -252,20 +364,20 @@ class ExactRound(Round):
                 continue
             is_prod = self._order.is_prod(pod)
             if targets.takes_long(pod):
-                yield Pause.WORK
+                yield YieldTurn.WORK
                 found = targets.candidates(pod, amount, is_prod=is_prod)
-                yield Pause.TURN
+                yield YieldTurn.TURN
             else:
                 found = targets.candidates(pod, amount, is_prod=is_prod)
             if not found:
                 plan.keep([pod], targets.why_none)
                 continue
-            shown = tuple(census.names[one] for one in found)
+            shown = tuple(node_usage.names[one] for one in found)
             best = found[0]
             reason = reason_for(plan, place, now, prod=prod)
             relief = Relief(cpu=amount.cpu / 1000, memory=amount.memory)
-            answer = yield Move(pod, reason, relief, census.names[best])
-            if answer is Answer.DONE:
+            answer = yield Move(pod, reason, relief, node_usage.names[best])
+            if answer is MoveResult.DONE:
                 plan.note(pod, Action.EVICT, reason, shown)
                 targets.move(pod, best, amount, is_prod=is_prod)
                 gone.append((amount, is_prod))
@@ -274,25 +386,25 @@ class ExactRound(Round):
                 self._acted(plan, place)
                 continue
             plan.note(pod, Action.REFUSED, reason, shown)
-            if answer is Answer.NODE_LIMIT:
+            if answer is MoveResult.NODE_LIMIT:
                 rest = [one for one, _ in ordered[at + 1 :]]
                 plan.keep(rest, "no more pods of its node may go in this cycle")
                 break
         for is_prod in (False, True):
             pods = [amount for amount, prod_pod in gone if prod_pod is is_prod]
-            take_away(census, place, pods, is_prod=is_prod)
+            subtract_moved_usage(node_usage, place, pods, is_prod=is_prod)
         self._settle(plan, side, place)
 
     def _ordered(
         self, plan: PoolPlan, side: Side, place: int, excess: Excess
     ) -> list[tuple[ClusterPod, Amount]]:
         """The pods that could leave a node, the least important and most useful first."""
-        census = plan.census
-        amounts = pod_amounts(census.reports[place])
-        weights = weights_of(plan.pool.resource_weights, census.resources).tolist()
-        cover = Cover(excess, weights)
+        node_usage = plan.node_usage
+        amounts = pod_amounts(node_usage.reports[place])
+        weights = weights_of(plan.pool.resource_weights, node_usage.resources).tolist()
+        cover = ExcessCoverage(excess, weights)
         found = []
-        for pod in self._situation.view.pods(int(census.rows[place])):
+        for pod in self._inputs.view.pods(int(node_usage.rows[place])):
             if pod.finished:
                 continue
             amount = amounts.get((pod.namespace, pod.name))
@@ -304,7 +416,7 @@ class ExactRound(Round):
                 plan.keep([pod], "its node's NodeMetric has no figures of it yet")
             else:
                 score, share = cover((amount.cpu, amount.memory, 1))
-                if share < _LEAST_SHARE:
+                if share < _MIN_SHARE:
                     plan.keep([pod], "it takes too little of what its node has too much of")
                     continue
                 order = self._order(pod, score / move_cost(pod))
@@ -316,28 +428,28 @@ class ExactRound(Round):
         """Why a pod does not leave, wherever it could go; "": nothing objects."""
         if not any((amount.cpu, amount.memory, 1)[at] for at in left):
             return "what it takes, its node has not too much of any more"
-        return self._refusal(pod) or self._budgets.refusal(pod)
+        return self._reject_reason(pod) or self._budgets.reject_reason(pod)
 
     def _acted(self, plan: PoolPlan, place: int) -> None:
         """Have a node wait until its figures have nothing of what has left."""
         if not self._dry_run:
-            report = plan.census.reports[place]
+            report = plan.node_usage.reports[place]
             whole = whole_usage(report, self._args)
             until = report.update_time or 0.0
             if whole is not None:
-                until = max(until, self._situation.now + whole.window)
-            self.memory.acted[plan.census.names[place]] = until
+                until = max(until, self._inputs.now + whole.window)
+            self.memory.acted[plan.node_usage.names[place]] = until
 
     def _settle(self, plan: PoolPlan, side: Side, place: int) -> None:
         """Say whether a node is high still; if it is not, its count begins anew."""
-        name = plan.census.names[place]
-        if overload(plan, place, prod=side.prod):
+        name = plan.node_usage.names[place]
+        if overutilization(plan, place, prod=side.prod):
             plan.node_notes[name] = "stays high: no other pod can leave"
             return
         plan.node_notes[name] = "high no more without the pods that leave"
         if not self._dry_run:
             detector = self.memory.prod_detector if side.prod else self.memory.node_detector
-            detector.reset(name, self._situation.now)
+            detector.reset(name, self._inputs.now)
 
 
 def move_cost(pod: ClusterPod) -> int:
@@ -350,7 +462,7 @@ def move_cost(pod: ClusterPod) -> int:
 
 def _curable(plan: PoolPlan, place: int, excess: Excess) -> Excess:
     """What is too much on a node and would not be, if all its pods were gone."""
-    fixed, high = plan.census.fixed[place], plan.limits.high[place]
+    fixed, high = plan.node_usage.fixed[place], plan.limits.high[place]
     return {at: over for at, over in excess.items() if fixed[at] <= high[at]}
 
 
@@ -371,7 +483,7 @@ class _Budgets:
             self._by_namespace[one.namespace].append(one)
             self._left[one.key] = one.allowed
 
-    def refusal(self, pod: ClusterPod) -> str:
+    def reject_reason(self, pod: ClusterPod) -> str:
         """The budget that does not allow it now, as a sentence; "": all do."""
         for one in self._of(pod):
             if self._left[one.key] <= 0:

@@ -1,7 +1,4 @@
-"""The plan as Koordinator makes it, accidents included.
-
-Source: Koordinator, pkg/descheduler/framework/plugins/loadaware.
-"""
+"""The plan as Koordinator makes it, accidents included."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -12,85 +9,97 @@ from numpy.typing import NDArray
 from koord_descheduler.plugin import (
     Action,
     ClusterPod,
-    LowNodeLoadArgs,
-    Moves,
-    NodePool,
+    HypotheticalMoves,
     OrderKey,
     PodOrder,
     Relief,
 )
-from koord_descheduler_plugins.low_node_load.census import Situation, koordinator_census
-from koord_descheduler_plugins.low_node_load.figures import (
-    Amount,
-    PodAmounts,
-    pod_amounts,
-)
-from koord_descheduler_plugins.low_node_load.limits import (
-    Amounts,
-    Flags,
-    koordinator_limits,
-    resources_of,
-)
+from koord_descheduler_plugins.low_node_load.args import LowNodeLoadArgs, NodePool
 from koord_descheduler_plugins.low_node_load.plan import (
-    PODS_A_TURN,
-    VERDICTS,
-    Answer,
-    Memory,
+    NODE_CLASSES,
+    PODS_PER_TURN,
     Move,
-    Pause,
+    MoveResult,
+    NodeClass,
     PoolPlan,
-    Refusal,
+    RejectReason,
     Round,
+    RoundState,
     Side,
     Steps,
-    Verdict,
-    overload,
+    YieldTurn,
+    overutilization,
     reason_for,
 )
-from koord_descheduler_plugins.low_node_load.scores import Cover, node_scores, weights_of
+from koord_descheduler_plugins.low_node_load.thresholds import (
+    Amounts,
+    ExcessCoverage,
+    Flags,
+    koordinator_thresholds,
+    node_scores,
+    resources_of,
+    weights_of,
+)
+from koord_descheduler_plugins.low_node_load.usage import (
+    Amount,
+    PodAmounts,
+    RoundInputs,
+    koordinator_usage,
+    pod_amounts,
+)
 
-_LOWS = (Verdict.LOW, Verdict.PROD_LOW, Verdict.BOTH_LOW)
+_UNDERUTILIZED = (
+    NodeClass.UNDERUTILIZED,
+    NodeClass.PROD_UNDERUTILIZED,
+    NodeClass.BOTH_UNDERUTILIZED,
+)
 
 
 class KoordinatorRound(Round):
     """One round over all pools."""
 
     def __init__(
-        self, args: LowNodeLoadArgs, situation: Situation, memory: Memory, refusal: Refusal
+        self,
+        args: LowNodeLoadArgs,
+        inputs: RoundInputs,
+        memory: RoundState,
+        reject_reason: RejectReason,
     ) -> None:
         self._args = args
-        self._situation = situation
-        self._refusal = refusal
+        self._inputs = inputs
+        self._reject_reason = reject_reason
         self._pools = args.pools()
         self._resources = resources_of(self._pools)
         self._order = PodOrder()
         self._processed: set[str] = set()
-        now = situation.now
-        self._census, book = koordinator_census(
-            situation, args, self._resources, memory.book, self._order.is_prod
+        now = inputs.now
+        self._node_usage, usage_cache = koordinator_usage(
+            inputs, args, self._resources, memory.usage_cache, self._order.is_prod
         )
-        self.memory = Memory(
-            book=book,
+        self.memory = RoundState(
+            usage_cache=usage_cache,
             node_detector=memory.node_detector.at(now),
             prod_detector=memory.prod_detector.at(now),
         )
 
     @property
     def unusable(self) -> Mapping[str, str]:
-        return self._census.unusable
+        return self._node_usage.unusable
 
     def plans(self) -> Iterator[PoolPlan]:
         for pool in self._pools:
-            plan = self._judge(pool)
+            plan = self._classify(pool)
             if plan is not None:
                 yield plan
                 if plan.sides:
-                    high = np.flatnonzero(plan.classes == VERDICTS.index(Verdict.HIGH))
-                    self._processed.update(plan.census.names[at] for at in high)
+                    high = np.flatnonzero(
+                        plan.classes == NODE_CLASSES.index(NodeClass.OVERUTILIZED)
+                    )
+                    self._processed.update(plan.node_usage.names[at] for at in high)
 
-    def _judge(self, pool: NodePool) -> PoolPlan | None:
-        whole, selector = self._census, pool.node_selector
-        census = whole.taking(
+    def _classify(self, pool: NodePool) -> PoolPlan | None:
+        whole, selector = self._node_usage, pool.node_selector
+        node_usage = whole.taking(
             np.array(
                 [
                     at
@@ -101,37 +110,39 @@ class KoordinatorRound(Round):
                 np.intp,
             )
         )
-        if not census.names:
+        if not node_usage.names:
             return None
-        limits = koordinator_limits(
+        limits = koordinator_thresholds(
             pool,
             self._resources,
-            capacity=census.capacity,
-            usage=census.usage,
-            prod_usage=census.prod_usage,
+            capacity=node_usage.capacity,
+            usage=node_usage.usage,
+            prod_usage=node_usage.prod_usage,
         )
         judged = limits.judged
 
         def above(amounts: Amounts, bounds: Amounts) -> Flags:
             return np.asarray((judged & (amounts > bounds)).any(axis=1))
 
-        is_low = census.schedulable & ~above(census.usage, limits.low)
-        is_prod_low = census.schedulable & ~above(census.prod_usage, limits.prod_low)
-        is_high = ~is_low & above(census.usage, limits.high)
-        is_prod_high = ~is_high & above(census.prod_usage, limits.prod_high)
+        is_underutilized = node_usage.schedulable & ~above(node_usage.usage, limits.low)
+        is_prod_underutilized = node_usage.schedulable & ~above(
+            node_usage.prod_usage, limits.prod_low
+        )
+        is_overutilized = ~is_underutilized & above(node_usage.usage, limits.high)
+        is_prod_overutilized = ~is_overutilized & above(node_usage.prod_usage, limits.prod_high)
         plan = PoolPlan(
             pool=pool,
-            census=census,
+            node_usage=node_usage,
             limits=limits,
             classes=_classes(
                 {
-                    Verdict.HIGH: is_high,
-                    Verdict.PROD_HIGH: is_prod_high,
-                    Verdict.BOTH_LOW: is_low & is_prod_low,
-                    Verdict.LOW: is_low,
-                    Verdict.PROD_LOW: is_prod_low,
+                    NodeClass.OVERUTILIZED: is_overutilized,
+                    NodeClass.PROD_OVERUTILIZED: is_prod_overutilized,
+                    NodeClass.BOTH_UNDERUTILIZED: is_underutilized & is_prod_underutilized,
+                    NodeClass.UNDERUTILIZED: is_underutilized,
+                    NodeClass.PROD_UNDERUTILIZED: is_prod_underutilized,
                 },
-                len(census.names),
+                len(node_usage.names),
             ),
         )
         self._choose(plan)
@@ -139,101 +150,108 @@ class KoordinatorRound(Round):
 
     def _choose(self, plan: PoolPlan) -> None:
         """Decide whether anything is done, and with which nodes."""
-        census, pool, now = plan.census, plan.pool, self._situation.now
+        node_usage, pool, now = plan.node_usage, plan.pool, self._inputs.now
         detectors = self.memory.node_detector, self.memory.prod_detector
 
-        def among(*verdicts: Verdict) -> NDArray[np.intp]:
-            codes = [VERDICTS.index(one) for one in verdicts]
+        def among(*verdicts: NodeClass) -> NDArray[np.intp]:
+            codes = [NODE_CLASSES.index(one) for one in verdicts]
             return np.flatnonzero(np.isin(plan.classes, codes))
 
-        if not plan.count(Verdict.HIGH, Verdict.PROD_HIGH):
+        if not plan.count(NodeClass.OVERUTILIZED, NodeClass.PROD_OVERUTILIZED):
             plan.outcome = "no node is high"
             return
         abnormal = []
-        for detector, verdict in zip(detectors, (Verdict.HIGH, Verdict.PROD_HIGH), strict=True):
+        for detector, verdict in zip(
+            detectors, (NodeClass.OVERUTILIZED, NodeClass.PROD_OVERUTILIZED), strict=True
+        ):
             marked = [
                 at
                 for at in among(verdict).tolist()
-                if detector.mark(census.names[at], pool.anomaly_condition, now)
+                if detector.mark(node_usage.names[at], pool.anomaly_condition, now)
             ]
             abnormal.append(np.array(marked, np.intp))
-        count = plan.count(*_LOWS)
+        count = plan.count(*_UNDERUTILIZED)
         if not any(len(places) for places in abnormal):
             plan.outcome = "no node has been high for long enough"
             return
         if not count:
             plan.outcome = "no node is low"
             return
-        for at in among(Verdict.LOW, Verdict.BOTH_LOW):
-            detectors[0].reset(census.names[at], now)
-        for at in among(Verdict.PROD_LOW):
-            detectors[1].reset(census.names[at], now)
+        for at in among(NodeClass.UNDERUTILIZED, NodeClass.BOTH_UNDERUTILIZED):
+            detectors[0].reset(node_usage.names[at], now)
+        for at in among(NodeClass.PROD_UNDERUTILIZED):
+            detectors[1].reset(node_usage.names[at], now)
         if count <= self._args.number_of_nodes:
             plan.outcome = f"{count} nodes are low, more than {self._args.number_of_nodes} must be"
             return
-        both = among(Verdict.BOTH_LOW)
+        both = among(NodeClass.BOTH_UNDERUTILIZED)
         plan.sides = tuple(
             Side(prod, self._sorted(plan, places, prod=prod), np.concatenate((among(low), both)))
             for prod, places, low in (
-                (False, abnormal[0], Verdict.LOW),
-                (True, abnormal[1], Verdict.PROD_LOW),
+                (False, abnormal[0], NodeClass.UNDERUTILIZED),
+                (True, abnormal[1], NodeClass.PROD_UNDERUTILIZED),
             )
         )
 
     def _sorted(self, plan: PoolPlan, places: NDArray[np.intp], *, prod: bool) -> NDArray[np.intp]:
-        census = plan.census
-        weights = weights_of(plan.pool.resource_weights, census.resources)
-        scored = plan.limits.judged | (np.array(census.resources) == "pods")
-        usage = census.prod_usage if prod else census.usage
-        scores = node_scores(usage[places], census.capacity[places], weights, scored)
+        node_usage = plan.node_usage
+        weights = weights_of(plan.pool.resource_weights, node_usage.resources)
+        scored = plan.limits.judged | (np.array(node_usage.resources) == "pods")
+        usage = node_usage.prod_usage if prod else node_usage.usage
+        scores = node_scores(usage[places], node_usage.capacity[places], weights, scored)
         return places[np.argsort(-scores, kind="stable")]
 
     def steps(self, plan: PoolPlan) -> Steps:
         if not plan.sides:
             return
-        yield Pause.WORK
-        room = _Room(plan, self._situation, node_fit=self._args.node_fit)
+        yield YieldTurn.WORK
+        room = _TargetCapacity(plan, self._inputs, node_fit=self._args.node_fit)
         for side in plan.sides:
             total = room.total(plan, side)
             if len(side.targets):
                 for place in side.sources.tolist():
-                    yield Pause.TURN
+                    yield YieldTurn.TURN
                     yield from self._leave(plan, side, place, room, total)
             room.spend(total, prod=side.prod)
         for side, detector in zip(
             plan.sides, (self.memory.node_detector, self.memory.prod_detector), strict=True
         ):
             for place in side.sources.tolist():
-                detector.mark_normal(plan.census.names[place], self._situation.now)
+                detector.mark_normal(plan.node_usage.names[place], self._inputs.now)
 
     def _leave(
-        self, plan: PoolPlan, side: Side, place: int, room: "_Room", total: NDArray[np.int64]
+        self,
+        plan: PoolPlan,
+        side: Side,
+        place: int,
+        room: "_TargetCapacity",
+        total: NDArray[np.int64],
     ) -> Steps:
         """Let pods leave one node."""
-        census, prod = plan.census, side.prod
-        amounts = pod_amounts(census.reports[place])
-        leaving = _Leaving(plan, side, place, total)
+        node_usage, prod = plan.node_usage, side.prod
+        amounts = pod_amounts(node_usage.reports[place])
+        leaving = _SourceNode(plan, side, place, total)
         removable = []
-        for at, pod in enumerate(self._situation.view.pods(int(census.rows[place]))):
-            if at % PODS_A_TURN == PODS_A_TURN - 1:
-                yield Pause.TURN
+        for at, pod in enumerate(self._inputs.view.pods(int(node_usage.rows[place]))):
+            if at % PODS_PER_TURN == PODS_PER_TURN - 1:
+                yield YieldTurn.TURN
             if pod.finished:
                 continue
             why = "it is no prod pod" if prod and not self._order.is_prod(pod) else ""
-            why = why or self._refusal(pod)
+            why = why or self._reject_reason(pod)
             if not why and room.takes_long(pod):
-                yield Pause.WORK
-                why = room.book(pod, amounts, side)
-                yield Pause.TURN
+                yield YieldTurn.WORK
+                why = room.usage_cache(pod, amounts, side)
+                yield YieldTurn.TURN
             elif not why:
-                why = room.book(pod, amounts, side)
+                why = room.usage_cache(pod, amounts, side)
             if why:
                 plan.keep([pod], why)
             else:
                 removable.append(pod)
-        excess = overload(plan, place, prod=prod)
-        weights = weights_of(plan.pool.resource_weights, census.resources).tolist()
-        cover = Cover(excess, weights)
+        excess = overutilization(plan, place, prod=prod)
+        weights = weights_of(plan.pool.resource_weights, node_usage.resources).tolist()
+        cover = ExcessCoverage(excess, weights)
 
         def order(pod: ClusterPod) -> OrderKey:
             amount = _amount(amounts, pod)
@@ -244,22 +262,22 @@ class KoordinatorRound(Round):
         removable.sort(key=order)
         detector = self.memory.prod_detector if prod else self.memory.node_detector
         for at, pod in enumerate(removable):
-            excess = overload(plan, place, prod=prod)
+            excess = overutilization(plan, place, prod=prod)
             if not excess:
-                detector.reset(census.names[place], self._situation.now)
+                detector.reset(node_usage.names[place], self._inputs.now)
                 plan.keep(removable[at:], "its node is below its thresholds without it")
                 return
             if leaving.spent:
                 plan.keep(removable[at:], "the low nodes are full")
                 return
-            if why := self._refusal(pod):
+            if why := self._reject_reason(pod):
                 plan.keep([pod], why)
                 continue
             amount = _amount(amounts, pod)
             relief = None if amount is None else Relief(cpu=amount.cpu / 1000, memory=amount.memory)
             reason = reason_for(plan, place, excess, prod=prod)
             answer = yield Move(pod, reason, relief, room.target.get(pod.key, ""))
-            if answer is not Answer.DONE:
+            if answer is not MoveResult.DONE:
                 plan.note(pod, Action.REFUSED, reason)
                 continue
             plan.note(pod, Action.EVICT, reason, tuple(room.targets_of(pod)))
@@ -268,7 +286,7 @@ class KoordinatorRound(Round):
 
 
 @dataclass(slots=True)
-class _Leaving:
+class _SourceNode:
     """What a node and the low nodes come to while pods leave."""
 
     plan: PoolPlan
@@ -283,28 +301,31 @@ class _Leaving:
     def account(self, amount: Amount) -> None:
         taken = np.array((*amount, 1), np.int64)
         self.total[:3] -= taken
-        self.plan.census.usage[self.place, :3] -= taken
+        self.plan.node_usage.usage[self.place, :3] -= taken
         if self.side.prod:
-            self.plan.census.prod_usage[self.place, :3] -= taken
+            self.plan.node_usage.prod_usage[self.place, :3] -= taken
 
 
-class _Room:
+class _TargetCapacity:
     """Room on targets: what is reserved there stays so, even if the pod does not come."""
 
-    def __init__(self, plan: PoolPlan, situation: Situation, *, node_fit: bool) -> None:
-        census, limits = plan.census, plan.limits
+    def __init__(self, plan: PoolPlan, inputs: RoundInputs, *, node_fit: bool) -> None:
+        node_usage, limits = plan.node_usage, plan.limits
         self._plan = plan
-        self._reserved = {False: census.usage.copy(), True: census.prod_usage.copy()}
+        self._reserved = {False: node_usage.usage.copy(), True: node_usage.prod_usage.copy()}
         self._high = {False: limits.high, True: limits.prod_high}
         self._used = np.flatnonzero(limits.judged).tolist()
-        self._fits = Moves(situation.view, census.rows) if node_fit else None
+        self._fits = HypotheticalMoves(inputs.view, node_usage.rows) if node_fit else None
         self.target: dict[str, str] = {}  # by key of the pod
         # Before anything leaves or comes:
-        both = np.flatnonzero(plan.classes == VERDICTS.index(Verdict.BOTH_LOW))
+        both = np.flatnonzero(plan.classes == NODE_CLASSES.index(NodeClass.BOTH_UNDERUTILIZED))
         self._both = {prod: self._free(both, prod=prod) for prod in (False, True)}
         self._alone = {
-            prod: self._free(np.flatnonzero(plan.classes == VERDICTS.index(verdict)), prod=prod)
-            for prod, verdict in ((False, Verdict.LOW), (True, Verdict.PROD_LOW))
+            prod: self._free(np.flatnonzero(plan.classes == NODE_CLASSES.index(verdict)), prod=prod)
+            for prod, verdict in (
+                (False, NodeClass.UNDERUTILIZED),
+                (True, NodeClass.PROD_UNDERUTILIZED),
+            )
         }
         self._left = self._both[False]  # of nodes that are low in both ways, after the first pass
 
@@ -321,9 +342,9 @@ class _Room:
 
     def takes_long(self, pod: ClusterPod) -> bool:
         """Whether book would hold up the event loop."""
-        return self._fits is not None and self._fits.minds_others(pod)
+        return self._fits is not None and self._fits.depends_on_other_pods(pod)
 
-    def book(self, pod: ClusterPod, amounts: PodAmounts, side: Side) -> str:
+    def usage_cache(self, pod: ClusterPod, amounts: PodAmounts, side: Side) -> str:
         """Reserve room for a pod on the first target that takes it; return why none does."""
         if self._fits is None:
             return ""
@@ -342,7 +363,7 @@ class _Room:
         if not allowed[first]:
             return "no low node that it fits would stay below its thresholds"
         usage[at[first], : len(amount)] += amount
-        self.target[pod.key] = self._plan.census.names[at[first]]
+        self.target[pod.key] = self._plan.node_usage.names[at[first]]
         return ""
 
     def targets_of(self, pod: ClusterPod) -> Iterator[str]:
@@ -354,11 +375,11 @@ class _Room:
         return found
 
 
-def _classes(masks: dict[Verdict, Flags], length: int) -> NDArray[np.int8]:
+def _classes(masks: dict[NodeClass, Flags], length: int) -> NDArray[np.int8]:
     """The first class of each node whose mask has it."""
-    classes = np.full(length, VERDICTS.index(Verdict.NORMAL), np.int8)
+    classes = np.full(length, NODE_CLASSES.index(NodeClass.NORMAL), np.int8)
     for verdict, mask in reversed(masks.items()):
-        classes[mask] = VERDICTS.index(verdict)
+        classes[mask] = NODE_CLASSES.index(verdict)
     return classes
 
 

@@ -1,45 +1,203 @@
-"""LowNodeLoad: moves pods from nodes that use much to nodes that use little."""
+"""LowNodeLoad: moves pods from overutilized nodes to underutilized ones, by their NodeMetrics.
+
+A round is a pure computation that yields one move after the other and is given what became of it:
+usage of nodes -> thresholds -> plan of a pool -> moves -> decisions. The planner `exact` reserves
+what really moves, `koordinator` does it as Koordinator. Only this module acts.
+"""
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from koord_descheduler.plugin import (
+    GROUP_VERSION,
     BalancePlugin,
     ClusterNode,
     Decision,
     EvictOptions,
     EvictorProxy,
     Handle,
-    LowNodeLoadArgs,
-    Planner,
+    NodeDecision,
+    PluginRegistry,
+    PodDecision,
     Status,
     get_logger,
-    left_out,
+    not_selected,
+    takes_args,
 )
-from koord_descheduler_plugins.low_node_load.anomaly import (
-    Detector,
-    ExactDetector,
-    KoordinatorDetector,
-)
-from koord_descheduler_plugins.low_node_load.census import Situation
-from koord_descheduler_plugins.low_node_load.decisions import Report, unusable_of
+from koord_descheduler_plugins.low_node_load.args import LowNodeLoadArgs, Planner
 from koord_descheduler_plugins.low_node_load.exact import ExactRound
 from koord_descheduler_plugins.low_node_load.koordinator import KoordinatorRound
 from koord_descheduler_plugins.low_node_load.plan import (
-    Answer,
-    Memory,
+    NODE_CLASSES,
+    Detector,
+    ExactDetector,
+    KoordinatorDetector,
     Move,
-    Pause,
+    MoveResult,
+    NodeClass,
     PoolPlan,
-    Refusal,
+    RejectReason,
     Round,
-    Verdict,
+    RoundState,
+    YieldTurn,
     resume,
 )
+from koord_descheduler_plugins.low_node_load.thresholds import Amounts, percent_of
+from koord_descheduler_plugins.low_node_load.usage import RoundInputs
+
+Percentages = NDArray[np.float64]
+
+_OVERUTILIZED = (NodeClass.OVERUTILIZED, NodeClass.PROD_OVERUTILIZED)
+
+
+def unusable_of(
+    unusable: Mapping[str, str], *, profile: str, plugin: str
+) -> Iterator[NodeDecision]:
+    """The nodes about which nothing is known."""
+    for name, reason in unusable.items():
+        yield NodeDecision(
+            profile=profile, plugin=plugin, node=name, verdict="left alone", reason=reason
+        )
+
+
+class Report:
+    """A plan and the figures on which it was made; keeps nothing else of the round.
+
+    It costs little to make: words are found when they are asked for.
+    """
+
+    def __init__(self, plan: PoolPlan, *, profile: str, plugin: str) -> None:
+        self.profile, self.plugin = profile, plugin
+        self.names = plan.node_usage.names
+        self.resources = plan.node_usage.resources
+        self.capacity = plan.node_usage.capacity
+        self.usage, self.prod_usage = plan.usage, plan.prod_usage
+        self.limits = plan.limits
+        self.classes = plan.classes
+        self.outcome = plan.outcome
+        self.node_notes = plan.node_notes
+        self.pod_notes = plan.pod_notes
+        self.hints = not plan.pool.use_deviation_thresholds
+
+    def decisions(self) -> Iterator[Decision]:
+        """What the plan makes of each node of its pool, and of the pods of nodes that are high."""
+        words = _Words(self)
+        for place, name in enumerate(self.names):
+            yield NodeDecision(
+                profile=self.profile,
+                plugin=self.plugin,
+                node=name,
+                verdict=words.verdict(place).value,
+                reason=words.reason(place),
+                facts=words.facts(place),
+                hint=words.hint(place) if self.hints else "",
+            )
+        for note in self.pod_notes:
+            yield PodDecision(
+                profile=self.profile,
+                plugin=self.plugin,
+                pod=note.pod.key,
+                node=note.pod.node,
+                action=note.action,
+                reason=note.reason,
+                candidates=note.candidates,
+            )
+
+
+class _Side(NamedTuple):
+    """Thresholds of one kind, in percent of what nodes have: (nodes, resources)."""
+
+    prefix: str
+    key: str  # of the high thresholds, in args
+    judged: list[int]  # columns
+    usage: Percentages
+    high: Percentages
+    low: Percentages
+
+
+class _Words:
+    """Sentences and figures about the nodes of a report."""
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+        self._resources = report.resources
+        limits = report.limits
+
+        def percents(amounts: Amounts) -> Percentages:
+            return np.round(percent_of(amounts, report.capacity), 2)
+
+        self._sides = (
+            _Side(
+                "",
+                "highThresholds",
+                np.flatnonzero(limits.judged).tolist(),
+                percents(report.usage),
+                percents(limits.high),
+                percents(limits.low),
+            ),
+            _Side(
+                "prod_",
+                "prodHighThresholds",
+                np.flatnonzero(limits.prod_judged).tolist(),
+                percents(report.prod_usage),
+                percents(limits.prod_high),
+                percents(limits.prod_low),
+            ),
+        )
+
+    def verdict(self, place: int) -> NodeClass:
+        return NODE_CLASSES[int(self._report.classes[place])]
+
+    def reason(self, place: int) -> str:
+        figures = ", ".join(
+            f"{side.prefix}{self._resources[at]} {side.usage[place, at]:g}% "
+            f"(low {side.low[place, at]:g}%, high {side.high[place, at]:g}%)".replace("_", " ")
+            for side in self._sides
+            for at in side.judged
+        )
+        note = self._report.node_notes.get(self._report.names[place], "")
+        if self.verdict(place) in _OVERUTILIZED and not note:
+            note = self._report.outcome
+        return "; ".join(filter(None, (figures, note)))
+
+    def facts(self, place: int) -> dict[str, float]:
+        return {
+            f"{side.prefix}{self._resources[at]}_{what}_percent": float(table[place, at])
+            for side in self._sides
+            for at in side.judged
+            for what, table in (("usage", side.usage), ("low", side.low), ("high", side.high))
+        }
+
+    def hint(self, place: int) -> str:
+        """The thresholds by which the node would be something else."""
+        verdict = self.verdict(place)
+        side = self._sides[verdict is NodeClass.PROD_OVERUTILIZED]
+        usage, high, low = side.usage[place], side.high[place], side.low[place]
+
+        def listed(columns: Iterable[int]) -> str:
+            return ", ".join(f"{self._resources[at]} {usage[at]:g}" for at in columns)
+
+        if verdict in _OVERUTILIZED:
+            over = [at for at in side.judged if usage[at] > high[at]]
+            return f"would not be high with {side.key}: {listed(over)}" if over else ""
+        if not side.judged:
+            return ""
+        nearest = max(side.judged, key=lambda at: usage[at] - high[at])
+        hints = [f"would be high with {side.key} below {listed([nearest])}"]
+        above = [at for at in side.judged if usage[at] > low[at]]
+        if above and verdict in (NodeClass.NORMAL, NodeClass.PROD_UNDERUTILIZED):
+            hints.append(f"would be low with lowThresholds: {listed(above)}")
+        return "; ".join(hints)
+
 
 LOGGER = "koord_descheduler.low_node_load"
 
 
+@takes_args(LowNodeLoadArgs, group_version=GROUP_VERSION)
 class LowNodeLoad(BalancePlugin):
     """Plans from the figures of NodeMetrics and carries the plan out."""
 
@@ -49,7 +207,7 @@ class LowNodeLoad(BalancePlugin):
         self._log = get_logger(LOGGER).bind(profile=handle.profile)
         self._exact = args.planner is Planner.EXACT
         detector: type[Detector] = ExactDetector if self._exact else KoordinatorDetector
-        self._memory = Memory(
+        self._state = RoundState(
             node_detector=detector(args.detector_cache_timeout),
             prod_detector=detector(args.detector_cache_timeout),
         )
@@ -59,24 +217,24 @@ class LowNodeLoad(BalancePlugin):
         if self._args.paused:
             return None
         evictor = self._handle.evictor()
-        situation = self._situation(nodes)
-        work = await asyncio.to_thread(self._round, situation, self._refusal(evictor))
+        inputs = self._inputs(nodes)
+        work = await asyncio.to_thread(self._round, inputs, self._reject_reason(evictor))
         plans: list[PoolPlan] = []
         pools = work.plans()
         try:
             while (plan := await asyncio.to_thread(next, pools, None)) is not None:
                 plans.append(plan)
-                self._log_judged(plan)
+                self._log_classified(plan)
                 await self._carry_out(work, plan, evictor)
         finally:
-            self._memory = work.memory
+            self._state = work.memory
             self._publish(work.unusable, plans)
         return None
 
-    def _situation(self, nodes: Sequence[ClusterNode]) -> Situation:
+    def _inputs(self, nodes: Sequence[ClusterNode]) -> RoundInputs:
         services = self._handle.services
         cluster = services.cluster
-        return Situation(
+        return RoundInputs(
             view=cluster.view(),
             nodes=nodes,
             reports=dict(cluster.reports),
@@ -85,16 +243,16 @@ class LowNodeLoad(BalancePlugin):
             now=services.clock.wall(),
         )
 
-    def _round(self, situation: Situation, refusal: Refusal) -> Round:
+    def _round(self, inputs: RoundInputs, reject_reason: RejectReason) -> Round:
         if not self._exact:
-            return KoordinatorRound(self._args, situation, self._memory, refusal)
+            return KoordinatorRound(self._args, inputs, self._state, reject_reason)
         dry_run = self._args.dry_run or self._handle.dry_run
-        return ExactRound(self._args, situation, self._memory, refusal, dry_run=dry_run)
+        return ExactRound(self._args, inputs, self._state, reject_reason, dry_run=dry_run)
 
-    def _refusal(self, evictor: EvictorProxy) -> Refusal:
+    def _reject_reason(self, evictor: EvictorProxy) -> RejectReason:
         """Why a pod may not leave: namespaces, labels, then the filters of the profile."""
-        constraint = left_out(self._args.evictable_namespaces, self._args.pod_selectors)
-        return lambda pod: constraint(pod) or evictor.refusal(pod)
+        constraint = not_selected(self._args.evictable_namespaces, self._args.pod_selectors)
+        return lambda pod: constraint(pod) or evictor.reject_reason(pod)
 
     async def _carry_out(self, work: Round, plan: PoolPlan, evictor: EvictorProxy) -> None:
         steps = work.steps(plan)
@@ -102,13 +260,13 @@ class LowNodeLoad(BalancePlugin):
         while step is not None:
             if isinstance(step, Move):
                 step = resume(steps, await self._evict(step, evictor))
-            elif step is Pause.WORK:
+            elif step is YieldTurn.WORK:
                 step = await asyncio.to_thread(resume, steps, None)
             else:
                 await asyncio.sleep(0)
                 step = resume(steps, None)
 
-    async def _evict(self, move: Move, evictor: EvictorProxy) -> Answer:
+    async def _evict(self, move: Move, evictor: EvictorProxy) -> MoveResult:
         pod = move.pod
         if self._args.dry_run:
             self._log.info(
@@ -119,15 +277,17 @@ class LowNodeLoad(BalancePlugin):
                 reason=move.reason,
                 dry_run=True,
             )
-            return Answer.DONE
+            return MoveResult.DONE
         options = EvictOptions(reason=move.reason, relief=move.relief)
         if await evictor.evict(pod, options):
-            return Answer.DONE
-        return Answer.NODE_LIMIT if evictor.node_limit_exceeded(pod.node) else Answer.REFUSED
+            return MoveResult.DONE
+        return (
+            MoveResult.NODE_LIMIT if evictor.node_limit_exceeded(pod.node) else MoveResult.REFUSED
+        )
 
-    def _log_judged(self, plan: PoolPlan) -> None:
-        counts = {verdict.name.lower(): plan.count(verdict) for verdict in Verdict}
-        self._log.info("nodes.judged", pool=plan.pool.name, outcome=plan.outcome, **counts)
+    def _log_classified(self, plan: PoolPlan) -> None:
+        counts = {verdict.name.lower(): plan.count(verdict) for verdict in NodeClass}
+        self._log.info("nodes.classified", pool=plan.pool.name, outcome=plan.outcome, **counts)
 
     def _publish(self, unusable: Mapping[str, str], plans: Sequence[PoolPlan]) -> None:
         profile, plugin = self._handle.profile, self.name
@@ -139,3 +299,8 @@ class LowNodeLoad(BalancePlugin):
                 yield from report.decisions()
 
         self._handle.services.decisions.publish(decisions)
+
+
+def register(registry: PluginRegistry) -> None:
+    """Entry point."""
+    registry.register("LowNodeLoad", LowNodeLoad)

@@ -1,13 +1,11 @@
-"""Lets waiting jobs begin, those with the cheapest pods first, as quotas allow.
-
-Source: Koordinator, pkg/descheduler/controllers/migration/arbitrator.
-"""
+"""Let waiting jobs begin, those with the cheapest pods first; remove jobs that are over."""
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 
 from koord.api.podmigrationjob import JobPhase, JobReason, PodMigrationJob
+from koord.api.reservation import Reservation
 from koord_descheduler.plugin import (
     ApiError,
     Clock,
@@ -16,16 +14,61 @@ from koord_descheduler.plugin import (
     KubeError,
     LimitedLog,
     LogState,
+    OrderKey,
     Stop,
     TooManyRequests,
     controller_of,
+    eviction_order,
     get_logger,
 )
-from koord_descheduler_plugins.migration.order import WaitingJob, arbitration_order
-from koord_descheduler_plugins.migration.records import Outdated, Records
-from koord_descheduler_plugins.migration.reservationbody import reservation_name
+from koord_descheduler_plugins.migration.jobs import Outdated, Records
 from koord_descheduler_plugins.migration.rules import ProfileRules
-from koord_descheduler_plugins.migration.steps import EVICT_DIRECTLY
+from koord_descheduler_plugins.migration.steps import EVICT_DIRECTLY, reservation_name
+
+_BATCH_JOB = "Job"
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingJob:
+    """A job that has not passed arbitration, and its pod; None: it is gone."""
+
+    job: PodMigrationJob
+    pod: ClusterPod | None
+
+
+def arbitration_order(
+    waiting: Iterable[WaitingJob], migrating: Callable[[str], int]
+) -> list[WaitingJob]:
+    """Return jobs in the order in which they are judged.
+
+    migrating returns how many pods of a batch Job, by its uid, are on their way. Four stable
+    sorts, of which the last one decides first: newest job, order of pods (none first), pods of one
+    batch Job together, Jobs with most pods on their way.
+    """
+    by_age = sorted(waiting, key=lambda one: (-int(one.job.created), one.job.name))
+    by_pod = sorted(by_age, key=_pod_order)
+    together = _grouped_by_job(by_pod)
+    counts = {uid: migrating(uid) for one in together if (uid := _batch_job(one))}
+    return sorted(together, key=lambda one: -counts.get(_batch_job(one), 0))
+
+
+def _pod_order(one: WaitingJob) -> tuple[bool, OrderKey]:
+    return (False, ()) if one.pod is None else (True, eviction_order(one.pod))
+
+
+def _grouped_by_job(jobs: list[WaitingJob]) -> list[WaitingJob]:
+    """Move pods of a batch Job next to the first one of it."""
+    groups: dict[object, list[WaitingJob]] = {}
+    for one in jobs:
+        groups.setdefault(_batch_job(one) or id(one), []).append(one)
+    return [one for group in groups.values() for one in group]
+
+
+def _batch_job(one: WaitingJob) -> str:
+    """The uid of the batch Job that controls the pod; "": none does."""
+    owner = None if one.pod is None else controller_of(one.pod.owners)
+    return owner.uid if owner is not None and owner.kind == _BATCH_JOB else ""
+
 
 _SLICE = 50  # jobs without a pause for others
 _IN_A_THREAD = 2000  # jobs, from which on sorting takes milliseconds
@@ -44,14 +87,14 @@ class Arbitrator:
         cluster: ClusterState,
         clock: Clock,
         rules_of: Callable[[PodMigrationJob], ProfileRules | None],
-        look: Callable[[str], None],
+        reconcile: Callable[[str], None],
     ) -> None:
         """look has a job looked at: it has begun, or will never."""
         self._records = records
         self._cluster = cluster
         self._clock = clock
         self._rules_of = rules_of
-        self._look = look
+        self._reconcile = reconcile
         self._trouble = LogState(log)
         self._refused = LimitedLog(log, clock)
 
@@ -127,7 +170,7 @@ class Arbitrator:
         if rules is None:
             return
         if pod is None:
-            self._look(job.name)  # the server says whether it is gone
+            self._reconcile(job.name)  # the server says whether it is gone
             return
         try:
             if reason := rules.lasting(pod):
@@ -150,3 +193,93 @@ class Arbitrator:
         await self._records.write_status(job, failed)
         self._records.announce(job, JobReason.FORBIDDEN, f"{text}: {reason}", warning=True)
         log.info("migration.forbidden", job=job.name, pod=pod.key, reason=reason)
+
+
+INTERVAL = 60.0  # seconds
+KEPT_AFTER_TTL, KEPT_WITHOUT_TTL = 300.0, 1800.0  # seconds
+_JOBS_PER_SLICE = 200  # jobs without a pause for others
+
+
+def is_over(job: PodMigrationJob, now: float) -> bool:
+    """Whether a job, of any phase, is so old that it serves no purpose; now is Unix seconds."""
+    kept = job.ttl + KEPT_AFTER_TTL if job.ttl > 0 else KEPT_WITHOUT_TTL
+    return now - job.created >= kept
+
+
+class Scavenger:
+    """Belongs to the event loop."""
+
+    def __init__(self, records: Records, clock: Clock) -> None:
+        self._records = records
+        self._clock = clock
+        self._log = LimitedLog(log, clock)
+        self._left: set[str] = set()  # names of Reservations whose jobs were deleted
+        self._wake = asyncio.Event()
+
+    def job_deleted(self, job: PodMigrationJob) -> None:
+        """Have the Reservation of a job that is gone removed soon."""
+        known = self._records.reservations
+        names = {name for name in (job.reservation, job.uid) if name in known}
+        if names:
+            self._left |= names
+            self._wake.set()
+
+    async def run(self, stop: Stop) -> None:
+        """Remove what is over, every minute, and what is left of deleted jobs, until stop."""
+        due = self._clock.monotonic()
+        while not stop.is_set():
+            self._wake.clear()
+            await stop.bound(self._remove_left())
+            if self._clock.monotonic() >= due:
+                due = self._clock.monotonic() + INTERVAL
+                await stop.bound(self.round())
+            await stop.sleep(due - self._clock.monotonic(), wake=self._wake)
+
+    async def round(self) -> None:
+        """Remove what is over now. What fails is left for the next time, and the rest is done."""
+        if not self._records.synced:
+            return
+        try:
+            await self._records.drop_unseen()
+            await self._jobs()
+            await self._reservations()
+        except KubeError as err:  # the server does not answer: it would not answer the rest either
+            self._log.warning("scavenging.failed", error=str(err))
+
+    async def _remove_left(self) -> None:
+        while self._left:
+            name = self._left.pop()
+            try:
+                await self._records.delete_reservation(name)
+            except KubeError as err:  # the next round looks for it
+                self._log.warning("reservation.delete_failed", reservation=name, error=str(err))
+
+    async def _jobs(self) -> None:
+        for number, job in enumerate(list(self._records.jobs.jobs.values()), 1):
+            if is_over(job, self._clock.wall()):
+                try:
+                    for name in {job.reservation, job.uid}:
+                        if name == job.reservation != "" or name in self._records.reservations:
+                            await self._records.delete_reservation(name)
+                    await self._records.delete_job(job)
+                except ApiError as err:
+                    self._log.warning("job.delete_failed", job=job.name, error=str(err))
+            if number % _JOBS_PER_SLICE == 0:
+                await asyncio.sleep(0)
+
+    async def _reservations(self) -> None:
+        if not self._records.reservations_synced:
+            return
+        for reservation in [one for one in self._records.reservations.values() if self._lost(one)]:
+            try:
+                await self._records.delete_reservation(reservation.name)
+            except ApiError as err:
+                name = reservation.name
+                self._log.warning("reservation.delete_failed", reservation=name, error=str(err))
+
+    def _lost(self, reservation: Reservation) -> bool:
+        """Whether the job that owns it is gone."""
+        if not reservation.job_uid:
+            return False
+        job = self._records.jobs.jobs.get(reservation.job_name)
+        return job is None or job.uid != reservation.job_uid

@@ -1,11 +1,15 @@
-"""The part of MigrationController that exists once in a process: it carries the jobs out."""
+"""The part of MigrationController that exists once in a process: work queue and workers."""
 
 import asyncio
+import heapq
 import math
+from collections.abc import Awaitable, Callable
 
 from koord.api.podmigrationjob import PodMigrationJob
-from koord.api.reservations import Reservation
+from koord.api.reservation import Reservation
 from koord_descheduler.plugin import (
+    Backoff,
+    Clock,
     KubeError,
     LimitedLog,
     PartHealth,
@@ -13,20 +17,108 @@ from koord_descheduler.plugin import (
     Stop,
     get_logger,
 )
-from koord_descheduler_plugins.migration.arbitrator import Arbitrator
-from koord_descheduler_plugins.migration.limiters import EvictionRate, ObjectLimiters
-from koord_descheduler_plugins.migration.metrics import MigrationMetrics
-from koord_descheduler_plugins.migration.reconciler import Reconciler
-from koord_descheduler_plugins.migration.records import Records
-from koord_descheduler_plugins.migration.rules import ProfileRules
-from koord_descheduler_plugins.migration.scavenger import Scavenger
+from koord_descheduler_plugins.migration.arbitrator import Arbitrator, Scavenger
+from koord_descheduler_plugins.migration.jobs import Records
+from koord_descheduler_plugins.migration.reconciler import MigrationMetrics, Reconciler
+from koord_descheduler_plugins.migration.rules import EvictionRate, ObjectLimiters, ProfileRules
 from koord_descheduler_plugins.migration.steps import RESERVATION_FIRST
-from koord_descheduler_plugins.migration.workqueue import WorkQueue
+
+INITIAL_BACKOFF, MAX_BACKOFF = 0.1, 30.0  # seconds
+
+Handle = Callable[[str], Awaitable[float | None]]
+"""Looks at a name; returns the seconds until the next look, None: when it is added again."""
+
+
+class WorkQueue:
+    """Belongs to the event loop. What is added while it is looked at is looked at once more."""
+
+    def __init__(self, clock: Clock, failed: Callable[[str, Exception], float]) -> None:
+        """failed is called with what a look has raised; the name is then due after a pause.
+
+        It returns the longest pause in seconds, in which nothing else falls due for the name.
+        """
+        self._clock = clock
+        self._failed = failed
+        self._due: dict[str, float] = {}  # monotonic
+        self._heap: list[tuple[float, str]] = []  # with entries that are not true any more
+        self._working: dict[str, asyncio.Task[None]] = {}
+        self._backoffs: dict[str, Backoff] = {}
+        self._wake = asyncio.Event()
+
+    def __len__(self) -> int:
+        return len(self._due)
+
+    def add(self, name: str, after: float = 0.0) -> None:
+        """Have a name looked at after so many seconds, or earlier if it is due earlier already."""
+        due = self._clock.monotonic() + after
+        if due < self._due.get(name, float("inf")):
+            self._due[name] = due
+            heapq.heappush(self._heap, (due, name))
+            self._wake.set()
+
+    def forget(self, name: str) -> None:
+        """Have a name not looked at any more."""
+        self._due.pop(name, None)
+        self._backoffs.pop(name, None)
+
+    async def run(self, stop: Stop, handle: Handle, workers: Callable[[], int]) -> None:
+        """Look at what is due, at so many at once, until stop; then those looks are cancelled."""
+        try:
+            while not stop.is_set():
+                self._wake.clear()
+                self._begin(handle, workers())
+                await stop.sleep(self._rest(workers()), wake=self._wake)
+        finally:
+            tasks = list(self._working.values())
+            for task in tasks:
+                task.cancel()
+            if tasks:
+                await asyncio.wait(tasks)
+            self._working.clear()
+
+    def _begin(self, handle: Handle, workers: int) -> None:
+        now, busy = self._clock.monotonic(), []
+        while self._heap and self._heap[0][0] <= now and len(self._working) < workers:
+            due, name = heapq.heappop(self._heap)
+            if self._due.get(name) != due:
+                continue
+            if name in self._working:
+                busy.append((due, name))
+                continue
+            del self._due[name]
+            work = self._reconcile(handle, name)
+            self._working[name] = asyncio.create_task(work, name=f"migration {name}")
+        for entry in busy:
+            heapq.heappush(self._heap, entry)
+
+    def _rest(self, workers: int) -> float:
+        """Seconds until something is due; the end of a look wakes us as well."""
+        if not self._heap or len(self._working) >= workers:
+            return 3600.0
+        due, name = self._heap[0]
+        return 3600.0 if name in self._working else max(due - self._clock.monotonic(), 1e-6)
+
+    async def _reconcile(self, handle: Handle, name: str) -> None:
+        try:
+            after = await handle(name)
+        except Exception as err:
+            self._due.pop(name, None)  # what was written before it failed is no news
+            backoff = self._backoffs.setdefault(name, Backoff(INITIAL_BACKOFF, MAX_BACKOFF))
+            after = max(backoff.next(), getattr(err, "retry_after", None) or 0.0)
+            after = min(after, self._failed(name, err))
+        else:
+            self._backoffs.pop(name, None)
+        finally:
+            self._working.pop(name, None)
+            self._wake.set()
+        if after is not None:
+            self.add(name, after)
+
 
 NAME = "migrations"
-PATIENCE = 30.0  # seconds that the first cycle waits for all jobs
-_LOOK = 0.5  # seconds
-_NO_RULES_PAUSE = 0.5  # seconds
+READY_TIMEOUT = 30.0  # seconds that the first cycle waits for all jobs
+_POLL_INTERVAL = 0.5  # seconds
+_NO_RULES_DELAY = 0.5  # seconds
 
 log = get_logger("koord_descheduler.migration")
 
@@ -51,7 +143,7 @@ class MigrationControl:
         self._rate_of: tuple[float, int] | None = None
         self.metrics = MigrationMetrics(services.metrics.exposition, self.records.jobs.phases)
         self._log = LimitedLog(log, services.clock)
-        self._queue = WorkQueue(services.clock, self._look_failed)
+        self._queue = WorkQueue(services.clock, self._reconcile_failed)
         self._reconciler = Reconciler(
             self.records, services, self.limiters, self.metrics, self._rules_of, self._evictions
         )
@@ -94,14 +186,14 @@ class MigrationControl:
         That is so where their definitions are not installed, and after PATIENCE; a dry-run can do
         without.
         """
-        deadline = self._clock.monotonic() + PATIENCE
+        deadline = self._clock.monotonic() + READY_TIMEOUT
         known = asyncio.ensure_future(self.records.wait_synced())
         try:
             while not known.done():
                 if self.records.undefined or self._clock.monotonic() >= deadline:
-                    log.warning("migrations.unknown", why=self.health().reason)
+                    log.warning("migration.list_failed", why=self.health().reason)
                     return
-                timer = self._clock.timer(_LOOK)
+                timer = self._clock.timer(_POLL_INTERVAL)
                 await asyncio.wait({known, timer}, return_when=asyncio.FIRST_COMPLETED)
                 timer.cancel()
         finally:
@@ -114,7 +206,7 @@ class MigrationControl:
     async def _work(self, stop: Stop) -> None:
         await stop.bound(self.records.wait_synced())
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._queue.run(stop, self._reconciler.look, self._workers))
+            group.create_task(self._queue.run(stop, self._reconciler.reconcile, self._workers))
             group.create_task(self._arbitrator.run(stop, self._interval))
             group.create_task(self._scavenger.run(stop))
 
@@ -142,7 +234,7 @@ class MigrationControl:
     def _interval(self) -> float:
         first = self._first()
         args = None if first is None else first.args.arbitration_args
-        return _NO_RULES_PAUSE if args is None else args.interval
+        return _NO_RULES_DELAY if args is None else args.interval
 
     def _wants_reservations(self) -> bool:
         return any(
@@ -166,7 +258,7 @@ class MigrationControl:
         if job is not None:
             self._job_changed(job)
 
-    def _look_failed(self, name: str, err: Exception) -> float:
+    def _reconcile_failed(self, name: str, err: Exception) -> float:
         """Note it; return the seconds until the job's time to live ends it."""
         self.metrics.errors.labels(type(err).__name__).inc()
         level = self._log.warning if isinstance(err, KubeError) else self._log.error

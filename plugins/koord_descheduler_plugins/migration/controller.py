@@ -9,6 +9,7 @@ from koord.api.podmigrationjob import (
     PodMigrationJob,
 )
 from koord_descheduler.plugin import (
+    GROUP_VERSION,
     ClusterPod,
     ClusterState,
     EvictOptions,
@@ -16,16 +17,19 @@ from koord_descheduler.plugin import (
     Handle,
     KubeError,
     LimitedLog,
-    MigrationControllerArgs,
+    PluginRegistry,
     get_logger,
+    takes_args,
 )
+from koord_descheduler_plugins.migration.args import MigrationControllerArgs
 from koord_descheduler_plugins.migration.control import NAME, MigrationControl
-from koord_descheduler_plugins.migration.jobtable import JobTable
+from koord_descheduler_plugins.migration.jobs import JobTable
 from koord_descheduler_plugins.migration.rules import ProfileRules
 
 log = get_logger("koord_descheduler.migration")
 
 
+@takes_args(MigrationControllerArgs, group_version=GROUP_VERSION)
 class MigrationController(Evictor):
     """One for each profile; all share the MigrationControl of the process."""
 
@@ -46,13 +50,13 @@ class MigrationController(Evictor):
         self._control.leave(self._rules)
 
     def filter(self, pod: ClusterPod) -> bool:
-        return not self._rules.refusal(pod)
+        return not self._rules.reject_reason(pod)
 
-    def refusal(self, pod: ClusterPod) -> str:
-        return self._rules.refusal(pod)
+    def reject_reason(self, pod: ClusterPod) -> str:
+        return self._rules.reject_reason(pod)
 
     def pre_eviction_filter(self, pod: ClusterPod) -> bool:
-        return not self._rules.homeless(pod)
+        return not self._rules.unschedulable(pod)
 
     def rehearse(self, pod: ClusterPod, options: EvictOptions) -> str:
         """As if jobs were made: quotas count those of the same cycle."""
@@ -76,8 +80,8 @@ class MigrationController(Evictor):
             self._log.warning("migration.refused", why="not all jobs are known yet", **facts)
             return False
         async with control.creating:
-            why = self._rules.refusal(pod)
-            if not why and control.limiters.pause(self._rules.paces(pod)):
+            why = self._rules.reject_reason(pod)
+            if not why and control.limiters.pause(self._rules.rate_limits(pod)):
                 why = "pods of its workload or namespace were evicted a short while ago"
             if why:
                 log.debug("migration.refused", why=why, **facts)
@@ -96,7 +100,7 @@ class MigrationController(Evictor):
                     delete_options=options.delete_options or self._args.default_delete_options,
                 )
             except KubeError as err:
-                self._log.warning("job.uncreated", error=str(err), **facts)
+                self._log.warning("job.create_failed", error=str(err), **facts)
                 return False
         log.info("migration.created", job=job.name, node=pod.node, **facts)
         return True
@@ -122,8 +126,13 @@ class Rehearsal:
 
     def migrate(self, pod: ClusterPod) -> str:
         """Let a pod have a job from now on; return why it may not leave, "": it may."""
-        refusal = self._rules.refusal(pod)
-        if not refusal:
+        reject_reason = self._rules.reject_reason(pod)
+        if not reject_reason:
             reference = JobPod(pod.namespace, pod.name, pod.uid)
             self._jobs.put(PodMigrationJob(name=f"rehearsed {pod.key}", pod=reference))
-        return refusal
+        return reject_reason
+
+
+def register(registry: PluginRegistry) -> None:
+    """Register the plugin under the name that profiles use."""
+    registry.register("MigrationController", MigrationController)

@@ -1,56 +1,183 @@
-"""Looks at one job after the other and does its next step."""
+"""Reconcile one job after the other: do its next step, and evict its pod."""
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from prometheus_client import CollectorRegistry, Counter
+from prometheus_client.core import GaugeMetricFamily
+
+from koord.api.eviction import EvictionAnswer, EvictionOutcome
 from koord.api.podmigrationjob import (
+    SOFT_EVICTION,
     ConditionType,
     JobPod,
     JobReason,
     PodMigrationJob,
+    time_text,
 )
 from koord_descheduler.plugin import (
+    PODS,
     ApiError,
     ClusterPod,
+    Deadline,
     Event,
     EventType,
+    KoordError,
     KubeError,
     ObjectRef,
+    PatchRejected,
     PodEvictions,
     Services,
     duration_text,
     get_logger,
+    read_rejection,
 )
-from koord_descheduler_plugins.migration.evictors import Evictors, Refused
-from koord_descheduler_plugins.migration.limiters import EvictionRate, ObjectLimiters
-from koord_descheduler_plugins.migration.metrics import MigrationMetrics
-from koord_descheduler_plugins.migration.records import (
-    COMPONENT,
-    Outdated,
-    Records,
-    condition_event,
-)
-from koord_descheduler_plugins.migration.reservationbody import (
-    is_waiting_for_a_node,
-    reservation_body,
-    reservation_name,
-)
-from koord_descheduler_plugins.migration.rules import ProfileRules
+from koord_descheduler_plugins.migration.args import EvictionPolicy
+from koord_descheduler_plugins.migration.jobs import COMPONENT, Outdated, Records, condition_event
+from koord_descheduler_plugins.migration.rules import EvictionRate, ObjectLimiters, ProfileRules
 from koord_descheduler_plugins.migration.steps import (
     EVICT_DIRECTLY,
     CreateReservation,
     DeleteReservation,
     Evict,
     LabelReservation,
-    Seen,
+    ObservedState,
     Step,
     WriteStatus,
+    is_waiting_for_a_node,
     next_step,
+    reservation_body,
+    reservation_name,
 )
 
+PHASES = ("Pending", "Running", "Succeeded", "Failed", "Aborted")
+
+
+class MigrationMetrics:
+    """Jobs by phase, their ends and errors."""
+
+    def __init__(
+        self, registry: CollectorRegistry, phases: Callable[[], Mapping[str, int]]
+    ) -> None:
+        """phases returns how many jobs there are in each phase."""
+        self._phases = phases
+        registry.register(self)
+        self.errors = Counter(
+            "descheduler_migration_reconcile_errors_total",
+            "Looks at PodMigrationJobs that failed and are repeated, by the kind of the error.",
+            ["error"],
+            registry=registry,
+        )
+        self.ended = Counter(
+            "descheduler_migration_jobs_ended_total",
+            "PodMigrationJobs that this process has brought to an end, by phase and reason.",
+            ["phase", "reason"],
+            registry=registry,
+        )
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """As prometheus_client's Collector."""
+        family = self._family()
+        counts = self._phases()
+        for phase in PHASES:
+            family.add_metric([phase], counts.get(phase, 0))
+        yield family
+
+    def describe(self) -> Iterator[GaugeMetricFamily]:
+        """As prometheus_client's Collector."""
+        yield self._family()
+
+    def _family(self) -> GaugeMetricFamily:
+        help_ = "PodMigrationJobs in the cluster, by phase."
+        return GaugeMetricFamily("descheduler_migration_jobs", help_, labels=["phase"])
+
+
+EVICTION_TIMEOUT = 10.0  # seconds for the whole of one request
+
+Json = dict[str, Any]
+
+
+class EvictionRejected(KoordError):
+    """The pod was not evicted now, or that is not known; ask again later."""
+
+    def __init__(self, answer: EvictionAnswer) -> None:
+        super().__init__(answer.message or answer.outcome.value)
+        self.certain = answer.certain  # it was not evicted
+        self.retry_after = answer.retry_after  # seconds, as the server wants it
+
+
+class Evictors:
+    """Asks for evictions of exactly one pod: its uid is a precondition of each request."""
+
+    def __init__(self, services: Services, evictions: PodEvictions) -> None:
+        self._client = services.client
+        self._clock = services.clock
+        self._evictions = evictions
+
+    async def evict(self, pod: Json, job: PodMigrationJob, policy: EvictionPolicy) -> bool:
+        """Ask once, for a pod as the server has it; return whether it was there to be asked for.
+
+        Raises:
+            Refused: the server does not allow it now, or did not answer.
+        """
+        if policy is EvictionPolicy.EVICTION:
+            answer = await self._evictions.evict(_reference(pod), options=job.delete_options)
+        else:
+            answer = await self._otherwise(pod, job, policy)
+        if answer.outcome is EvictionOutcome.GONE:
+            return False
+        if answer.outcome is not EvictionOutcome.EVICTED:
+            raise EvictionRejected(answer)
+        return True
+
+    async def _otherwise(
+        self, pod: Json, job: PodMigrationJob, policy: EvictionPolicy
+    ) -> EvictionAnswer:
+        reference = _reference(pod)
+        path = PODS.object(reference.name, namespace=reference.namespace)
+        try:
+            async with Deadline(self._clock, f"{policy} of {path}") as deadline:
+                deadline.enter("an answer", EVICTION_TIMEOUT)
+                if policy is EvictionPolicy.DELETE:
+                    options = job.delete_options
+                    await self._client.delete(path, uid=reference.uid, options=options)
+                elif SOFT_EVICTION not in (pod["metadata"].get("annotations") or {}):
+                    await self._client.json_patch(path, self._annotation(pod, job))
+        except PatchRejected as err:  # another pod has the name, or other annotations
+            return EvictionAnswer(EvictionOutcome.FAILED, str(err))
+        except KubeError as err:
+            return read_rejection(err)
+        return EvictionAnswer(EvictionOutcome.EVICTED)
+
+    def _annotation(self, pod: Json, job: PodMigrationJob) -> list[Json]:
+        """The patch by which another agent is asked to end a pod."""
+        text = {
+            "timestamp": time_text(self._clock.wall()),
+            **({"deleteOptions": dict(job.delete_options)} if job.delete_options else {}),
+            "initiator": job.trigger,
+            "reason": job.evict_reason,
+        }
+        metadata: Mapping[str, Any] = pod["metadata"]
+        version = metadata["resourceVersion"]
+        pointer = f"/metadata/annotations/{SOFT_EVICTION.replace('/', '~1')}"
+        parent: list[Json] = [{"op": "add", "path": "/metadata/annotations", "value": {}}]
+        return [
+            {"op": "test", "path": "/metadata/uid", "value": metadata["uid"]},
+            {"op": "test", "path": "/metadata/resourceVersion", "value": version},
+            *([] if metadata.get("annotations") else parent),
+            {"op": "add", "path": pointer, "value": json.dumps(text, separators=(",", ":"))},
+        ]
+
+
+def _reference(pod: Json) -> JobPod:
+    metadata = pod["metadata"]
+    return JobPod(metadata["namespace"], metadata["name"], metadata["uid"])
+
+
 LAG = 0.5  # seconds until a watch should have shown what the server has
-_LOOKS = 8  # at one job in a row
+_MAX_STEPS = 8  # at one job in a row
 
 log = get_logger("koord_descheduler.migration")
 
@@ -88,23 +215,23 @@ class Reconciler:
         """The job has ended, or is gone."""
         self._asked.discard(job.uid)
 
-    async def look(self, name: str) -> float | None:
+    async def reconcile(self, name: str) -> float | None:
         """Do what is to be done for a job; return the seconds until the next look.
 
         Raises:
             KubeError, Refused: it has to be tried again.
         """
-        for _ in range(_LOOKS):
+        for _ in range(_MAX_STEPS):
             job = self._records.jobs.jobs.get(name)
             rules = None if job is None or not job.active else self._rules_of(job)
             if job is None or rules is None:
                 return None
             try:
-                seen = await self._see(job, rules)
-                step = next_step(job, seen, self._clock.wall(), rules.args.default_job_mode)
-                if wait := self._must_wait(job, seen, step, rules):
+                observed = await self._observe(job, rules)
+                step = next_step(job, observed, self._clock.wall(), rules.args.default_job_mode)
+                if wait := self._must_wait(job, observed, step, rules):
                     return wait
-                await self._do(job, seen, step, rules)
+                await self._do(job, observed, step, rules)
             except _Lagging:
                 return LAG
             except Outdated:
@@ -115,7 +242,7 @@ class Reconciler:
                 return step.pause
         return LAG
 
-    async def _see(self, job: PodMigrationJob, rules: ProfileRules) -> Seen:
+    async def _observe(self, job: PodMigrationJob, rules: ProfileRules) -> ObservedState:
         direct = (job.mode or rules.args.default_job_mode) == EVICT_DIRECTLY
         evicted = job.holds(ConditionType.EVICTION)
         pod = None if evicted else await self._pod(job.pod)
@@ -125,11 +252,11 @@ class Reconciler:
         owner = job.new_pod
         if not owner.name and reservation is not None and reservation.owner is not None:
             owner = reservation.owner
-        return Seen(
+        return ObservedState(
             pod=pod,
             reservation=reservation,
             new_pod=await self._pod(owner) if owner.name and pod is None else None,
-            limited=0.0 if pod is None else self._limiters.pause(rules.paces(pod)),
+            limited=0.0 if pod is None else self._limiters.pause(rules.rate_limits(pod)),
             asked=job.uid in self._asked,
         )
 
@@ -149,19 +276,21 @@ class Reconciler:
         raise _Lagging
 
     def _must_wait(
-        self, job: PodMigrationJob, seen: Seen, step: Step, rules: ProfileRules
+        self, job: PodMigrationJob, observed: ObservedState, step: Step, rules: ProfileRules
     ) -> float:
         """Take what an eviction needs of all limiters, or return the seconds to wait."""
-        if Evict() not in step.actions or seen.pod is None:
+        if Evict() not in step.actions or observed.pod is None:
             return 0.0
-        paces = rules.paces(seen.pod)
-        if wait := self._limiters.take(paces, force=job.forced):
+        rate_limits = rules.rate_limits(observed.pod)
+        if wait := self._limiters.take(rate_limits, force=job.forced):
             return wait
         if wait := self._rate().take():
-            self._limiters.give_back(paces)
+            self._limiters.give_back(rate_limits)
         return wait
 
-    async def _do(self, job: PodMigrationJob, seen: Seen, step: Step, rules: ProfileRules) -> None:
+    async def _do(
+        self, job: PodMigrationJob, observed: ObservedState, step: Step, rules: ProfileRules
+    ) -> None:
         for action in step.actions:
             match action:
                 case WriteStatus():
@@ -173,8 +302,8 @@ class Reconciler:
                 case DeleteReservation():
                     await self._records.delete_reservation(job.reservation)
                 case Evict():
-                    assert seen.pod is not None  # noqa: S101 - see next_step
-                    await self._evict(job, seen.pod, rules)
+                    assert observed.pod is not None  # noqa: S101 - see next_step
+                    await self._evict(job, observed.pod, rules)
 
     async def _write(self, old: PodMigrationJob, new: PodMigrationJob) -> PodMigrationJob:
         stored = await self._records.write_status(old, new)
@@ -217,15 +346,15 @@ class Reconciler:
             raise
 
     async def _evict(self, job: PodMigrationJob, known: ClusterPod, rules: ProfileRules) -> None:
-        paces = rules.paces(known)
+        rate_limits = rules.rate_limits(known)
         try:
             pod = await self._records.pod(job.pod)
             leaving = pod is not None and pod["metadata"].get("deletionTimestamp") is not None
         except KubeError:
-            self._limiters.give_back(paces)
+            self._limiters.give_back(rate_limits)
             raise
         if pod is None or leaving:
-            self._limiters.give_back(paces)
+            self._limiters.give_back(rate_limits)
             if leaving:
                 self._asked.add(job.uid)
             return
@@ -233,14 +362,14 @@ class Reconciler:
         facts = {"strategy": job.trigger, "namespace": job.pod.namespace, "node": known.node}
         try:
             was_there = await self._evictors.evict(pod, job, rules.policy(job, known))
-        except Refused as err:
+        except EvictionRejected as err:
             if err.certain:
-                self._limiters.give_back(paces)
+                self._limiters.give_back(rate_limits)
             self._services.metrics.evicted.count(result="error", **facts)
             self._report(known, f"not evicted: {err}", warning=True)
             raise
         if not was_there:
-            self._limiters.give_back(paces)
+            self._limiters.give_back(rate_limits)
             return
         self._asked.add(job.uid)
         self._services.metrics.evicted.count(result="success", **facts)

@@ -1,23 +1,105 @@
-"""The next step of a migration: pure, from what is known of job, pod and Reservation.
+"""The next step of a migration: pure, from what is known of job, pod and Reservation."""
 
-Whatever a step needs to be found again after a crash is written into the job before it is done: the
-name of the Reservation before its creation, the intention to evict before the eviction.
-
-Source: Koordinator, pkg/descheduler/controllers/migration/controller.go.
-"""
-
+import copy
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from koord.api.podmigrationjob import (
+    API_VERSION,
     COMPLETE,
     ConditionType,
     JobPhase,
     JobReason,
     PodMigrationJob,
 )
-from koord.api.reservations import Reservation
+from koord.api.podmigrationjob import KIND as JOB_KIND
+from koord.api.reservation import CREATED_BY_LABEL, KIND, ORDER_LABEL, Reservation
 from koord_descheduler.plugin import ClusterPod, controller_of
-from koord_descheduler_plugins.migration.reservationbody import reservation_name
+
+CREATED_BY = "koord-descheduler"
+Json = dict[str, Any]
+
+_NOT_OF_A_TEMPLATE = (
+    "creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp", "generation",
+    "managedFields", "resourceVersion", "selfLink",
+)  # fmt: skip
+
+
+def reservation_name(job: PodMigrationJob) -> str:
+    """The name of a job's Reservation: that of its template, by default the job's uid."""
+    metadata = (job.template or {}).get("metadata")
+    name = metadata.get("name") if isinstance(metadata, Mapping) else None
+    return name if isinstance(name, str) and name else job.uid
+
+
+def is_waiting_for_a_node(pod: Mapping[str, Any]) -> bool:
+    """Whether the scheduler has found no node for a pod, as JSON, so far."""
+    status = pod.get("status") or {}
+    conditions = status.get("conditions") or ()
+    return status.get("phase") == "Pending" and any(
+        one.get("type") == "PodScheduled" and one.get("status") == "False" for one in conditions
+    )
+
+
+def reservation_body(job: PodMigrationJob, pod: Mapping[str, Any], ttl: str, now: float) -> Json:
+    """Return the Reservation for a pod, which is JSON of the API server; now is Unix seconds.
+
+    ttl is a duration as Go writes it. The job owns the Reservation, so that it ends with the job
+    even when no descheduler is there to delete it.
+    """
+    template = job.template or {}
+    metadata: Json = copy.deepcopy(dict(template.get("metadata") or {}))  # type: ignore[call-overload]
+    spec: Json = copy.deepcopy(dict(template.get("spec") or {}))  # type: ignore[call-overload]
+    metadata["name"] = reservation_name(job)
+    labels = {CREATED_BY_LABEL: CREATED_BY, ORDER_LABEL: str(int(now * 1000))}
+    metadata["labels"] = {**(metadata.get("labels") or {}), **labels}
+    metadata["ownerReferences"] = [
+        {"apiVersion": API_VERSION, "kind": JOB_KIND, "name": job.name, "uid": job.uid}
+    ]
+    spec.setdefault("template", _pod_template(pod))
+    _keep_off(spec["template"], (pod.get("spec") or {}).get("nodeName") or "")
+    spec.setdefault("owners", [_owner(pod)])
+    spec["allocateOnce"] = True
+    if not spec.get("ttl") and not spec.get("expires"):
+        spec["ttl"] = ttl
+    return {"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "spec": spec}
+
+
+def _pod_template(pod: Mapping[str, Any]) -> Json:
+    metadata = {
+        key: value for key, value in pod["metadata"].items() if key not in _NOT_OF_A_TEMPLATE
+    }
+    spec = {key: value for key, value in (pod.get("spec") or {}).items() if key != "nodeName"}
+    return {"metadata": copy.deepcopy(metadata), "spec": copy.deepcopy(spec)}
+
+
+def _owner(pod: Mapping[str, Any]) -> Json:
+    """Those that may have the room: the pod itself while it has no node, else its successors."""
+    metadata = pod["metadata"]
+    if is_waiting_for_a_node(pod):
+        reference = {key: metadata[key] for key in ("uid", "name", "namespace") if key in metadata}
+        return {"object": {**reference, "kind": "Pod"}}
+    owners = metadata.get("ownerReferences") or ()
+    controller = next(one for one in owners if one.get("controller"))
+    return {"controller": {**controller, "namespace": metadata.get("namespace", "default")}}
+
+
+def _keep_off(template: Json, node: str) -> None:
+    """Add to each required node affinity term that it is not this node."""
+    if not node:
+        return
+    elsewhere = {"key": "metadata.name", "operator": "NotIn", "values": [node]}
+    spec = template.setdefault("spec", {})
+    affinity = spec["affinity"] = dict(spec.get("affinity") or {})
+    by_node = affinity["nodeAffinity"] = dict(affinity.get("nodeAffinity") or {})
+    key = "requiredDuringSchedulingIgnoredDuringExecution"
+    required = by_node[key] = dict(by_node.get(key) or {})
+    terms = required.get("nodeSelectorTerms") or [{}]
+    required["nodeSelectorTerms"] = [
+        {**term, "matchFields": [*(term.get("matchFields") or ()), elsewhere]} for term in terms
+    ]
+
 
 RECHECK = 3.0  # seconds
 RESERVATION_FIRST, EVICT_DIRECTLY = "ReservationFirst", "EvictDirectly"
@@ -62,7 +144,7 @@ class Step:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Seen:
+class ObservedState:
     """What is known around a job. Who is absent is known to be gone."""
 
     pod: ClusterPod | None = None  # the one that the job names
@@ -72,15 +154,15 @@ class Seen:
     asked: bool = False  # this process has asked for the eviction, and the answer was yes
 
 
-def next_step(job: PodMigrationJob, seen: Seen, now: float, default_mode: str) -> Step:
+def next_step(job: PodMigrationJob, observed: ObservedState, now: float, default_mode: str) -> Step:
     """Return the next step of a job; now is Unix seconds."""
     if job.paused or not job.active:
         return Step()
     if 0 < job.ttl <= now - job.created:
-        return _Life(job, seen, now).fail(
+        return _JobProgress(job, observed, now).fail(
             JobReason.TIMEOUT, "Abort job caused by timeout", whoever_made_it=True
         )
-    step = _Life(job, seen, now).step(job.mode or default_mode)
+    step = _JobProgress(job, observed, now).step(job.mode or default_mode)
     return step if job.ttl <= 0 else _before(step, job.created + job.ttl - now)
 
 
@@ -89,21 +171,21 @@ def _before(step: Step, seconds: float) -> Step:
     return replace(step, pause=seconds if step.pause is None else min(step.pause, seconds))
 
 
-class _Life:
+class _JobProgress:
     """One look at a job: goes on as far as it can, and collects what changes."""
 
-    def __init__(self, job: PodMigrationJob, seen: Seen, now: float) -> None:
+    def __init__(self, job: PodMigrationJob, observed: ObservedState, now: float) -> None:
         self._before = job
         self._job = job
-        self._seen = seen
+        self._seen = observed
         self._now = now
         self._label = False
 
     def step(self, mode: str) -> Step:
-        job, seen = self._job, self._seen
+        job, observed = self._job, self._seen
         if not job.pod.namespace or not job.pod.name:
             return self.fail(JobReason.INVALID_POD_REF, "podRef needs a namespace and a name")
-        if seen.pod is None and job.condition(ConditionType.EVICTION) is None:
+        if observed.pod is None and job.condition(ConditionType.EVICTION) is None:
             return self.fail(JobReason.MISSING_POD, f'Pod "{job.pod.key}" is not there')
         if not job.passed and not job.running:
             return Step()  # it is the arbitrator's
@@ -191,11 +273,11 @@ class _Life:
 
     def _evict(self) -> Step | None:
         """See that the pod has left. None: it has."""
-        job, seen = self._job, self._seen
+        job, observed = self._job, self._seen
         intended = job.condition(ConditionType.EVICTION)
         if intended is not None and intended.status == "True":
             return None
-        pod = seen.pod
+        pod = observed.pod
         if pod is not None and pod.finished and intended is None:
             return self.fail(JobReason.MISSING_POD, f'Pod "{job.pod.key}" has ended by itself')
         if pod is None or pod.finished:
@@ -206,13 +288,13 @@ class _Life:
                 message=f'Pod "{job.pod.key}" has been evicted',
             )
             return None
-        if pod.deleting or seen.asked:
+        if pod.deleting or observed.asked:
             return self._wait()
-        reservation = seen.reservation
+        reservation = observed.reservation
         if intended is None and reservation is not None and reservation.consumed:
             return self.fail(JobReason.FORBIDDEN, "Reservation is already bound by another Pod")
-        if seen.limited and not job.forced:
-            return self._wait(min(seen.limited, RECHECK))
+        if observed.limited and not job.forced:
+            return self._wait(min(observed.limited, RECHECK))
         why = job.evict_reason or job.trigger or "NotSet"
         self._note(
             ConditionType.EVICTION,

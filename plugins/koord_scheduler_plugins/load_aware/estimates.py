@@ -1,40 +1,156 @@
-"""How much a pod is going to use, by what it requests.
+"""Arguments of LoadAwareScheduling, and estimates of what a pod is going to use."""
 
-Source: Koordinator, pkg/scheduler/plugins/loadaware/estimator/default_estimator.go.
-"""
-
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
-from koord.api.loadaware import (
+from koord.api.annotations import (
     AFTER_INITIALIZED,
     AFTER_SCHEDULED,
     SCALING_FACTORS,
+    AggregationType,
     estimation_seconds,
     scaling_factors,
 )
-from koord.api.priority import PriorityClass, priority_class_with_default
-from koord.api.qos import KubeQoS, qos_with_default
-from koord_scheduler.plugin import ClusterPod, KoordError, PodSpec
-from koord_scheduler_plugins.load_aware.args import LoadAwareSchedulingArgs
+from koord.api.qos import KoordPriorityClass, KubeQoS, priority_class_with_default, qos_with_default
+from koord_scheduler.plugin import (
+    ClusterPod,
+    FieldError,
+    FieldPath,
+    Key,
+    KoordError,
+    PodSpec,
+    Seconds,
+    invalid,
+)
+
+_WEIGHTS = {"cpu": 1, "memory": 1}
+_THRESHOLDS = {"cpu": 65, "memory": 95}
+_FACTORS = {"cpu": 85, "memory": 70}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Aggregated:
+    """What to take from percentiles of usage instead of its mean."""
+
+    usage_thresholds: Mapping[str, int] = field(default_factory=dict)  # percent
+    usage_aggregation_type: AggregationType = AggregationType.NONE
+    usage_aggregated_duration: Seconds = 0.0  # 0: the longest window that is reported
+    score_aggregation_type: AggregationType = AggregationType.NONE
+    score_aggregated_duration: Seconds = 0.0  # as usage_aggregated_duration
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoadAwareSchedulingArgs:
+    """Arguments; all percentages are of what a node has."""
+
+    filter_expired_node_metrics: bool = True
+    node_metric_expiration_seconds: int = 180
+    enable_schedule_when_node_metrics_expired: bool = False
+    resource_weights: Mapping[str, int] = field(default_factory=dict)
+    dominant_resource_weight: int = 0  # of the resource that is scarcest on a node
+    usage_thresholds: Mapping[str, int] = field(default_factory=dict)  # 0: not looked at
+    prod_usage_thresholds: Mapping[str, int] = field(default_factory=dict)
+    prod_usage_include_sys: bool = False
+    score_according_prod_usage: bool = False
+    estimator: str = ""  # there is one; as in Koordinator, any name stands for it
+    estimated_scaling_factors: Mapping[str, int] = field(default_factory=dict)  # percent
+    estimated_seconds_after_pod_scheduled: int | None = None
+    estimated_seconds_after_initialized: int | None = None
+    allow_customize_estimation: bool = False  # by annotations of pods
+    aggregated: Aggregated | None = None
+    supported_resources: tuple[str, ...] = ()  # beside those of the maps
+
+    @property
+    def resources(self) -> tuple[str, ...]:
+        """The resources that are looked at, by name."""
+        aggregated = () if self.aggregated is None else self.aggregated.usage_thresholds
+        return tuple(
+            sorted(
+                {
+                    "cpu",
+                    "memory",
+                    *self.resource_weights,
+                    *self.usage_thresholds,
+                    *self.prod_usage_thresholds,
+                    *self.estimated_scaling_factors,
+                    *aggregated,
+                    *self.supported_resources,
+                }
+            )
+        )
+
+    def complete(self) -> "LoadAwareSchedulingArgs":
+        """With all defaults. Thresholds are not merged with theirs, scaling factors are."""
+        weights = self.resource_weights
+        if not weights and not self.dominant_resource_weight:
+            weights = _WEIGHTS
+        return replace(
+            self,
+            resource_weights=weights,
+            usage_thresholds=self.usage_thresholds or _THRESHOLDS,
+            estimated_scaling_factors={**_FACTORS, **self.estimated_scaling_factors},
+        )
+
+    def validate(self) -> Iterator[FieldError]:
+        """The faults, as Koordinator finds them; and of prodUsageThresholds, too."""
+        seconds = self.node_metric_expiration_seconds
+        if seconds <= 0:
+            yield invalid(("nodeMetricExpirationSeconds",), seconds, "wanted more than 0")
+        if not 0 <= self.dominant_resource_weight <= 100:
+            found = self.dominant_resource_weight
+            yield invalid(("dominantResourceWeight",), found, "wanted 0 to 100")
+        yield from _within(("resourceWeights",), self.resource_weights, 1, 100)
+        yield from _within(("usageThresholds",), self.usage_thresholds, 0, 100)
+        yield from _within(("prodUsageThresholds",), self.prod_usage_thresholds, 0, 100)
+        yield from _within(("estimatedScalingFactors",), self.estimated_scaling_factors, 1, 100)
+        for name, weight in self.resource_weights.items():
+            if name not in self.estimated_scaling_factors:
+                wanted = "wanted a resource that estimatedScalingFactors has"
+                yield invalid(("resourceWeights", Key(name)), weight, wanted)
+        if self.aggregated is not None:
+            yield from _faults_of(self.aggregated)
+
+
+def _faults_of(aggregated: Aggregated) -> Iterator[FieldError]:
+    path = ("aggregated", "usageThresholds")
+    yield from _within(path, aggregated.usage_thresholds, 0, 100)
+    for key, seconds in (
+        ("usageAggregatedDuration", aggregated.usage_aggregated_duration),
+        ("scoreAggregatedDuration", aggregated.score_aggregated_duration),
+    ):
+        if seconds < 0:
+            yield invalid(("aggregated", key), seconds, "wanted a duration of 0 or more")
+
+
+def _within(
+    path: FieldPath, found: Mapping[str, int], least: int, most: int
+) -> Iterator[FieldError]:
+    for name, value in found.items():
+        if not least <= value <= most:
+            yield invalid((*path, Key(name)), value, f"wanted {least} to {most}")
+
 
 Vector = tuple[int, ...]
 """Amounts of the resources that are looked at: milli-cores, bytes, or units of what it is."""
 
-_LEAST = {"cpu": 250, "memory": 200 << 20}  # what a pod without requests is estimated to use
-_MOST_KINDS = 64  # of pods with one spec that are remembered
-_MOST = 2**50  # of one resource, whatever the factor
+_MIN_ESTIMATES = {
+    "cpu": 250,
+    "memory": 200 << 20,
+}  # what a pod without requests is estimated to use
+_MAX_CLASSES = 64  # of pods with one spec that are remembered
+_MAX_ESTIMATE = 2**50  # of one resource, whatever the factor
 _KUBE_QOS = {one.value: one for one in KubeQoS}
 _TRANSLATED = {
-    PriorityClass.BATCH: {
+    KoordPriorityClass.BATCH: {
         "cpu": "kubernetes.io/batch-cpu",
         "memory": "kubernetes.io/batch-memory",
     },
-    PriorityClass.MID: {"cpu": "kubernetes.io/mid-cpu", "memory": "kubernetes.io/mid-memory"},
-    PriorityClass.FREE: {},
+    KoordPriorityClass.MID: {"cpu": "kubernetes.io/mid-cpu", "memory": "kubernetes.io/mid-memory"},
+    KoordPriorityClass.FREE: {},
 }
 
 
@@ -50,7 +166,7 @@ class Assigned(NamedTuple):
     deadline: float  # Unix seconds until which it is estimated anyway; -inf: none
 
 
-class _Kind(NamedTuple):
+class _EquivalenceClass(NamedTuple):
     """What pods with equal facts have in common."""
 
     is_prod: bool
@@ -66,7 +182,9 @@ class Estimator:
         self.resources = args.resources
         self._args = args
         self._nothing = (0,) * len(self.resources)
-        self._kinds: WeakKeyDictionary[PodSpec, dict[Hashable, _Kind]] = WeakKeyDictionary()
+        self._kinds: WeakKeyDictionary[PodSpec, dict[Hashable, _EquivalenceClass]] = (
+            WeakKeyDictionary()
+        )
 
     def incoming(self, pod: ClusterPod) -> tuple[Vector, bool]:
         """Return what a pod is going to use, and whether it is a prod pod."""
@@ -85,9 +203,9 @@ class Estimator:
         created = -inf if pod.created is None else pod.created
         return Assigned(pod, pod.key, kind.is_prod, kind.estimate, created, since, deadline)
 
-    def _kind(self, pod: ClusterPod) -> _Kind:
+    def _kind(self, pod: ClusterPod) -> _EquivalenceClass:
         kinds = self._kinds.get(pod.spec)
-        if kinds is None or len(kinds) > _MOST_KINDS:
+        if kinds is None or len(kinds) > _MAX_CLASSES:
             kinds = self._kinds[pod.spec] = {}
         annotations = pod.annotations if self._args.allow_customize_estimation else ()
         facts = pod.label_set, pod.priority, pod.qos, annotations
@@ -96,7 +214,7 @@ class Estimator:
             found = kinds[facts] = self._new_kind(pod, dict(annotations))
         return found
 
-    def _new_kind(self, pod: ClusterPod, annotations: Mapping[str, str]) -> _Kind:
+    def _new_kind(self, pod: ClusterPod, annotations: Mapping[str, str]) -> _EquivalenceClass:
         args, found = self._args, class_of(pod)
         factors: Mapping[str, int] = args.estimated_scaling_factors
         if SCALING_FACTORS in annotations:
@@ -108,15 +226,15 @@ class Estimator:
         scheduled = estimation_seconds(annotations.get(AFTER_SCHEDULED, ""))
         if scheduled is None:
             scheduled = args.estimated_seconds_after_pod_scheduled
-        return _Kind(
-            found is PriorityClass.PROD,
+        return _EquivalenceClass(
+            found is KoordPriorityClass.PROD,
             self._estimate(pod.spec, found, factors),
             max(initialized or 0, 0),
             max(scheduled or 0, 0),
         )
 
     def _estimate(
-        self, spec: PodSpec, found: PriorityClass, factors: Mapping[str, int]
+        self, spec: PodSpec, found: KoordPriorityClass, factors: Mapping[str, int]
     ) -> Vector | None:
         requests, limits = dict(spec.requests), dict(spec.limits)
         names = _TRANSLATED.get(found)
@@ -133,11 +251,11 @@ class Estimator:
         return vector if any(vector) else None
 
 
-def class_of(pod: ClusterPod) -> PriorityClass:
+def class_of(pod: ClusterPod) -> KoordPriorityClass:
     """Koordinator's priority class of a pod, by default that of its QoS class."""
     kube_qos = _KUBE_QOS.get(pod.qos)
     if kube_qos is None:  # not known; the classes of pods with requests stand for the same
-        asks = any(name in _LEAST for name, _ in (*pod.spec.requests, *pod.spec.limits))
+        asks = any(name in _MIN_ESTIMATES for name, _ in (*pod.spec.requests, *pod.spec.limits))
         kube_qos = KubeQoS.BURSTABLE if asks else KubeQoS.BEST_EFFORT
     qos = qos_with_default(pod.labels, kube_qos)
     return priority_class_with_default(pod.labels, pod.priority, qos)
@@ -156,9 +274,9 @@ def _estimated(
     limit = limits.get(name, 0)
     amount = max(requests.get(name, 0), limit)
     if not amount:
-        return _LEAST.get(resource, 0)
+        return _MIN_ESTIMATES.get(resource, 0)
     estimate = (2 * amount * factor + 100) // 200  # rounded, halves up
-    return min(estimate, limit or _MOST, _MOST)
+    return min(estimate, limit or _MAX_ESTIMATE, _MAX_ESTIMATE)
 
 
 def _times(pod: ClusterPod) -> tuple[float, float | None]:

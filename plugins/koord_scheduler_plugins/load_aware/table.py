@@ -9,8 +9,15 @@ from numpy.typing import NDArray
 
 from koord_scheduler.plugin import Clock, ClusterNode, ClusterPod, Mask, UsageReport, View
 from koord_scheduler_plugins.load_aware.estimates import Estimator, Vector
-from koord_scheduler_plugins.load_aware.loads import NodeLoad, is_estimated
-from koord_scheduler_plugins.load_aware.rules import UNBOUNDED, Judgement, NodeRules, Reason, Rules
+from koord_scheduler_plugins.load_aware.loads import (
+    UNBOUNDED,
+    NodeAssessment,
+    NodeLoad,
+    NodeRules,
+    Reason,
+    Rules,
+    is_estimated,
+)
 
 _ROWS = 256  # room for so many at first
 
@@ -40,7 +47,7 @@ class NodeEntry:
         """What the columns of the row were made of that rarely change; None: nothing yet."""
         self.expires = inf  # Unix seconds
         self.expired = False
-        self.judgement: Judgement
+        self.judgement: NodeAssessment
 
 
 class LoadTable:
@@ -62,7 +69,7 @@ class LoadTable:
         self._clock = clock
         self._entries: dict[str, NodeEntry] = {}
         self._rows: list[NodeEntry | None] = []
-        self._imagined: dict[int, tuple[int, Judgement, NodeEntry]] = {}  # by row: of what-ifs
+        self._imagined: dict[int, tuple[int, NodeAssessment, NodeEntry]] = {}  # by row: of what-ifs
         self._view: View | None = None
         self._next_expiry = inf
         self._checked = -inf  # Unix seconds

@@ -1,7 +1,4 @@
-"""Volumes and claims as they will be when what was decided is done: known once in the process.
-
-Source: Kubernetes, plugins/volumebinding/assume_cache.go.
-"""
+"""Volumes and claims as they will be when what was decided is done: known once in the process."""
 
 import asyncio
 from collections.abc import Iterable
@@ -22,10 +19,9 @@ from koord_scheduler.plugin import (
     View,
 )
 from koord_scheduler.plugin.storage import CLAIM, VOLUME, Claim, Volume
-from koord_scheduler_plugins.volume_binding.capacitytable import CapacityTables
-from koord_scheduler_plugins.volume_binding.volumetable import VolumeTables
+from koord_scheduler_plugins.volume_binding.tables import CapacityTables, VolumeTables
 
-_VOLUMES_A_TURN = 100  # of the event loop
+_VOLUMES_PER_TURN = 100  # of the event loop
 
 T = TypeVar("T", Claim, Volume)
 
@@ -70,7 +66,7 @@ class AssumedVolumes(SharedPart):
     async def wait_ready(self) -> None:
         """It is ready when the tables have all volumes of the cluster, which takes a while."""
         for number, _ in enumerate(self.tables.steps(self._cluster.view()), 1):
-            if number % _VOLUMES_A_TURN == 0:
+            if number % _VOLUMES_PER_TURN == 0:
                 await asyncio.sleep(0)
 
     def health(self) -> PartHealth:

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
-from koord.api.nodes.kubeletconfig import STATIC
-from koord.api.nodes.machine import NODE_CPU_INFO, Cpu, CpuTopology, NodeCpuInfo
-from koord.api.nodes.reservation import set_aside_cpus
-from koord.api.pods.pod import Pod
+from koord.api.kubelet import STATIC
+from koord.api.machine import NODE_CPU_INFO, Cpu, CpuTopology, NodeCpuInfo
+from koord.api.node import set_aside_cpus
+from koord.api.pod import Pod
 from koordlet.plugin import MetricCache, States
 from koordlet.plugin.rules import NodeTopology, shared_cpus
-from koordlet_plugins.be_cpu_suppress.evidence import STEP, Room
+from koordlet_plugins.be_cpu_suppress.usage import STEP, Allowance
 
 MIN_CPUS = 2
 
@@ -56,9 +56,9 @@ class BestEffortCpus:
         """Whether these are all CPUs of the node."""
         return len(self.borrowed) + len(self.shared) == self.processors
 
-    def count(self, room: Room, current: int) -> int:
+    def count(self, allowance: Allowance, current: int) -> int:
         """Return the number of CPUs from now on; current is the number now."""
-        wanted = min(max(current, _cpus(room.least)), _cpus(room.most))
+        wanted = min(max(current, _cpus(allowance.least)), _cpus(allowance.most))
         return min(wanted, current + math.ceil(self.processors * STEP))
 
     def choose(self, count: int) -> frozenset[int]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from koord.api.qos import KubeQoS, QoSClass
-from koord.api.slo.strategies import CPUSuppressPolicy
+from koord.api.qosstrategy import CPUSuppressPolicy
 from koordlet.plugin import (
     ClaimScope,
     Client,
@@ -20,15 +20,19 @@ from koordlet.plugin import (
     Stop,
     resources,
 )
-from koordlet.plugin.claims import Wording
-from koordlet.plugin.kernel import Reading, Resource
+from koordlet.plugin.kernel import AuditText, Resource, WatchedValue
 from koordlet_plugins.be_cpu_suppress.cpus import CpuView
-from koordlet_plugins.be_cpu_suppress.cpusetpolicy import CpusetPolicy
-from koordlet_plugins.be_cpu_suppress.evidence import Judge
-from koordlet_plugins.be_cpu_suppress.idlepolicy import IdlePolicy
-from koordlet_plugins.be_cpu_suppress.policy import NodeFindings, Policy, best_effort_group
-from koordlet_plugins.be_cpu_suppress.quotapolicy import CALM_BAND, UPSTREAM_BAND, QuotaPolicy
-from koordlet_plugins.be_cpu_suppress.usage import RoundUsage, measure
+from koordlet_plugins.be_cpu_suppress.policies import (
+    CALM_BAND,
+    UPSTREAM_BAND,
+    CpusetPolicy,
+    IdlePolicy,
+    NodeInputs,
+    Policy,
+    QuotaPolicy,
+    best_effort_group,
+)
+from koordlet_plugins.be_cpu_suppress.usage import EvidenceBuilder, RoundUsage, measure
 
 GATE = "BECPUSuppress"
 MANAGER = "BECPUManager"
@@ -41,8 +45,8 @@ FASTEST = 0.05  # seconds; the kernel accounts for a running task once in 1 to 1
 _GROUP = frozenset({KubeQoS.BEST_EFFORT.value})
 _PODS = frozenset({QoSClass.BE.value})
 _CPUS = resources.CPUSET_CPUS_WANTED
-_QUOTA_SET = Wording("AdjustBEByNodeCPUUsage", "update BE group to cfs_quota: {value}")
-_CPUS_SET = Wording("AdjustBEByNodeCPUUsage", "update BE group to cpuset: {value}")
+_QUOTA_SET = AuditText("AdjustBEByNodeCPUUsage", "update BE group to cfs_quota: {value}")
+_CPUS_SET = AuditText("AdjustBEByNodeCPUUsage", "update BE group to cpuset: {value}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,7 +86,7 @@ class SuppressFlags:
         return SuppressOptions(interval=self._interval.value, fast=self._fast.value)
 
 
-class Latest(NamedTuple):
+class LatestRound(NamedTuple):
     """The latest round that limited best-effort pods."""
 
     measured: RoundUsage
@@ -97,10 +101,10 @@ class BECPUSuppress(ExtensionPlugin):
     gates = (GATE,)
     modes = (MANAGER,)
     may_claim = (
-        ClaimScope(resources.CPU_QUOTA, Level.QOS, _GROUP, wording=_QUOTA_SET),
-        ClaimScope(_CPUS, Level.QOS, _GROUP, wording=_CPUS_SET),
-        ClaimScope(_CPUS, Level.POD, _PODS, wording=_CPUS_SET),
-        ClaimScope(_CPUS, Level.CONTAINER, _PODS, wording=_CPUS_SET),
+        ClaimScope(resources.CPU_QUOTA, Level.QOS, _GROUP, audit_text=_QUOTA_SET),
+        ClaimScope(_CPUS, Level.QOS, _GROUP, audit_text=_CPUS_SET),
+        ClaimScope(_CPUS, Level.POD, _PODS, audit_text=_CPUS_SET),
+        ClaimScope(_CPUS, Level.CONTAINER, _PODS, audit_text=_CPUS_SET),
         ClaimScope(resources.CPU_IDLE, Level.POD, _PODS),
     )
 
@@ -127,7 +131,7 @@ class BECPUSuppress(ExtensionPlugin):
         if not self._options.interval:
             return
         await self._start()
-        looking = asyncio.create_task(self._look_fast(stop), name="fast looks")
+        looking = asyncio.create_task(self._sample_fast(stop), name="fast looks")
         try:
             async for _ in stop.every(self._options.interval):
                 if looking.done():
@@ -140,8 +144,8 @@ class BECPUSuppress(ExtensionPlugin):
 
     async def _start(self) -> None:
         self._deciding = asyncio.Lock()  # a round and a look come one after the other
-        self._judge = Judge()
-        self._latest: Latest | None = None  # None: no pod is limited
+        self._evidence = EvidenceBuilder()
+        self._latest: LatestRound | None = None  # None: no pod is limited
         self._managed = False
         self._sees_node = await self.kernel.supports(resources.ROOT_CPU_USAGE)
         self._cpuset, self._idle = CpusetPolicy(self), IdlePolicy(self)
@@ -157,7 +161,7 @@ class BECPUSuppress(ExtensionPlugin):
         managed, self._managed = self._managed, self.gate(MANAGER)
         if self._managed:
             if not managed:
-                self.log.info("suppression.off", because=f"gate {MANAGER} is on")
+                self.log.info("suppression.disabled", because=f"gate {MANAGER} is on")
             await self._end(but=self._cpuset)
             await self._cpuset.pool(self._see(cores=0))
         elif slo is None or not slo.threshold.enable:
@@ -169,7 +173,7 @@ class BECPUSuppress(ExtensionPlugin):
 
     async def _end(self, but: Policy | None = None) -> None:
         self._latest = None
-        self._judge.clear()
+        self._evidence.clear()
         self._limit.clear()
         self._others_used.clear()
         for policy in self._policies.values():
@@ -179,50 +183,50 @@ class BECPUSuppress(ExtensionPlugin):
     async def _suppress(self, measured: RoundUsage, name: CPUSuppressPolicy) -> None:
         if name is CPUSuppressPolicy.CPU_IDLE and not await self._idle.possible():
             name = CPUSuppressPolicy.CPUSET  # as Koordinator takes it
-        evidence, seen = self._judge.after_round(measured), self._see(measured.cores)
+        evidence, seen = self._evidence.after_round(measured), self._see(measured.cores)
         for other in self._policies.keys() - {name, CPUSuppressPolicy.CPUSET}:
             await self._policies[other].end()
         policy = self._policies[name]
         cores = await policy.round(evidence, seen)
         if policy is not self._cpuset:
             await self._cpuset.pool(seen)
-        self._latest = Latest(measured, name, policy, self.clock.monotonic())
+        self._latest = LatestRound(measured, name, policy, self.clock.monotonic())
         self._others_used.set(measured.used.pods, node=self._node)
         self._show(name, cores)
 
-    async def _look_fast(self, stop: Stop) -> None:
+    async def _sample_fast(self, stop: Stop) -> None:
         """Read the counters at each fast interval while best-effort pods are limited."""
         options = self._options
         while options.fast and not stop.is_set():
-            if not self._looks_matter():
-                self._judge.looks.clear()
+            if not self._uses_samples():
+                self._evidence.fast_samples.clear()
                 await self.clock.sleep(options.interval)
             elif await self.kernel.watch(
                 self._counters(), options.fast, self._notice, options.interval
             ):
-                await self._give_way()
+                await self._shrink()
 
-    def _looks_matter(self) -> bool:
+    def _uses_samples(self) -> bool:
         latest = self._latest
-        if latest is None or not latest.policy.looks:
+        if latest is None or not latest.policy.fast_samples:
             return False
         return self.clock.monotonic() - latest.at <= STALE_ROUNDS * self._options.interval
 
-    def _notice(self, counters: Sequence[Reading | None]) -> bool:
+    def _notice(self, counters: Sequence[WatchedValue | None]) -> bool:
         """Evaluate a look, in another thread; return whether best-effort pods must give way now."""
-        self._judge.looks.add(counters)
+        self._evidence.fast_samples.add(counters)
         latest = self._latest
-        evidence = self._judge.after_look(latest.measured.frame) if latest else None
+        evidence = self._evidence.after_sample(latest.measured.baseline) if latest else None
         if latest is None or evidence is None:
             return False
-        return latest.policy.must_give_way(evidence.room)
+        return latest.policy.must_shrink(evidence.allowance)
 
-    async def _give_way(self) -> None:
+    async def _shrink(self) -> None:
         async with self._deciding:
             latest = self._latest  # a round may have come in between
-            evidence = self._judge.after_look(latest.measured.frame) if latest else None
+            evidence = self._evidence.after_sample(latest.measured.baseline) if latest else None
             if latest is not None and evidence is not None:
-                cores = await latest.policy.look(evidence)
+                cores = await latest.policy.on_fast_sample(evidence)
                 if cores is not None:
                     self._show(latest.name, cores)
 
@@ -232,8 +236,8 @@ class BECPUSuppress(ExtensionPlugin):
         counters = [(resources.CPU_USAGE, group) for group in groups]
         return [*counters, (resources.ROOT_CPU_USAGE, "")] if self._sees_node else counters
 
-    def _see(self, cores: int) -> NodeFindings:
-        return NodeFindings(cores, self._states.pods(), self._cpus.now())
+    def _see(self, cores: int) -> NodeInputs:
+        return NodeInputs(cores, self._states.pods(), self._cpus.now())
 
     def _show(self, name: CPUSuppressPolicy, cores: float | None) -> None:
         """Export the limit; None: there is none."""

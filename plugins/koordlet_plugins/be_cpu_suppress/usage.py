@@ -1,23 +1,16 @@
-"""CPU usage of all but best-effort pods, in a round's second and in fast looks.
+"""CPU usage of all but best-effort pods, and the allowance that follows from it."""
 
-A round reads samples of a second from the metric cache. Fast looks read counters that are exact to
-the nanosecond, a few tenths of a second apart, so they show more usage long before the samples do.
-The usage is the least of the last looks: a short spike shows in two looks at most and has no
-effect.
-
-Source: Koordinator, pkg/koordlet/qosmanager/plugins/cpusuppress: calculateBESuppressCPU.
-"""
-
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from koord.api.nodes.node import Node
+from koord.api.node import Node
+from koord.api.nodeslo import CgroupBase, NodeSLO
 from koord.api.qos import KubeQoS
 from koord.api.quantity import Quantity
-from koord.api.slo.nodeslo import CgroupBase, NodeSLO
 from koordlet.plugin import MetricCache, PodMeta, kinds
-from koordlet.plugin.kernel import Reading
+from koordlet.plugin.kernel import WatchedValue
 from koordlet.plugin.publishing import AnyKind
 from koordlet.plugin.rules import (
     UsageSplit,
@@ -27,7 +20,7 @@ from koordlet.plugin.rules import (
     split_usage,
 )
 
-LOOKS = 3
+FAST_SAMPLES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +42,7 @@ class NodeBudget:
         return max(left, self.capacity * self.floor // 100)
 
 
-class FastUse(NamedTuple):
+class FastUsage(NamedTuple):
     """Cores used between two looks. outside None: the kernel has no exact counter for it."""
 
     pods: float  # by all pods that are not in the best-effort group, and host applications there
@@ -57,7 +50,7 @@ class FastUse(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class RoundBaseline:
     """Values of the latest round that a fast look does not measure. In cores."""
 
     budget: NodeBudget
@@ -66,7 +59,7 @@ class Frame:
     apps_outside: float  # host applications outside of kubepods
     be_outside: float  # best-effort pods that are not in the best-effort group
 
-    def split(self, use: FastUse) -> UsageSplit:
+    def split(self, use: FastUsage) -> UsageSplit:
         """Return the split of a fast look, in the terms of a round."""
         system = self.system
         if use.outside is not None:
@@ -78,7 +71,7 @@ class Frame:
 class RoundUsage:
     """One round's measurement. In cores."""
 
-    frame: Frame
+    baseline: RoundBaseline
     used: UsageSplit  # by all but best-effort pods
     cores: int  # of the node
 
@@ -105,7 +98,7 @@ def measure(
         counts_app=lambda app: not is_best_effort_app(app),
     )
     threshold = slo.threshold
-    frame = Frame(
+    baseline = RoundBaseline(
         budget=NodeBudget(
             capacity.milli,
             threshold.cpu_suppress_threshold_percent,
@@ -124,21 +117,21 @@ def measure(
             if meta.kube_qos is not KubeQoS.BEST_EFFORT and is_best_effort(meta.pod)
         ),
     )
-    return RoundUsage(frame, used, capacity.integer)
+    return RoundUsage(baseline, used, capacity.integer)
 
 
 def _by_name(cache: MetricCache, kind: AnyKind) -> dict[str, float]:
     return {name: value for (name,), value in cache.last_values(kind).items()}
 
 
-class Looks:
+class FastSamples:
     """The usage of the last few looks. One thread adds; any may read."""
 
     def __init__(self) -> None:
-        self._before: Sequence[Reading | None] = ()
-        self._uses: tuple[FastUse, ...] = ()
+        self._before: Sequence[WatchedValue | None] = ()
+        self._uses: tuple[FastUsage, ...] = ()
 
-    def add(self, counters: Sequence[Reading | None]) -> None:
+    def add(self, counters: Sequence[WatchedValue | None]) -> None:
         """Add the CPU time, in ns, of the best-effort group, of kubepods and perhaps of the node.
 
         Where one of the first two is missing, or runs backwards, all looks are dropped. The same
@@ -147,7 +140,7 @@ class Looks:
         if list(counters) == list(self._before):
             return
         use = _use(self._before, counters)
-        self._uses = () if use is None else (*self._uses, use)[-LOOKS:]
+        self._uses = () if use is None else (*self._uses, use)[-FAST_SAMPLES:]
         self._before = counters
 
     def clear(self) -> None:
@@ -155,24 +148,114 @@ class Looks:
         self._before, self._uses = (), ()
 
     @property
-    def recent(self) -> tuple[FastUse, ...]:
+    def recent(self) -> tuple[FastUsage, ...]:
         """The last LOOKS usages, or none as long as there are fewer."""
         uses = self._uses
-        return uses if len(uses) == LOOKS else ()
+        return uses if len(uses) == FAST_SAMPLES else ()
 
 
-def _use(before: Sequence[Reading | None], now: Sequence[Reading | None]) -> FastUse | None:
+def _use(
+    before: Sequence[WatchedValue | None], now: Sequence[WatchedValue | None]
+) -> FastUsage | None:
     if len(before) != len(now):
         return None
     best_effort, kubepods, *node = map(_cores, before, now)
     if best_effort is None or kubepods is None:
         return None
     outside = max(node[0] - kubepods, 0.0) if node and node[0] is not None else None
-    return FastUse(max(kubepods - best_effort, 0.0), outside)
+    return FastUsage(max(kubepods - best_effort, 0.0), outside)
 
 
-def _cores(before: Reading | None, now: Reading | None) -> float | None:
+def _cores(before: WatchedValue | None, now: WatchedValue | None) -> float | None:
     if before is None or now is None or now.at <= before.at or now.value < before.value:
         return None
     cores: float = (now.value - before.value) / (now.at - before.at) / 1e9
     return cores
+
+
+CALM_ROUNDS = 3  # a spike shorter than a round shows in two of them at most
+STEP = 0.1  # share of the node's CPU by which best-effort pods may grow in one round
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """Milli-cores for best-effort pods.
+
+    With more than most they have to give way at once, with less than least they may grow, and in
+    between they stay as they are.
+    """
+
+    least: int
+    most: int
+
+
+class Evidence(NamedTuple):
+    """The room, and the measurements that it follows from, for people."""
+
+    allowance: Allowance
+    budget: NodeBudget
+    used: UsageSplit  # cores, of all but best-effort pods
+    span: str  # when they were used
+
+    def inputs(self) -> Mapping[str, float | str]:
+        """The inputs of a claim. In cores, but for the percentages."""
+        inputs: dict[str, float | str] = {
+            "capacity_cores": self.budget.capacity / 1000,
+            "threshold_percent": self.budget.threshold,
+            "pods_cores": round(self.used.pods, 3),
+            "host_applications_cores": round(self.used.apps, 3),
+            "system_cores": round(self.used.system, 3),
+            "left_cores": self.budget.left(self.used) / 1000,
+            "measured": self.span,
+        }
+        if self.budget.floor is not None:
+            inputs["min_percent"] = self.budget.floor
+        return inputs
+
+
+class EvidenceBuilder:
+    """Turns measurements into evidence; keeps the last few rounds."""
+
+    def __init__(self) -> None:
+        self.fast_samples = FastSamples()
+        self._rounds: deque[UsageSplit] = deque(maxlen=CALM_ROUNDS)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.fast_samples.clear()
+        self._rounds.clear()
+
+    def after_round(self, measured: RoundUsage) -> Evidence:
+        """Judge a round.
+
+        Without looks the round alone decides, as in Koordinator. With looks, the least usage of the
+        last rounds decides how far to give way, because the looks have seen whatever is urgent. The
+        most of the looks decides how far to grow, because the mean of a round covers earlier time.
+        """
+        baseline, used = measured.baseline, measured.used
+        self._rounds.append(used)
+        recent = self.fast_samples.recent
+        left = baseline.budget.left(used)
+        if not recent:
+            return Evidence(Allowance(left, left), baseline.budget, used, "in the last second")
+        calm = UsageSplit(
+            min(past.pods for past in self._rounds),
+            min(past.apps for past in self._rounds),
+            used.system
+            if recent[-1].outside is None
+            else min(past.system for past in self._rounds),
+        )
+        least = min(left, *(baseline.budget.left(baseline.split(use)) for use in recent))
+        allowance = Allowance(least, baseline.budget.left(calm))
+        return Evidence(allowance, baseline.budget, used, "in the last second")
+
+    def after_sample(self, baseline: RoundBaseline) -> Evidence | None:
+        """Judge the looks: they can only shrink the room. None: too few looks so far."""
+        recent = self.fast_samples.recent
+        if not recent:
+            return None
+        used = max((baseline.split(use) for use in recent), key=baseline.budget.left)
+        most = baseline.budget.left(used)
+        return Evidence(
+            Allowance(min(most, 0), most), baseline.budget, used, "in the last fast looks"
+        )

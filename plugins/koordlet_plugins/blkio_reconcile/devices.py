@@ -1,13 +1,16 @@
-"""The device behind a block's name: matched against what the kernel lists, never opened. Pure."""
+"""The devices behind the names of blocks: matched against what the kernel lists, never opened."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
+from urllib.parse import quote
 
-from koord.api.pods.pod import Pod
-from koord.api.slo.resourceqos import Block, BlockType
-from koordlet.plugin import InvalidObject
-from koordlet.plugin.storage import LocalStorage
+from koord.api.fields import Fields
+from koord.api.pod import Pod
+from koord.api.qosstrategy import Block, BlockType, IOConfig
+from koordlet.plugin import Client, InvalidObject, KoordError
+from koordlet.plugin.kernel import LocalStorage
+from koordlet_plugins.blkio_reconcile.limits import has_half_a_model
 
 _MOUNT = re.compile(r"/pods/([^/]+)/volumes/kubernetes\.io~csi/([^/]+)/mount$")
 
@@ -24,14 +27,14 @@ def mounts_by_pod(storage: LocalStorage) -> dict[str, dict[str, str]]:
     return found
 
 
-class Unclear(NamedTuple):
+class AmbiguousClaim(NamedTuple):
     """A claim of a pod that its mounts alone do not tell apart from others."""
 
     key: ClaimKey
     namespace: str
 
 
-def unclear_claims(pod: Pod, blocks: Iterable[Block], mounts: Mounts) -> Iterator[Unclear]:
+def ambiguous_claims(pod: Pod, blocks: Iterable[Block], mounts: Mounts) -> Iterator[AmbiguousClaim]:
     """Return the claims whose volume names have to be asked for.
 
     With one claim and one mounted volume that is not inline there is nothing to ask.
@@ -41,10 +44,10 @@ def unclear_claims(pod: Pod, blocks: Iterable[Block], mounts: Mounts) -> Iterato
     for block in blocks:
         claim = pod.claims.get(block.name, "")
         if block.type is BlockType.POD_VOLUME and claim and _names(pod, mounts):
-            yield Unclear((pod.uid, claim), pod.namespace)
+            yield AmbiguousClaim((pod.uid, claim), pod.namespace)
 
 
-class Places(NamedTuple):
+class DeviceLookup(NamedTuple):
     """All that leads from names to devices."""
 
     storage: LocalStorage
@@ -100,3 +103,77 @@ def _persistent(pod: Pod) -> set[str]:
 def _names(pod: Pod, mounts: Mounts) -> set[str]:
     """The mounted volumes that are not inline."""
     return {name for name in mounts if pod.claims.get(name) != ""}
+
+
+class Resolved(NamedTuple):
+    """Settings by device, "<major>:<minor>"; problem: of the first block that is left out."""
+
+    devices: dict[str, IOConfig]
+    problem: InvalidObject | None = None
+
+
+def resolve(blocks: Iterable[Block], lookup: DeviceLookup, pod: Pod | None, where: str) -> Resolved:
+    """Return the settings of the blocks whose devices are known, each device once."""
+    devices: dict[str, IOConfig] = {}
+    names: dict[str, str] = {}
+    problem: InvalidObject | None = None
+    for block in blocks:
+        place = f"{where}, block {block.name}"
+        try:
+            number = lookup.number_of(block, pod, f"{place}: name")
+            _check(block, place, number, names.get(number))
+        except InvalidObject as err:
+            problem = problem or err
+        else:
+            devices[number], names[number] = block.io, block.name
+    return Resolved(devices, problem)
+
+
+def _check(block: Block, place: str, number: str, other: str | None) -> None:
+    """other: the block that names the same device; None: there is none."""
+    if other is not None:
+        found = f"{block.name}, which is {number} as {other} is"
+        wanted = "a device that no other block names"
+        raise InvalidObject(f"{place}: name", wanted=wanted, found=found)
+    if has_half_a_model(block.io):
+        wanted = "all six model fields, from 1 on, beside enableUserModel"
+        raise InvalidObject(f"{place}: ioCfg", wanted=wanted, found="some of them")
+
+
+RETRY = 30.0  # seconds after which a claim that could not be read, or is not bound, is asked again
+
+
+class VolumeNames:
+    """Remembers the volume of each claim: a claim that is bound stays so."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._asked: dict[ClaimKey, float] = {}  # when, by the monotonic clock
+        self.names: dict[ClaimKey, str] = {}
+        self.problem = ""  # of the latest request that failed; "" for none
+
+    async def look_up(self, wanted: Iterable[AmbiguousClaim], now: float) -> None:
+        """Ask for the volumes of these claims, and forget all others."""
+        claims = {one.key: one for one in wanted}
+        self._asked = {key: at for key, at in self._asked.items() if key in claims}
+        if self.names.keys() - claims.keys():
+            self.names = {key: name for key, name in self.names.items() if key in claims}
+        if not claims:
+            self.problem = ""
+        for key, one in claims.items():
+            if key not in self.names and now - self._asked.get(key, float("-inf")) >= RETRY:
+                self._asked[key] = now
+                await self._ask(one)
+
+    async def _ask(self, one: AmbiguousClaim) -> None:
+        claim = quote(one.key[1], safe="")
+        path = f"/api/v1/namespaces/{quote(one.namespace, safe='')}/persistentvolumeclaims/{claim}"
+        try:
+            found = await self._client.get(path)
+            name = Fields(found, path).nested("spec").text("volumeName")
+        except KoordError as err:
+            self.problem = f"volumes of claims (the component volume-claims grants that): {err}"
+            return
+        self.problem = ""
+        if name:
+            self.names = self.names | {one.key: name}

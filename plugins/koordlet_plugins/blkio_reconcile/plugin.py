@@ -4,10 +4,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
 
-from koord.api.decoding.annotation import place
-from koord.api.pods.pod import Pod
+from koord.api.annotations import place
+from koord.api.pod import Pod
 from koord.api.qos import KubeQoS, QoSClass
-from koord.api.slo.resourceqos import BlkIOQoS, Block, ResourceQoS
+from koord.api.qosstrategy import BlkIOQoS, Block, ResourceQoS
 from koordlet.plugin import (
     Claim,
     ClaimScope,
@@ -22,8 +22,7 @@ from koordlet.plugin import (
     Target,
     resources,
 )
-from koordlet.plugin.claims import Wording
-from koordlet.plugin.kernel import Resource
+from koordlet.plugin.kernel import NODE_LOCAL_STORAGE, AuditText, LocalStorage, Resource
 from koordlet.plugin.pods import (
     PodSettings,
     ReconcilingPlugin,
@@ -31,25 +30,32 @@ from koordlet.plugin.pods import (
     pods_of,
     strategy_interval,
 )
-from koordlet.plugin.storage import NODE_LOCAL_STORAGE, LocalStorage
-from koordlet_plugins.blkio_reconcile.blocks import ANNOTATION, blocks_of_pod, checked
-from koordlet_plugins.blkio_reconcile.devices import Places, Unclear, mounts_by_pod, unclear_claims
+from koordlet_plugins.blkio_reconcile.devices import (
+    AmbiguousClaim,
+    DeviceLookup,
+    Resolved,
+    VolumeNames,
+    ambiguous_claims,
+    mounts_by_pod,
+    resolve,
+)
 from koordlet_plugins.blkio_reconcile.limits import (
+    ANNOTATION,
     V1_THROTTLES,
     WEIGHTS,
     Devices,
     Limit,
+    blocks_of_pod,
+    checked,
     costs,
     latencies,
     throttles,
     tighter,
     weights,
 )
-from koordlet_plugins.blkio_reconcile.resolving import Resolved, resolve
-from koordlet_plugins.blkio_reconcile.volumenames import VolumeNames
 
-LOOK_AGAIN = 30.0  # seconds after which files that the kernel lacked are looked for again
-PATIENCE = 10.0  # seconds that a pod's volume may take to be mounted
+RECHECK_INTERVAL = 30.0  # seconds after which files that the kernel lacked are looked for again
+MOUNT_TIMEOUT = 10.0  # seconds that a pod's volume may take to be mounted
 BEST_EFFORT, ROOT = "best-effort class", "root"  # scopes of claims
 _BEST_EFFORT = frozenset({KubeQoS.BEST_EFFORT.value})
 _THROTTLES: tuple[Resource[Any], ...] = (resources.IO_MAX, *(row for row, _ in V1_THROTTLES))
@@ -58,10 +64,10 @@ _OF_GROUPS: tuple[Resource[Any], ...] = (*_THROTTLES, *WEIGHTS, resources.IO_LAT
 _NO_BLOCKS: tuple[Block, ...] = ()
 
 
-class Rule(NamedTuple):
+class BlkIORule(NamedTuple):
     """What holds for all pods."""
 
-    places: Places
+    lookup: DeviceLookup
     best_effort: Devices  # of the class of best-effort pods
     version: int  # of the cgroups that limit block devices
     weight: Resource[dict[str, int]]  # in which a device's weight is set
@@ -77,12 +83,12 @@ def _may_claim() -> Iterator[ClaimScope]:
         yield ClaimScope(row, Level.NODE)
 
 
-class BlkIOReconcile(ReconcilingPlugin[Rule, tuple[Block, ...]]):
+class BlkIOReconcile(ReconcilingPlugin[BlkIORule, tuple[Block, ...]]):
     """Keeps limits and weights by block device in line with the NodeSLO and annotations."""
 
     gates = ("BlkIOReconcile",)
     follows = (StateType.NODE_SLO_SPEC,)
-    wording = Wording("UpdateBlkIO", "update {path} to {value}")
+    audit_text = AuditText("UpdateBlkIO", "update {path} to {value}")
     may_claim: ClassVar[tuple[ClaimScope, ...]] = tuple(_may_claim())
 
     def init_flags(self, flags: FlagSet) -> None:
@@ -90,7 +96,7 @@ class BlkIOReconcile(ReconcilingPlugin[Rule, tuple[Block, ...]]):
 
     def setup(self, client: Client, metric_cache: MetricCache, states_informer: States) -> None:
         super().setup(client, metric_cache, states_informer)
-        self.settings = PodSettings(self.wants, self.rejections, otherwise=_NO_BLOCKS)
+        self.settings = PodSettings(self.pod_settings, self.rejections, otherwise=_NO_BLOCKS)
         self._cache = metric_cache
         self._volumes = VolumeNames(client)
         self._missing_files = self.metrics.gauge(
@@ -100,7 +106,7 @@ class BlkIOReconcile(ReconcilingPlugin[Rule, tuple[Block, ...]]):
     def begin(self) -> None:
         super().begin()
         self._storage: LocalStorage | None = None
-        self._places: Places | None = None
+        self._lookup: DeviceLookup | None = None
         self._good: dict[str, Devices] = {}  # what could be used last, by UID or scope
         self._waiting: dict[str, float] = {}  # pods with an unknown device, by UID: since when
         self._supported: frozenset[Resource[Any]] = frozenset()
@@ -113,7 +119,7 @@ class BlkIOReconcile(ReconcilingPlugin[Rule, tuple[Block, ...]]):
         """As ReconcilingPlugin.reconcile, and the cgroups of the class and of the root."""
         await self._look_for_files()
         await self._look_for_devices()
-        self.make_anew(self._waiting)
+        self.invalidate(self._waiting)
         await super().reconcile()
         self._forget_pods()
         if self._rule is not None:
@@ -121,34 +127,36 @@ class BlkIOReconcile(ReconcilingPlugin[Rule, tuple[Block, ...]]):
             await self._keep_root(self._rule)
             self._report_missing()
 
-    def rule(self) -> Rule | None:
+    def rule(self) -> BlkIORule | None:
         """The rule; None until the NodeSLO and the node's disks were seen."""
         slo = self.states.node_slo()
         self._last = slo.resource_qos if slo is not None else self._last
-        if self._last is None or self._places is None:
+        if self._last is None or self._lookup is None:
             return None
         self._refuse_other_classes(self._last)
-        best_effort = self._blocks(self._last.be.blkio, self._places, BEST_EFFORT, "beClass")
+        best_effort = self._blocks(self._last.be.blkio, self._lookup, BEST_EFFORT, "beClass")
         is_v1 = resources.BLKIO_READ_BPS in self._supported
         weight = next((row for row in WEIGHTS if row in self._supported), None)
-        return Rule(
-            self._places,
+        return BlkIORule(
+            self._lookup,
             best_effort,
             1 if is_v1 else 2,
             weight or (resources.BFQ_DEVICE_WEIGHT if is_v1 else resources.IO_DEVICE_WEIGHT),
         )
 
-    def wants(self, pod: Pod) -> tuple[Block, ...]:
+    def pod_settings(self, pod: Pod) -> tuple[Block, ...]:
         if pod.raw_qos_class is QoSClass.NONE or pod.phase != "Running":
             return _NO_BLOCKS
         return blocks_of_pod(pod)
 
-    def claims(self, meta: PodMeta, wants: tuple[Block, ...], rule: Rule) -> Iterator[Claim]:
+    def claims(
+        self, meta: PodMeta, pod_settings: tuple[Block, ...], rule: BlkIORule
+    ) -> Iterator[Claim]:
         """The claims of a pod, and on cgroup v1 of its containers.
 
         There the kernel limits the processes of a cgroup itself, not those below it.
         """
-        own = self._devices_of(meta, wants, rule.places)
+        own = self._devices_of(meta, pod_settings, rule.lookup)
         yield from _claims(Target.of_pod(meta), self._limits(own, rule))
         if rule.version == 1:
             above = rule.best_effort if meta.kube_qos is KubeQoS.BEST_EFFORT else {}
@@ -156,16 +164,18 @@ class BlkIOReconcile(ReconcilingPlugin[Rule, tuple[Block, ...]]):
             for container in containers_of(meta) if both else ():
                 yield from _claims(Target.of_container(meta, container), throttles(both, 1))
 
-    def _devices_of(self, meta: PodMeta, blocks: tuple[Block, ...], places: Places) -> Devices:
+    def _devices_of(
+        self, meta: PodMeta, blocks: tuple[Block, ...], lookup: DeviceLookup
+    ) -> Devices:
         uid, pod = meta.uid, meta.pod
-        found = resolve(blocks, places, pod, place(pod, ANNOTATION)) if blocks else Resolved({})
+        found = resolve(blocks, lookup, pod, place(pod, ANNOTATION)) if blocks else Resolved({})
         if found.problem is None:
             if self._waiting.pop(uid, None) is not None:
                 self.rejections.accept(_key(uid))
             self._good[uid] = found.devices
             return found.devices
         now = self.clock.monotonic()
-        if now - self._waiting.setdefault(uid, now) >= PATIENCE:
+        if now - self._waiting.setdefault(uid, now) >= MOUNT_TIMEOUT:
             self.rejections.reject(_key(uid), found.problem, pod)
         return self._good.get(uid) or found.devices
 
@@ -176,7 +186,7 @@ class BlkIOReconcile(ReconcilingPlugin[Rule, tuple[Block, ...]]):
                 self._waiting.pop(uid, None)
                 self.rejections.forget(_key(uid))
 
-    def _blocks(self, qos: BlkIOQoS, places: Places, scope: str, key: str) -> Devices:
+    def _blocks(self, qos: BlkIOQoS, lookup: DeviceLookup, scope: str, key: str) -> Devices:
         """The settings of a class or of the root; the last good ones while they are unusable."""
         where = f"NodeSLO: {key}.blkioQOS.blocks"
         try:
@@ -184,7 +194,7 @@ class BlkIOReconcile(ReconcilingPlugin[Rule, tuple[Block, ...]]):
         except InvalidObject as err:
             self.rejections.reject(scope, err)
             return self._good.get(scope, {})
-        found = resolve(blocks, places, None, where)
+        found = resolve(blocks, lookup, None, where)
         if found.problem is not None:
             self.rejections.reject(scope, found.problem)
             return self._good.get(scope) or found.devices
@@ -206,20 +216,20 @@ class BlkIOReconcile(ReconcilingPlugin[Rule, tuple[Block, ...]]):
             else:
                 self.rejections.accept(key)
 
-    def _limits(self, devices: Devices, rule: Rule) -> Iterator[Limit]:
+    def _limits(self, devices: Devices, rule: BlkIORule) -> Iterator[Limit]:
         if devices:
             yield from throttles(devices, rule.version)
             yield from weights(devices, rule.weight)
             if rule.version == 2:
                 yield from latencies(devices)
 
-    def _class_claims(self, rule: Rule) -> Iterator[Claim]:
+    def _class_claims(self, rule: BlkIORule) -> Iterator[Claim]:
         target = Target.qos_class(self.kernel.layout, KubeQoS.BEST_EFFORT)
         return _claims(target, self._limits(rule.best_effort, rule))
 
-    async def _keep_root(self, rule: Rule) -> None:
+    async def _keep_root(self, rule: BlkIORule) -> None:
         assert self._last is not None  # noqa: S101 - there is no rule without
-        devices = self._blocks(self._last.cgroup_root.blkio, rule.places, ROOT, "cgroupRoot")
+        devices = self._blocks(self._last.cgroup_root.blkio, rule.lookup, ROOT, "cgroupRoot")
         claims = tuple(_claims(Target.node(), costs(devices)))
         if claims != self._root:
             await self.claim_all(claims, scope=ROOT)
@@ -230,27 +240,27 @@ class BlkIOReconcile(ReconcilingPlugin[Rule, tuple[Block, ...]]):
         storage = self._cache.get(NODE_LOCAL_STORAGE)
         if not isinstance(storage, LocalStorage):
             return
-        before = self._places
+        before = self._lookup
         if before is None or self._storage != storage:
             self._storage = storage
             disks = replace(storage, mount_source={})  # of mounts only those of volumes matter
-            before = self._places = Places(disks, mounts_by_pod(storage), self._volumes.names)
-        await self._volumes.look_up(self._unclear(before), self.clock.monotonic())
+            before = self._lookup = DeviceLookup(disks, mounts_by_pod(storage), self._volumes.names)
+        await self._volumes.look_up(self._ambiguous(before), self.clock.monotonic())
         if before.volumes is not self._volumes.names:
-            self._places = before._replace(volumes=self._volumes.names)
+            self._lookup = before._replace(volumes=self._volumes.names)
         self.degrade(self._volumes.problem, part="claims")
 
-    def _unclear(self, places: Places) -> Iterator[Unclear]:
+    def _ambiguous(self, lookup: DeviceLookup) -> Iterator[AmbiguousClaim]:
         for meta in pods_of(self.states):
             if ANNOTATION in meta.pod.annotations and meta.pod.claims:
                 blocks = self.settings.of(meta.pod) or ()
-                yield from unclear_claims(meta.pod, blocks, places.mounts.get(meta.uid, {}))
+                yield from ambiguous_claims(meta.pod, blocks, lookup.mounts.get(meta.uid, {}))
 
     async def _look_for_files(self) -> None:
         """Find out which files this kernel has; log it once, and again when it changes."""
         now = self.clock.monotonic()
         missing = [row for row in (*_OF_GROUPS, *_COSTS) if row not in self._supported]
-        if not missing or now - self._looked_at < LOOK_AGAIN:
+        if not missing or now - self._looked_at < RECHECK_INTERVAL:
             return
         is_first = self._looked_at < 0
         self._looked_at = now
@@ -261,7 +271,7 @@ class BlkIOReconcile(ReconcilingPlugin[Rule, tuple[Block, ...]]):
         self._supported |= found
         if found or is_first:
             names = sorted(row.name for row in self._supported)
-            self.log.info("blkio.files", found=names)
+            self.log.info("blkio.files_found", found=names)
 
     def _report_missing(self) -> None:
         """Report the settings that are asked for, and that this kernel cannot have."""
@@ -273,7 +283,7 @@ class BlkIOReconcile(ReconcilingPlugin[Rule, tuple[Block, ...]]):
             self._missing_files.set(len(lacking))
             self.degrade(f"this kernel lacks {', '.join(lacking)}" if lacking else "", part="files")
             if lacking:
-                self.log.warning("blkio.missing", needs={row.name: row.needs for row in rows})
+                self.log.warning("blkio.files_missing", needs={row.name: row.needs for row in rows})
 
     def _claimed(self) -> Iterator[Claim]:
         yield from self._root

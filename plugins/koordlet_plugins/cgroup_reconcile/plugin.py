@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Iterator
 from typing import ClassVar, NamedTuple
 
-from koord.api.pods.pod import Pod
+from koord.api.pod import Pod
 from koord.api.qos import KubeQoS
+from koord.api.qosstrategy import ResourceQoS
 from koord.api.quantity import Quantity
-from koord.api.slo.resourceqos import ResourceQoS
 from koordlet.plugin import (
     Claim,
     ClaimScope,
@@ -21,8 +21,7 @@ from koordlet.plugin import (
     Target,
     resources,
 )
-from koordlet.plugin.claims import Wording
-from koordlet.plugin.kernel import Resource
+from koordlet.plugin.kernel import AuditText, Resource
 from koordlet.plugin.pods import (
     PodSettings,
     ReconcilingPlugin,
@@ -30,28 +29,28 @@ from koordlet.plugin.pods import (
     pods_of,
     strategy_interval,
 )
-from koordlet_plugins.cgroup_reconcile.amounts import memory_name
-from koordlet_plugins.cgroup_reconcile.grants import (
-    CLASS_WIDE,
-    EVERYWHERE_ELSE,
-    PAGE_CACHE,
-    Grant,
-    Shares,
-    class_shares,
-    of_container,
-    of_directory,
-    of_pod,
-    shares_of,
-)
-from koordlet_plugins.cgroup_reconcile.merging import (
+from koordlet_plugins.cgroup_reconcile.settings import (
     NOTHING,
     OwnMemoryQoS,
     merged,
     own_memory_qos,
     settings_of_directory,
 )
+from koordlet_plugins.cgroup_reconcile.values import (
+    CLASS_WIDE,
+    EVERYWHERE_ELSE,
+    PAGE_CACHE,
+    MemoryValue,
+    Shares,
+    class_shares,
+    memory_name,
+    of_container,
+    of_directory,
+    of_pod,
+    shares_of,
+)
 
-LOOK_AGAIN = 30.0  # seconds after which files that the kernel lacked are looked for again
+RECHECK_INTERVAL = 30.0  # seconds after which files that the kernel lacked are looked for again
 DIRECTORIES = "classes"  # scope of the claims for cgroups of classes
 _PROTECTION = (resources.MEMORY_MIN, resources.MEMORY_LOW)
 _PLAIN = tuple(row.resource for row in EVERYWHERE_ELSE)
@@ -64,7 +63,7 @@ _ALL = tuple(dict.fromkeys(row for rows in _BY_LEVEL.values() for row in rows))
 _MERGEABLE = (*_PROTECTION, resources.MEMORY_HIGH)
 
 
-class Rule(NamedTuple):
+class MemoryQoSRule(NamedTuple):
     """Settings and facts for all pods."""
 
     classes: ResourceQoS
@@ -77,10 +76,10 @@ def _may_claim() -> Iterator[ClaimScope]:
         for row in rows:
             kind = "mergeable mem" if row in _MERGEABLE else "mem"
             message = f"update calculated {kind} resources: {row.files[2].name} to : {{value}}"
-            yield ClaimScope(row, level, wording=Wording("cgroup reconcile", message))
+            yield ClaimScope(row, level, audit_text=AuditText("cgroup reconcile", message))
 
 
-class CgroupReconcile(ReconcilingPlugin[Rule, OwnMemoryQoS]):
+class CgroupReconcile(ReconcilingPlugin[MemoryQoSRule, OwnMemoryQoS]):
     """Keeps the memory values of pods and their classes in line with their memory QoS."""
 
     gates = ("CgroupReconcile",)
@@ -92,14 +91,14 @@ class CgroupReconcile(ReconcilingPlugin[Rule, OwnMemoryQoS]):
 
     def setup(self, client: Client, metric_cache: MetricCache, states_informer: States) -> None:
         super().setup(client, metric_cache, states_informer)
-        self.settings = PodSettings(self.wants, self.rejections, otherwise=OwnMemoryQoS())
+        self.settings = PodSettings(self.pod_settings, self.rejections, otherwise=OwnMemoryQoS())
 
     async def run(self, stop: Stop) -> None:
         self._shares: dict[str, tuple[KubeQoS, Shares]] = {}  # by uid
         self._claimed: list[Claim] = []  # for cgroups of classes
         self._supported: frozenset[Resource[int]] = frozenset()
         self._looked_at = float("-inf")
-        self._last: Rule | None = None
+        self._last: MemoryQoSRule | None = None
         await super().run(stop)
 
     async def reconcile(self) -> None:
@@ -109,21 +108,23 @@ class CgroupReconcile(ReconcilingPlugin[Rule, OwnMemoryQoS]):
         if self._last is not None:
             await self._reconcile_classes(self._last)
 
-    def rule(self) -> Rule | None:
+    def rule(self) -> MemoryQoSRule | None:
         """The rule; as it was while the NodeSLO or the node's memory is not known."""
         slo, node = self.states.node_slo(), self.states.node()
         memory = node.allocatable.get("memory") if node else None
         if slo is not None and memory is not None:
             allocatable = Quantity.parse(memory).integer
-            self._last = Rule(slo.resource_qos, allocatable, self._supported)
+            self._last = MemoryQoSRule(slo.resource_qos, allocatable, self._supported)
         return self._last
 
-    def wants(self, pod: Pod) -> OwnMemoryQoS:
+    def pod_settings(self, pod: Pod) -> OwnMemoryQoS:
         return own_memory_qos(pod)
 
-    def claims(self, meta: PodMeta, wants: OwnMemoryQoS, rule: Rule) -> Iterator[Claim]:
+    def claims(
+        self, meta: PodMeta, pod_settings: OwnMemoryQoS, rule: MemoryQoSRule
+    ) -> Iterator[Claim]:
         """The claims of a pod; its part of the class's values is recorded beside them."""
-        settings = merged(wants, rule.classes, meta.qos)
+        settings = merged(pod_settings, rule.classes, meta.qos)
         self._shares[meta.uid] = (meta.kube_qos, shares_of(meta.pod, settings))
         if settings == NOTHING:
             return
@@ -135,7 +136,7 @@ class CgroupReconcile(ReconcilingPlugin[Rule, OwnMemoryQoS]):
                 grants = of_container(spec[container.name], name, rule.allocatable, settings)
                 yield from _claims(Target.of_container(meta, container), grants, rule)
 
-    async def _reconcile_classes(self, rule: Rule) -> None:
+    async def _reconcile_classes(self, rule: MemoryQoSRule) -> None:
         here = {meta.uid for meta in pods_of(self.states)}
         self._shares = {uid: known for uid, known in self._shares.items() if uid in here}
         shares = class_shares(self._shares.values())
@@ -156,7 +157,7 @@ class CgroupReconcile(ReconcilingPlugin[Rule, OwnMemoryQoS]):
         """Find out which files this kernel has; log it once, and again when it changes."""
         now = self.clock.monotonic()
         missing = [row for row in _ALL if row not in self._supported]
-        if not missing or now - self._looked_at < LOOK_AGAIN:
+        if not missing or now - self._looked_at < RECHECK_INTERVAL:
             return
         is_first = self._looked_at < 0
         self._looked_at = now
@@ -165,13 +166,13 @@ class CgroupReconcile(ReconcilingPlugin[Rule, OwnMemoryQoS]):
         self._supported |= found
         if found or is_first:
             self.log.info(
-                "memory_qos.files",
+                "memory_qos.files_found",
                 found=sorted(row.name for row in self._supported),
                 missing=sorted(row.name for row in missing if row not in found),
             )
 
 
-def _claims(target: Target, grants: Iterable[Grant], rule: Rule) -> Iterator[Claim]:
+def _claims(target: Target, grants: Iterable[MemoryValue], rule: MemoryQoSRule) -> Iterator[Claim]:
     for grant in grants:
         if grant.resource in rule.supported:
             yield Claim(

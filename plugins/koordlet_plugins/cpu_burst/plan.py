@@ -4,20 +4,19 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from koord.api.decoding.annotation import json_annotation
-from koord.api.pods.pod import Container, Pod
-from koord.api.pods.totals import pod_limit
+from koord.api.annotations import json_annotation
+from koord.api.nodeslo import CPU_BURST
+from koord.api.pod import Container, Pod, pod_limit
 from koord.api.qos import QoSClass
+from koord.api.qosstrategy import CPUBurst
 from koord.api.quantity import Quantity
-from koord.api.slo.defaults import CPU_BURST
-from koord.api.slo.strategies import CPUBurst
 from koordlet.plugin import ContainerMeta, PodMeta, Target
 from koordlet.plugin.pods import containers_of, milli_to_quota, scaled_quota
-from koordlet_plugins.cpu_burst.quota import burst_budget, uses_budget
+from koordlet_plugins.cpu_burst.rules import burst_budget, uses_budget
 
 ANNOTATION = "koordinator.sh/cpuBurst"
 _OWN_CPUS = (QoSClass.LSE, QoSClass.LSR)
-_LEFT_ALONE = (*_OWN_CPUS, QoSClass.BE)
+_EXEMPT = (*_OWN_CPUS, QoSClass.BE)
 _NODE_WIDE = "sharePoolThresholdPercent"  # no pod may set it for itself
 
 
@@ -59,7 +58,7 @@ class PodPlan:
 
 def may_burst(pod: Pod) -> bool:
     """Whether a pod is latency-sensitive by its label, or has none, and shares its CPUs."""
-    return pod.active and pod.raw_qos_class not in _LEFT_ALONE
+    return pod.active and pod.raw_qos_class not in _EXEMPT
 
 
 def has_own_cpus(pod: Pod) -> bool:
@@ -69,7 +68,7 @@ def has_own_cpus(pod: Pod) -> bool:
 
 def outside_share_pool(pod: Pod) -> bool:
     """Whether a pod's usage does not count as usage of the share pool."""
-    return pod.raw_qos_class in _LEFT_ALONE
+    return pod.raw_qos_class in _EXEMPT
 
 
 def own_settings(pod: Pod) -> Mapping[str, object]:

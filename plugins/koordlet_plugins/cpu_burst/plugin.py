@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from koord.api.nodes.node import Node
-from koord.api.pods.requests import pod_request
+from koord.api.node import Node
+from koord.api.pod import pod_request
+from koord.api.qosstrategy import CPUBurst as Settings
 from koord.api.quantity import Quantity
-from koord.api.slo.strategies import CPUBurst as Settings
 from koordlet.plugin import (
     Claim,
     ClaimScope,
@@ -25,10 +25,9 @@ from koordlet.plugin import (
     kinds,
     resources,
 )
-from koordlet.plugin.claims import Part, Wording
+from koordlet.plugin.kernel import AuditText, Part
 from koordlet.plugin.pods import NodeRatio, PerPod, PodSettings, Rejections, strategy_interval
-from koordlet_plugins.cpu_burst.budgets import Budgets
-from koordlet_plugins.cpu_burst.extras import Extras
+from koordlet_plugins.cpu_burst.claims import BurstBudgets, ExtraQuotas
 from koordlet_plugins.cpu_burst.plan import (
     ContainerPlan,
     NodeSettings,
@@ -39,12 +38,19 @@ from koordlet_plugins.cpu_burst.plan import (
     own_settings,
     plan_for,
 )
-from koordlet_plugins.cpu_burst.quota import Operation, operation, permitted, uses_quota
-from koordlet_plugins.cpu_burst.sharepool import PoolState, SharePool, share_pool
-from koordlet_plugins.cpu_burst.tokens import BurstLimits
+from koordlet_plugins.cpu_burst.rules import (
+    BurstLimits,
+    Operation,
+    PoolState,
+    SharePool,
+    operation,
+    permitted,
+    share_pool,
+    uses_quota,
+)
 
 CLAIM_AGAIN = 10.0  # seconds after which unchanged claims are made again, to learn their outcomes
-WINDOW_ROUNDS, WINDOW_MOST = 5, 10.0  # rounds, and seconds, over which the pool's load is averaged
+WINDOW_ROUNDS, WINDOW_MAX = 5, 10.0  # rounds, and seconds, over which the pool's load is averaged
 SLICE = 100  # containers that are looked at without a pause
 LABELS = ("node", "pod_namespace", "pod_name", "container_id", "container_name")
 
@@ -80,7 +86,7 @@ class CPUBurst(ExtensionPlugin):
             resource,
             level,
             part=part,
-            wording=Wording(reason, f"update {level.value} {what}: {{value}}"),
+            audit_text=AuditText(reason, f"update {level.value} {what}: {{value}}"),
         )
         for resource, part, reason, what in (
             (resources.CPU_BURST, Part.VALUE, "CPUBurst", "CPUBurst"),
@@ -108,7 +114,11 @@ class CPUBurst(ExtensionPlugin):
         )
 
     async def run(self, stop: Stop) -> None:
-        self._budgets, self._extras, self._limits = Budgets(), Extras(), BurstLimits()
+        self._budgets, self._extra_quotas, self._limits = (
+            BurstBudgets(),
+            ExtraQuotas(),
+            BurstLimits(),
+        )
         self._claimed: list[Claim] = []
         self._claim_by = -math.inf
         anolis = await self.kernel.supports(resources.CPU_BVT)
@@ -126,7 +136,7 @@ class CPUBurst(ExtensionPlugin):
         settings = NodeSettings(slo.cpu_burst, budget_within_quota, self._ratio.now() or 1.0)
         plans = await self._plans.of((pod for pod in pods if may_burst(pod.pod)), settings)
         bursting = [plan for plan in plans if uses_quota(plan.settings)]
-        self._extras.keep(c.target.place for _, c in _containers(bursting) if c.running)
+        self._extra_quotas.keep(c.target.place for _, c in _containers(bursting) if c.running)
         if bursting:
             measured = self._measure(node, pods, slo.cpu_burst)
             await self._move_quotas(bursting, measured)
@@ -148,7 +158,7 @@ class CPUBurst(ExtensionPlugin):
 
     def _share_pool(self, node: Node, pods: Sequence[PodMeta]) -> SharePool | None:
         """The pool over the latest rounds; None: capacity or recent samples are missing."""
-        window = min(WINDOW_ROUNDS * self._interval.value, WINDOW_MOST)
+        window = min(WINDOW_ROUNDS * self._interval.value, WINDOW_MAX)
         used = self._cache.aggregate(kinds.NODE_CPU_USAGE, (), window)
         if used is None or self._cache.last(kinds.NODE_CPU_USAGE) is None:
             return None
@@ -172,11 +182,11 @@ class CPUBurst(ExtensionPlugin):
         for plan, container in _containers(plans):
             change = self._operation(plan, container, measured)
             if change is Operation.UP or (
-                change is Operation.DOWN and self._extras.holds(container)
+                change is Operation.DOWN and self._extra_quotas.holds(container)
             ):
                 changes.append((plan, container, change))
-            elif change is Operation.REMAIN and self._extras.holds(container):
-                self._extras.remain(container, plan.settings.cfs_quota_burst_percent)
+            elif change is Operation.REMAIN and self._extra_quotas.holds(container):
+                self._extra_quotas.remain(container, plan.settings.cfs_quota_burst_percent)
         self._limits.recycle(self.clock.monotonic())
         if not changes:
             return
@@ -188,7 +198,7 @@ class CPUBurst(ExtensionPlugin):
             if number % SLICE == 0:
                 await asyncio.sleep(0)
             if reading is not None:
-                self._extras.move(
+                self._extra_quotas.move(
                     container,
                     change,
                     reading.value,
@@ -215,13 +225,13 @@ class CPUBurst(ExtensionPlugin):
 
     async def _claim(self, plans: Sequence[PodPlan], node: str) -> None:
         await asyncio.sleep(0)
-        claims = [*self._extras.claims(plans), *self._budgets.claims(plans)]
+        claims = [*self._extra_quotas.claims(plans), *self._budgets.claims(plans)]
         now = self.clock.monotonic()
         if claims == self._claimed and now < self._claim_by:
             return
         outcomes = list(zip(claims, await self.claim_all(claims), strict=True))
         for claim, outcome in outcomes:
-            self._extras.learn(claim, outcome)
+            self._extra_quotas.learn(claim, outcome)
         self._budgets.learn(pair for pair in outcomes if pair[0].part is Part.VALUE)
         self._claimed, self._claim_by = claims, now + CLAIM_AGAIN
         await asyncio.sleep(0)
@@ -240,7 +250,7 @@ class CPUBurst(ExtensionPlugin):
         }
         for gauge, values in (
             (self._budget_gauge, self._budgets.in_force),
-            (self._quota_gauge, self._extras.quotas()),
+            (self._quota_gauge, self._extra_quotas.quotas()),
         ):
             gauge.replace({labels[p]: float(us) for p, us in values.items() if p in labels})
 

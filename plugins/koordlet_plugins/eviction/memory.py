@@ -1,50 +1,109 @@
-"""The plugin MemoryEvict and its three features."""
+"""The plugin MemoryEvict and its three features; memory pressure may be required as well."""
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
 
 from koord.api.eviction import EvictionOutcome
-from koord.api.pods.pod import Pod
-from koord.api.pods.requests import memory_resource
+from koord.api.pod import Pod, memory_resource
 from koordlet.plugin import (
     WAITS_FOR_EVENTS,
     Client,
     ExtensionPlugin,
     FlagSet,
     MetricCache,
+    OptionError,
     States,
     Stop,
     kinds,
     resources,
 )
-from koordlet_plugins.eviction.plan import EvictionTask
-from koordlet_plugins.eviction.releases import requested_memory_release
+from koordlet_plugins.eviction.plan import (
+    OWNERS_ORDER,
+    EvictionTask,
+    RequestFeature,
+    TierRequests,
+    UsedFeature,
+    requested_task,
+    used_task,
+)
+from koordlet_plugins.eviction.rounds import EvictionInputs, UsageSource, VictimRounds, wanted
 from koordlet_plugins.eviction.settings import (
     EvictionBlocked,
     capacity_of,
     request_ceiling,
     requested_band,
+    requested_memory_release,
     usage_ceiling,
     used_band,
 )
-from koordlet_plugins.eviction.signals import (
-    MemoryPressure,
-    PressureRule,
-    Signals,
-    check_pressure,
-    parse_signals,
-)
-from koordlet_plugins.eviction.situation import Situation, UsageSource
-from koordlet_plugins.eviction.tasks import (
-    OWNERS_ORDER,
-    RequestFeature,
-    UsedFeature,
-    requested_task,
-    used_task,
-)
-from koordlet_plugins.eviction.tierrequests import TierRequests
-from koordlet_plugins.eviction.victimrounds import VictimRounds, wanted
 from koordlet_plugins.eviction.victims import best_effort, by_priority, by_share, offered
+
+
+class Signals(StrEnum):
+    """The signals that must be high."""
+
+    BOTH = "usage,pressure"
+    USAGE = "usage"
+
+
+@dataclass(frozen=True, slots=True)
+class PressureRule:
+    """The pressure that is enough, in percent of the time; signals: whether it is needed."""
+
+    signals: Signals
+    percent: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.percent <= 100:
+            raise OptionError("--memory-evict-pressure", self.percent, "use up to 100 percent")
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPressure:
+    """Share of the last ten seconds in which tasks of the node waited for memory, in percent.
+
+    percent None: not known. supported False: this kernel does not measure it.
+    """
+
+    percent: float | None
+    supported: bool = True
+
+
+def parse_signals(text: str) -> Signals:
+    """Return the signals that a flag names, in either order.
+
+    Raises:
+        OptionError: it names others.
+    """
+    named = {piece.strip() for piece in text.split(",")}
+    for signals in Signals:
+        if named == set(signals.split(",")):
+            return signals
+    raise OptionError("--memory-evict-signals", text, f"use {' or '.join(Signals)}")
+
+
+def check_pressure(task: EvictionTask, pressure: MemoryPressure, rule: PressureRule) -> None:
+    """Let a task pass when there is enough pressure as well.
+
+    Raises:
+        EvictionBlocked: the pressure is too low, or not known.
+    """
+    if rule.signals is Signals.USAGE or not pressure.supported:
+        return
+    if pressure.percent is None:
+        message = "wanted the node's memory pressure, found none of late"
+        raise EvictionBlocked(task.feature, EvictionOutcome.NO_DATA, message, reason=task.trigger)
+    if pressure.percent < rule.percent:
+        message = (
+            f"tasks waited for memory {pressure.percent:.1f} % of the last 10 s, wanted "
+            f"{rule.percent:g} % (--memory-evict-pressure)"
+        )
+        raise EvictionBlocked(
+            task.feature, EvictionOutcome.NO_PRESSURE, message, reason=task.trigger
+        )
+
 
 OF_BEST_EFFORT, BY_REQUESTS, BY_USAGE = "BEMemoryEvict", "MemoryAllocatableEvict", "MemoryEvict"
 BEST_EFFORT_ORDER = "by priority and usage"
@@ -84,7 +143,7 @@ class MemoryEvict(ExtensionPlugin):
         self._states = states_informer
         self._requests = TierRequests(memory_resource)
         self._rule = PressureRule(parse_signals(self._signals.value), self._pressure.value)
-        self._features: dict[str, Callable[[Situation], EvictionTask | None]] = {
+        self._features: dict[str, Callable[[EvictionInputs], EvictionTask | None]] = {
             OF_BEST_EFFORT: self._of_best_effort,
             BY_REQUESTS: self._by_requests,
             BY_USAGE: self._by_usage,
@@ -102,19 +161,19 @@ class MemoryEvict(ExtensionPlugin):
             cool_down=self._cool_down.value,
         )
         async for _ in stop.every(self._interval.value):
-            if not rounds.resting:
-                situation = rounds.situation
-                found = list(wanted(self, self._features, situation))
-                under_way = situation.under_way if situation else frozenset()
+            if not rounds.cooling_down:
+                round_inputs = rounds.round_inputs
+                found = list(wanted(self, self._features, round_inputs))
+                under_way = round_inputs.under_way if round_inputs else frozenset()
                 await rounds.step(await self._pressed(found, under_way))
 
-    def _of_best_effort(self, now: Situation) -> EvictionTask | None:
+    def _of_best_effort(self, now: EvictionInputs) -> EvictionTask | None:
         def victims() -> list[Pod]:
             return by_share(best_effort(now.pods, OF_BEST_EFFORT), now.amount)
 
         return self._used_task(OF_BEST_EFFORT, now, victims, BEST_EFFORT_ORDER)
 
-    def _by_usage(self, now: Situation) -> EvictionTask | None:
+    def _by_usage(self, now: EvictionInputs) -> EvictionTask | None:
         ceiling = usage_ceiling(BY_USAGE, now.slo)
 
         def victims() -> list[Pod]:
@@ -123,7 +182,7 @@ class MemoryEvict(ExtensionPlugin):
         return self._used_task(BY_USAGE, now, victims, OWNERS_ORDER)
 
     def _used_task(
-        self, name: str, now: Situation, victims: Callable[[], list[Pod]], order: str
+        self, name: str, now: EvictionInputs, victims: Callable[[], list[Pod]], order: str
     ) -> EvictionTask | None:
         slo, capacity = now.slo, capacity_of(name, now.node, "memory")
         band = used_band(
@@ -138,7 +197,7 @@ class MemoryEvict(ExtensionPlugin):
         )
         return used_task(feature, math.trunc(used), capacity, victims, now.amount)
 
-    def _by_requests(self, now: Situation) -> EvictionTask | None:
+    def _by_requests(self, now: EvictionInputs) -> EvictionTask | None:
         slo = now.slo
         capacity_of(BY_REQUESTS, now.node, "memory")
         feature = RequestFeature(

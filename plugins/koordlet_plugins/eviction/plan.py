@@ -1,14 +1,15 @@
-"""The choice of the next victim; a pod that several features count is released once.
-
-Source: Koordinator, pkg/koordlet/qosmanager/helpers, KillAndEvictPods.
-"""
+"""The tasks of the eviction features and the choice of the next victim; a pod is released once."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from koord.api.pods.pod import Pod
+from koord.api.pod import Pod, amount, pod_request
+from koord.api.qos import KoordPriorityClass
+from koordlet.plugin import PodMeta
+from koordlet_plugins.eviction.settings import Band, used_percent, used_release
+from koordlet_plugins.eviction.victims import by_priority, offered
 
 Amounts = Mapping[str, int]
 """By resource: milli-cores of CPU, bytes of memory."""
@@ -17,10 +18,8 @@ Amounts = Mapping[str, int]
 def amounts_text(amounts: Amounts) -> str:
     """Return amounts for people: "1.50 GiB memory, 2 cores kubernetes.io/batch-cpu"."""
     return ", ".join(
-        f"{amount / 2**30:.2f} GiB {name}"
-        if "memory" in name
-        else f"{amount / 1000:g} cores {name}"
-        for name, amount in amounts.items()
+        f"{value / 2**30:.2f} GiB {name}" if "memory" in name else f"{value / 1000:g} cores {name}"
+        for name, value in amounts.items()
     )
 
 
@@ -85,7 +84,7 @@ class EvictionPlan:
             name: min(wanted - self.released[task.target, name], needs.get(name, 0))
             for name, wanted in task.amounts.items()
         }
-        return {name: amount for name, amount in left.items() if amount > 0}
+        return {name: value for name, value in left.items() if value > 0}
 
     def wanting(self) -> list[EvictionTask]:
         """Return the tasks that are not done."""
@@ -94,8 +93,8 @@ class EvictionPlan:
     def release(self, pod: Pod) -> None:
         """Count a pod as released: it ends, or has ended."""
         self._handled.add(pod.uid)
-        for key, amount in self.gain(pod).items():
-            self.released[key] += amount
+        for key, value in self.gain(pod).items():
+            self.released[key] += value
 
     def pass_over(self, pod: Pod) -> None:
         """Leave a pod out that cannot be evicted."""
@@ -113,12 +112,159 @@ class EvictionPlan:
         """Return the amounts that a pod releases, each resource once for all tasks."""
         gains: dict[tuple[ReleaseTarget, str], int] = {}
         for task in self._tasks:
-            for name, amount in task.gain(pod).items():
+            for name, value in task.gain(pod).items():
                 key = (task.target, name)
-                gains[key] = max(gains.get(key, 0), amount)
+                gains[key] = max(gains.get(key, 0), value)
         return gains
 
 
 def _helps(gain: Amounts, rest: Amounts) -> bool:
     """Whether a pod releases a part of the rest."""
     return any(gain.get(name, 0) > 0 for name in rest)
+
+
+OWNERS_ORDER = "by eviction priority, priority and size"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UsedFeature:
+    """A feature that compares the node's usage of a resource with its capacity."""
+
+    name: str
+    resource: str  # "cpu" or "memory"
+    band: Band
+    order: str  # of the victims, for people
+    under_way: bool = False  # it has begun to evict, and goes on to the lower mark
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RequestFeature:
+    """A feature that compares the requests of lower tiers with the node's allocatable."""
+
+    name: str
+    resource: Callable[[KoordPriorityClass], str]  # the resource that a tier requests
+    release: Callable[[int, int, Band], int]  # from the sum, the allocatable and the band
+    band: Band
+    ceiling: int  # highest priority that counts
+    under_way: bool = False
+
+
+def used_task(
+    feature: UsedFeature,
+    used: int,
+    capacity: int,
+    victims: Callable[[], Iterable[Pod]],
+    usage: Callable[[Pod], int],
+) -> EvictionTask | None:
+    """Return the task to release the usage beyond the lower mark; None: below the threshold.
+
+    victims, called only when there is something to release, returns the candidates in order; usage
+    returns a pod's usage.
+    """
+    band = feature.band.while_under_way() if feature.under_way else feature.band
+    release = used_release(used, capacity, band)
+    if release <= 0:
+        return None
+    percent = used_percent(used, capacity)
+    return EvictionTask(
+        feature=feature.name,
+        target=ReleaseTarget.USED,
+        amounts={feature.resource: release},
+        candidates=tuple(victims()),
+        gain=lambda pod: {feature.resource: usage(pod)},
+        trigger=f"node {feature.resource} {percent} % used, threshold {feature.band.threshold} %, "
+        f"down to {feature.band.lower} %",
+        inputs={
+            "used": used,
+            "capacity": capacity,
+            "used_percent": percent,
+            "threshold_percent": feature.band.threshold,
+            "lower_percent": feature.band.lower,
+            "release": release,
+        },
+        order=feature.order,
+    )
+
+
+def requested_task(
+    feature: RequestFeature,
+    asked: Mapping[str, int],
+    allocatable: Mapping[str, str],
+    victims: Callable[[], Iterable[Pod]],
+) -> EvictionTask | None:
+    """Return the task to release the requests beyond the lower mark; None: below the threshold.
+
+    asked is the sum for each tier; victims, called only when there is something to release, returns
+    the candidates in any order.
+    """
+    band = feature.band.while_under_way() if feature.under_way else feature.band
+    has = {name: amount(name, allocatable[name]) if name in allocatable else 0 for name in asked}
+    released = {name: feature.release(total, has[name], band) for name, total in asked.items()}
+    amounts = {name: release for name, release in released.items() if release > 0}
+    if not amounts:
+        return None
+
+    def request(pod: Pod) -> dict[str, int]:
+        name = feature.resource(pod.priority_class)
+        return {name: pod_request(pod, name)} if name in amounts else {}
+
+    allowed = offered(victims(), feature.name, feature.ceiling)
+    giving = [pod for pod in allowed if any(request(pod).values())]
+    names = sorted(amounts)
+    wanted = amounts_text({name: asked[name] for name in names})
+    there = amounts_text({name: has[name] for name in names})
+    return EvictionTask(
+        feature=feature.name,
+        target=ReleaseTarget.REQUEST,
+        amounts=amounts,
+        candidates=tuple(by_priority(giving, lambda pod: sum(request(pod).values()))),
+        gain=request,
+        trigger=f"{wanted} requested, allocatable {there}, threshold {feature.band.threshold} %, "
+        f"down to {feature.band.lower} %",
+        inputs={
+            **{f"requested {name}": asked[name] for name in amounts},
+            **{f"allocatable {name}": has[name] for name in amounts},
+            **{f"release {name}": release for name, release in amounts.items()},
+            "threshold_percent": feature.band.threshold,
+            "lower_percent": feature.band.lower,
+        },
+        order=OWNERS_ORDER,
+    )
+
+
+TIERS = (KoordPriorityClass.BATCH, KoordPriorityClass.MID)
+"""The priority classes whose requests are counted, and released, as resources of their own."""
+
+
+class TierRequests:
+    """Caches the latest sums: the states informer replaces the tuple of pods as a whole."""
+
+    def __init__(self, resource: Callable[[KoordPriorityClass], str]) -> None:
+        """resource returns the resource that a tier requests."""
+        self._resource = resource
+        self._pods: tuple[PodMeta, ...] | None = None
+        self._ceiling = 0
+        self._sums: Mapping[str, int] = {}
+
+    def sums(self, pods: tuple[PodMeta, ...], ceiling: int) -> Mapping[str, int]:
+        """Return the sums over the pods up to a priority, as requested_by_tier."""
+        if pods is not self._pods or ceiling != self._ceiling:
+            found = (meta.pod for meta in pods)
+            self._sums = requested_by_tier(found, ceiling, self._resource)
+            self._pods, self._ceiling = pods, ceiling
+        return self._sums
+
+
+def requested_by_tier(
+    pods: Iterable[Pod], ceiling: int, resource: Callable[[KoordPriorityClass], str]
+) -> Mapping[str, int]:
+    """Return the sum of requests of the pods up to a priority, by the resource of their tier.
+
+    Only pods that have not ended count, and only tiers whose pods can be evicted for it.
+    """
+    sums: Counter[str] = Counter()
+    for pod in pods:
+        tier = pod.priority_class
+        if tier in TIERS and pod.active and pod.effective_priority <= ceiling:
+            sums[resource(tier)] += pod_request(pod, resource(tier))
+    return sums

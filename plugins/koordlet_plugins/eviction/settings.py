@@ -1,20 +1,133 @@
-"""Settings of the eviction features in the NodeSLO: checks and defaults.
+"""Settings of the eviction features, and the amounts that victims must release by them."""
 
-A key is the part of a field's name that its threshold and its lower mark have in common, for
-example "cpuEvict". Source: Koordinator, pkg/koordlet/qosmanager/plugins.
-"""
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from koord.api.eviction import EvictionOutcome
-from koord.api.nodes.node import Node
-from koord.api.pods.requests import amount
-from koord.api.slo.strategies import ResourceThreshold
+from koord.api.node import Node
+from koord.api.pod import amount
+from koord.api.qosstrategy import ResourceThreshold
 from koordlet.plugin import KoordError
-from koordlet_plugins.eviction.releases import Band, SatisfactionBand
+
+THIRD = 3  # a window with fewer than a third of its possible samples does not count
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """The percentage from which on pods are evicted, and the one down to which."""
+
+    threshold: int
+    lower: int
+
+    def while_under_way(self) -> "Band":
+        """The band in force from the first victim until the lower mark is reached."""
+        return Band(self.lower, self.lower)
+
+
+@dataclass(frozen=True, slots=True)
+class Satisfaction:
+    """CPU of best-effort pods: request, limit and usage. In milli-cores."""
+
+    request: float
+    limit: float
+    used: float
+
+
+@dataclass(frozen=True, slots=True)
+class SatisfactionBand:
+    """Marks of best-effort satisfaction: limit in percent of request, usage in percent of limit."""
+
+    lower: int
+    upper: int
+    usage: int
+
+    def while_under_way(self) -> "SatisfactionBand":
+        """The band in force from the first victim until the lower mark is reached."""
+        return SatisfactionBand(self.upper, self.upper, self.usage)
+
+
+def used_percent(used: int, capacity: int) -> int:
+    """Return usage in whole percent of the capacity, which is above zero."""
+    return used * 100 // capacity
+
+
+def used_release(used: int, capacity: int, band: Band) -> int:
+    """Return the usage beyond the lower mark; 0 below the threshold."""
+    percent = used_percent(used, capacity)
+    if percent < band.threshold:
+        return 0
+    return max(capacity * (percent - band.lower) // 100, 0)
+
+
+def requested_cpu_release(asked: int, allocatable: int, band: Band) -> int:
+    """Return the CPU requests beyond the lower mark; all of them without an allocatable."""
+    if not _exceeds(asked, allocatable, band):
+        return 0
+    if allocatable == 0:
+        return asked
+    return int(asked - band.lower / 100 * allocatable)
+
+
+def requested_memory_release(asked: int, allocatable: int, band: Band) -> int:
+    """As requested_cpu_release, for memory; the floats are multiplied in another order."""
+    if not _exceeds(asked, allocatable, band):
+        return 0
+    if allocatable == 0:
+        return asked
+    return int((asked / allocatable - band.lower / 100) * allocatable)
+
+
+def satisfaction_release(mean: Satisfaction, now: Satisfaction, band: SatisfactionBand) -> int:
+    """Return the batch CPU requests to release; 0 unless both the mean and now are too low."""
+    if not (_is_busy(mean, band.usage) and _is_busy(now, band.usage)):
+        return 0
+    by_mean = missing_requests(mean.request, mean.limit, band)
+    if by_mean <= 0 or (now.request, now.limit) == (mean.request, mean.limit):
+        return by_mean
+    return max(min(by_mean, missing_requests(now.request, now.limit, band)), 0)
+
+
+def missing_requests(request: float, limit: float, band: SatisfactionBand) -> int:
+    """Return the requests beyond what the limit satisfies; 0 above the lower mark."""
+    if request <= 0:
+        return 0
+    satisfaction = limit / request
+    gap = band.upper / 100 - satisfaction
+    if satisfaction > band.lower / 100 or gap <= 0:
+        return 0
+    return int(request * gap)
+
+
+def allocatable_batch_cpu(found: int | None) -> int:
+    """Return the limit in milli-cores that follows from allocatable batch CPU.
+
+    -1: the node has no such limit. An allocatable of 0 counts as 1.
+    """
+    if found is None or found < 0:
+        return -1
+    return found or 1
+
+
+def is_covered(counts: Mapping[str, int], interval: float, window: float) -> bool:
+    """Whether each series has enough samples for a window in seconds."""
+    return min(counts.values()) * interval >= int(window) // THIRD
+
+
+def _exceeds(asked: int, allocatable: int, band: Band) -> bool:
+    return asked > 0 and (allocatable == 0 or asked / allocatable > band.threshold / 100)
+
+
+def _is_busy(cpu: Satisfaction, usage: int) -> bool:
+    """Whether best-effort pods would use more CPU; below one core this is assumed."""
+    if cpu.limit <= 0:
+        return False
+    return cpu.limit < 1000 or cpu.used / cpu.limit >= usage / 100
+
 
 DEFAULT_GAP = 2  # percent between a threshold and its lower mark
 DEFAULT_BE_USAGE = 90  # percent of their limit that best-effort pods use when they want more
-HIGHEST_LOWER_SATISFACTION = 60  # percent
-HIGHEST_CEILING = 7999  # the highest priority of koord-mid
+MAX_LOWER_SATISFACTION = 60  # percent
+MAX_CEILING = 7999  # the highest priority of koord-mid
 
 
 class EvictionBlocked(KoordError):
@@ -75,8 +188,8 @@ def request_ceiling(feature: str, slo: ResourceThreshold) -> int:
     ceiling = slo.allocatable_evict_priority_threshold
     if ceiling is None:
         raise _unset(feature, "allocatableEvictPriorityThreshold")
-    if ceiling > HIGHEST_CEILING:
-        wanted = f"at most {HIGHEST_CEILING}, so that production pods stay"
+    if ceiling > MAX_CEILING:
+        wanted = f"at most {MAX_CEILING}, so that production pods stay"
         raise _wrong(feature, "allocatableEvictPriorityThreshold", wanted, ceiling)
     return ceiling
 
@@ -90,8 +203,8 @@ def satisfaction_band(feature: str, slo: ResourceThreshold) -> SatisfactionBand:
         raise _unset(feature, f"{key}LowerPercent")
     if upper is None:
         raise _unset(feature, f"{key}UpperPercent")
-    if not 0 < lower <= HIGHEST_LOWER_SATISFACTION:
-        wanted = f"1 to {HIGHEST_LOWER_SATISFACTION}"
+    if not 0 < lower <= MAX_LOWER_SATISFACTION:
+        wanted = f"1 to {MAX_LOWER_SATISFACTION}"
         raise _wrong(feature, f"{key}LowerPercent", wanted, lower)
     if not lower <= upper < 100:
         raise _wrong(feature, f"{key}UpperPercent", f"{lower} to 99", upper)

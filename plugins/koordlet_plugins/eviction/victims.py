@@ -8,8 +8,8 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from koord.api.decoding.jsonrules import parse_json
-from koord.api.pods.pod import Pod
+from koord.api.gojson import parse_json
+from koord.api.pod import Pod
 from koord.api.qos import QoSClass
 from koordlet.plugin import InvalidObject
 

@@ -1,19 +1,20 @@
-"""The plugin: one claim for the node's interface, and one for each pod whose input is limited."""
+"""The plugin: one claim for the node's interface, and one for the veth peer of each limited pod."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from ipaddress import ip_address
 from typing import ClassVar
 
-from koord.api.decoding.annotation import place
-from koord.api.nodes.node import Node
-from koord.api.pods.pod import Pod
+from koord.api.annotations import place
+from koord.api.node import Node
+from koord.api.nodeslo import NodeSLO
+from koord.api.pod import Pod
 from koord.api.qos import KubeQoS, QoSClass
-from koord.api.slo.nodeslo import NodeSLO
-from koord.api.slo.resourceqos import NetQoSPolicy
+from koord.api.qosstrategy import NetQoSPolicy
 from koordlet.plugin import (
     Claim,
     ClaimScope,
     Client,
+    ExtensionPlugin,
     Level,
     MetricCache,
     PodMeta,
@@ -37,20 +38,85 @@ from koordlet.plugin.network import (
     parse_tree,
     pod_limits,
 )
-from koordlet.plugin.pods import PodRoundsPlugin, PodSettings, Rejections, containers_of, pods_of
-from koordlet_plugins.net_qos.addresses import Addressed, addresses_of, owners
-from koordlet_plugins.net_qos.ends import PodEnds
-from koordlet_plugins.net_qos.trees import (
+from koordlet.plugin.pods import (
+    PodRoundsPlugin,
+    PodSettings,
+    Process,
+    ProcessLists,
+    Rejections,
+    by_pid,
+    containers_of,
+    pods_of,
+)
+from koordlet_plugins.net_qos.traffic import (
     DEFAULT,
-    MOST_PODS,
+    MAX_PODS,
     NAMES,
+    PodAddresses,
     PodTraffic,
+    addresses_of,
     leaf_of,
     node_tree,
     numbered,
+    owners,
     pod_tree,
     recovered,
 )
+
+
+class VethPeers:
+    """Looks for them, for one plugin; each process once, and again while it has none."""
+
+    def __init__(self, plugin: ExtensionPlugin) -> None:
+        self._plugin = plugin
+        self._lists = ProcessLists(plugin)
+        self._found: dict[Process, str] = {}
+
+    def begin(self) -> None:
+        """Forget what was found."""
+        self._lists.begin()
+        self._found = {}
+
+    async def of(self, pods: Sequence[PodMeta]) -> dict[str, str]:
+        """Return the name of the node's end by the pod's UID; none for a pod without one."""
+        groups = {meta.uid: group for meta in pods if (group := _group(meta))}
+        lists = await self._lists.of(list(groups.values()))
+        processes = {
+            uid: by_pid(found)[0] for uid, group in groups.items() if (found := lists.get(group))
+        }
+        kept = {each: self._found[each] for each in processes.values() if each in self._found}
+        self._found = kept | await self._look([e for e in processes.values() if e not in kept])
+        return {
+            uid: self._found[process]
+            for uid, process in processes.items()
+            if process in self._found
+        }
+
+    async def _look(self, processes: Sequence[Process]) -> dict[Process, str]:
+        if not processes:
+            return {}
+        kernel = self._plugin.kernel
+        names = await kernel.read_many(
+            [(resources.PROCESS_INTERFACE, str(each.pid)) for each in processes]
+        )
+        # A pid may have become another process's meanwhile.
+        starts = await kernel.read_many(
+            [(resources.PROCESS_START, str(each.pid)) for each in processes]
+        )
+        return {
+            process: name.value
+            for process, name, start in zip(processes, names, starts, strict=True)
+            if name is not None
+            and is_interface_name(name.value)
+            and start is not None
+            and start.value == process.start_time
+        }
+
+
+def _group(meta: PodMeta) -> str:
+    """The cgroup of a process that is in the pod's network namespace: of its sandbox, if known."""
+    return meta.sandbox or next((each.cgroup for each in containers_of(meta)), "")
+
 
 CLASS_OF = {
     QoSClass.SYSTEM: SYSTEM,
@@ -61,7 +127,7 @@ CLASS_OF = {
 }
 _BYTES_OF_MEGABIT = 125_000
 _NODE = "node"  # scope of the claim for the node's interface
-_END, _HOST = "end", "host"  # beginnings of scopes by pod: its end, and in the node's network
+_PEER, _HOST = "end", "host"  # beginnings of scopes by pod: its end, and in the node's network
 
 
 class TCNetworkQoS(PodRoundsPlugin[PodLimits]):
@@ -77,11 +143,11 @@ class TCNetworkQoS(PodRoundsPlugin[PodLimits]):
 
     def setup(self, client: Client, metric_cache: MetricCache, states_informer: States) -> None:
         super().setup(client, metric_cache, states_informer)
-        self.settings = PodSettings(self.wants, self.rejections, otherwise=PodLimits())
+        self.settings = PodSettings(self.pod_settings, self.rejections, otherwise=PodLimits())
         self._addresses: PodSettings[tuple[Address, ...]] = PodSettings(
             addresses_of, Rejections(self), otherwise=()
         )
-        self._ends = PodEnds(self)
+        self._peers = VethPeers(self)
         self._limited = self.metrics.gauge(
             "limited_pods",
             "Pods with a limit of their own that is asked of the kernel.",
@@ -99,7 +165,7 @@ class TCNetworkQoS(PodRoundsPlugin[PodLimits]):
 
     def begin(self) -> None:
         super().begin()
-        self._ends.begin()
+        self._peers.begin()
         self._slo: NodeSLO | None = None
         self._interface = ""
         self._speed: int | None = None  # bytes/s
@@ -108,7 +174,7 @@ class TCNetworkQoS(PodRoundsPlugin[PodLimits]):
         self._text = ""
         self._numbers: dict[str, int] | None = None  # by UID; None: what is there is not known
 
-    def wants(self, pod: Pod) -> PodLimits:
+    def pod_settings(self, pod: Pod) -> PodLimits:
         return pod_limits(pod.annotations, place(pod, ANNOTATION))
 
     async def reconcile(self) -> None:
@@ -128,7 +194,7 @@ class TCNetworkQoS(PodRoundsPlugin[PodLimits]):
         else:
             rates, traffic, pods = (), [], []
         await self._keep_node(rates, traffic, pods)
-        await self._keep_ends(pods)
+        await self._keep_peers(pods)
 
     async def _look_for_interface(self) -> None:
         """Find the interface of the default route; what was known last stays while it has none."""
@@ -156,7 +222,7 @@ class TCNetworkQoS(PodRoundsPlugin[PodLimits]):
 
     def _traffic(self, pods: Sequence[PodMeta]) -> Iterator[PodTraffic]:
         """The pods of a class or with a limit, with the addresses that are theirs alone."""
-        addressed = [Addressed(meta.pod, self._addresses.of(meta.pod) or ()) for meta in pods]
+        addressed = [PodAddresses(meta.pod, self._addresses.of(meta.pod) or ()) for meta in pods]
         self._owners = owners(addressed, _addresses_of_node(self.states.node()))
         for pod, addresses in addressed:
             limits = self.settings.of(pod) or PodLimits()
@@ -170,9 +236,9 @@ class TCNetworkQoS(PodRoundsPlugin[PodLimits]):
     ) -> None:
         on_host = {meta.uid: meta for meta in metas if meta.pod.host_network}
         if on_host and not await self._has_priorities():
-            pods, on_host = await self._told_by_sockets(pods, on_host), {}
+            pods, on_host = await self._matched_by_sockets(pods, on_host), {}
         distinct = [pod for pod in pods if pod.addresses or pod.group or pod.uid in on_host][
-            :MOST_PODS
+            :MAX_PODS
         ]
         limited = [pod.uid for pod in distinct if pod.limit]
         minors = {each.minor for each in rates}
@@ -231,7 +297,7 @@ class TCNetworkQoS(PodRoundsPlugin[PodLimits]):
         group = self.kernel.layout.qos_dir(KubeQoS.GUARANTEED)
         return await self.kernel.supports(resources.NET_PRIORITY, group)
 
-    async def _told_by_sockets(
+    async def _matched_by_sockets(
         self, pods: list[PodTraffic], on_host: Mapping[str, PodMeta]
     ) -> list[PodTraffic]:
         """The pods, those in the node's network with the cgroup by which the kernel tells them."""
@@ -271,7 +337,7 @@ class TCNetworkQoS(PodRoundsPlugin[PodLimits]):
         for scope, claims in wanted.items():
             await self.keep(scope, claims)
 
-    async def _keep_ends(self, pods: Sequence[PodMeta]) -> None:
+    async def _keep_peers(self, pods: Sequence[PodMeta]) -> None:
         """Limit what pods receive."""
         metas = {meta.uid: meta for meta in pods}
         limits = {
@@ -281,7 +347,7 @@ class TCNetworkQoS(PodRoundsPlugin[PodLimits]):
             and (found := self.settings.of(meta.pod)) is not None
             and found.ingress
         }
-        ends = await self._ends.of([meta for meta in pods if meta.uid in limits])
+        ends = await self._peers.of([meta for meta in pods if meta.uid in limits])
         taken = {self._interface}
         wanted: dict[str, list[Claim]] = {}
         for uid, name in sorted(ends.items()):
@@ -294,8 +360,8 @@ class TCNetworkQoS(PodRoundsPlugin[PodLimits]):
                     reason=f"ingressLimit in the pod's annotation {ANNOTATION}",
                     inputs={"limit": limits[uid]},
                 )
-                wanted[f"{_END}/{uid}"] = [claim]
-        await self._keep_scopes(_END, wanted)
+                wanted[f"{_PEER}/{uid}"] = [claim]
+        await self._keep_scopes(_PEER, wanted)
         self._limited.set(len(wanted), direction="ingress")
         missing = len(limits) - len(wanted)
         self.degrade(

@@ -4,8 +4,7 @@ Makes groups in /sys/fs/resctrl, sets their schemata, and moves the processes of
 """
 
 from koordlet.plugin import PluginRegistry
-from koordlet_plugins.resctrl.classgroups import RdtResctrl
-from koordlet_plugins.resctrl.podgroups import Resctrl
+from koordlet_plugins.resctrl.plugins import RdtResctrl, Resctrl
 
 
 def register_classes(registry: PluginRegistry) -> None:

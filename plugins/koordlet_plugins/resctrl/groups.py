@@ -4,7 +4,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
-from koord.api.nodes.machine import NODE_CPU_INFO, NodeCpuInfo
+from koord.api.machine import NODE_CPU_INFO, NodeCpuInfo
 from koordlet.plugin import (
     Claim,
     ClaimScope,
@@ -16,17 +16,16 @@ from koordlet.plugin import (
     Target,
     resources,
 )
-from koordlet.plugin.claims import Part, Wording
-from koordlet.plugin.kernel import Reading, Resource
+from koordlet.plugin.kernel import AuditText, Part, Resource, WatchedValue
 from koordlet.plugin.pods import PodRoundsPlugin, Process, ProcessLists, containers_of
-from koordlet_plugins.resctrl.parts import AMD, Machine, ids_of
+from koordlet_plugins.resctrl.rules import AMD, ResctrlMachine, ids_of
 
 W = TypeVar("W")
 
 DEFAULT = "/"  # the group of processes that are in no other
 CLASSES = ("LSR", "LS", "BE")
 POD_PREFIX = "koordlet-"  # of the group of a pod
-_LOOK = (
+_PROBED = (
     (resources.RESCTRL_L3, ""),
     (resources.RESCTRL_CBM_MASK, ""),
     (resources.RESCTRL_MIN_CBM_BITS, ""),
@@ -36,7 +35,7 @@ _ROWS = (resources.RESCTRL_GROUP, resources.RESCTRL_L3, resources.RESCTRL_MB)
 _PRESENT = (resources.RESCTRL_GROUP, "present")
 
 
-class Group(NamedTuple):
+class WantedGroup(NamedTuple):
     """A group that shall be there. Lines: values of RESCTRL_L3 and RESCTRL_MB; "": any."""
 
     target: Target
@@ -45,7 +44,7 @@ class Group(NamedTuple):
     reason: str
 
 
-class Member(NamedTuple):
+class ResctrlMember(NamedTuple):
     """A cgroup whose processes belong into a group."""
 
     meta: PodMeta
@@ -59,7 +58,7 @@ class ResctrlPlugin(PodRoundsPlugin[W]):
     A process that another agent has put into a group of its own stays there.
     """
 
-    wording = Wording("UpdateResctrl", "update {path} to {value}")  # Koordinator's
+    audit_text = AuditText("UpdateResctrl", "update {path} to {value}")  # Koordinator's
     part: Part
 
     def setup(self, client: Client, metric_cache: MetricCache, states_informer: States) -> None:
@@ -72,11 +71,11 @@ class ResctrlPlugin(PodRoundsPlugin[W]):
         )
 
     @abstractmethod
-    def groups(self, machine: Machine) -> Mapping[str, Group]:
+    def groups(self, machine: ResctrlMachine) -> Mapping[str, WantedGroup]:
         """Return the groups that are wanted now, by name."""
 
     @abstractmethod
-    def members(self, groups: Mapping[str, Group]) -> Iterable[Member]:
+    def members(self, groups: Mapping[str, WantedGroup]) -> Iterable[ResctrlMember]:
         """Return the cgroups whose processes belong into these groups."""
 
     def begin(self) -> None:
@@ -84,7 +83,7 @@ class ResctrlPlugin(PodRoundsPlugin[W]):
         self._lists.begin()
         self._claimed.clear()
         self._made: list[str] = []  # groups that are claimed
-        self._seen: list[Any] = [None] * len(_LOOK)
+        self._seen: list[Any] = [None] * len(_PROBED)
 
     async def reconcile(self) -> None:
         """Bring groups and processes up to the present states."""
@@ -99,12 +98,12 @@ class ResctrlPlugin(PodRoundsPlugin[W]):
         processes = await self._lists.of([member.cgroup for member in members])
         await self._move(members, processes)
 
-    async def _machine(self) -> Machine | None:
+    async def _machine(self) -> ResctrlMachine | None:
         """What resctrl offers; None: nothing, or that is not known yet."""
         info = self._cache.get(NODE_CPU_INFO)
         if not isinstance(info, NodeCpuInfo):
             return None
-        values = [_value(reading) for reading in await self.kernel.read_many(_LOOK)]
+        values = [_value(reading) for reading in await self.kernel.read_many(_PROBED)]
         if any(
             now is None and before is not None
             for now, before in zip(values, self._seen, strict=True)
@@ -123,7 +122,7 @@ class ResctrlPlugin(PodRoundsPlugin[W]):
             "" if in_percent else "resctrl is mounted with mba_MBps: bandwidth is left as it is",
             part="bandwidth",
         )
-        return Machine(
+        return ResctrlMachine(
             vendor,
             mask or 0,
             fewest or 1,
@@ -131,7 +130,7 @@ class ResctrlPlugin(PodRoundsPlugin[W]):
             tuple(sorted(numbers)) if in_percent else (),
         )
 
-    async def _keep_groups(self, groups: Mapping[str, Group]) -> None:
+    async def _keep_groups(self, groups: Mapping[str, WantedGroup]) -> None:
         """Remove those that are not wanted any more, then make the others in their order.
 
         Each takes one of few CLOSIDs, so the order decides which are left out.
@@ -148,7 +147,7 @@ class ResctrlPlugin(PodRoundsPlugin[W]):
             claims = [self._claim(group, resource, value) for resource, value in lines if value]
             await self.keep(f"{name}/schemata", claims)
 
-    def _claim(self, group: Group, resource: Resource[str], value: str) -> Claim:
+    def _claim(self, group: WantedGroup, resource: Resource[str], value: str) -> Claim:
         return Claim(
             target=group.target,
             resource=resource,
@@ -158,14 +157,14 @@ class ResctrlPlugin(PodRoundsPlugin[W]):
         )
 
     async def _move(
-        self, members: Iterable[Member], processes: Mapping[str, frozenset[Process]]
+        self, members: Iterable[ResctrlMember], processes: Mapping[str, frozenset[Process]]
     ) -> None:
         """Claim for each process that it is in the group of its pod."""
-        wanted: dict[str, dict[Process, Member]] = {}
+        wanted: dict[str, dict[Process, ResctrlMember]] = {}
         for member in members:
             of_pod = wanted.setdefault(member.meta.uid, {})
             of_pod.update(dict.fromkeys(processes.get(member.cgroup, ()), member))
-        left = await self._left_alone(wanted)
+        left = await self._foreign_processes(wanted)
         self._foreign.set(len(left))
         for uid, of_pod in wanted.items():
             before = self._claimed.get(uid, {})
@@ -176,9 +175,11 @@ class ResctrlPlugin(PodRoundsPlugin[W]):
             }
             if now != before:
                 self._claimed[uid] = now
-                await self.bring_into_force(tuple(now.values()), scope=uid)
+                await self.apply_claims(tuple(now.values()), scope=uid)
 
-    async def _left_alone(self, wanted: Mapping[str, Mapping[Process, Member]]) -> set[Process]:
+    async def _foreign_processes(
+        self, wanted: Mapping[str, Mapping[Process, ResctrlMember]]
+    ) -> set[Process]:
         """Those without a claim that are in the group of another agent, or cannot be looked at."""
         new = [
             process
@@ -211,7 +212,7 @@ def cgroups_of(meta: PodMeta) -> Iterator[str]:
         yield meta.sandbox
 
 
-def _kept(before: Claim | None, process: Process, member: Member, part: Part) -> Claim:
+def _kept(before: Claim | None, process: Process, member: ResctrlMember, part: Part) -> Claim:
     """The claim for a process; the one that is there if it says the same."""
     if before is not None and before.value == member.group:
         return before
@@ -230,5 +231,5 @@ def _is_ours(group: str) -> bool:
     return group == DEFAULT or group in CLASSES or group.startswith(POD_PREFIX)
 
 
-def _value(reading: Reading | None) -> Any:
+def _value(reading: WatchedValue | None) -> Any:
     return None if reading is None else reading.value

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from koord.kube.resource import NODE_METRICS, NODES, PODS
+from koord.kube.client import NODE_METRICS, NODES, PODS
 from tests.support.kube.apiserver import ApiServer
 from tests.support.kube.certificates import Authority
 

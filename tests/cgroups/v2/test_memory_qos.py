@@ -1,8 +1,8 @@
 """CgroupReconcile on a real kernel: memory.min, low and high land, and go away again."""
 
-from koord.api.nodes.node import Node
-from koord.api.pods.pod import Container
-from koord.api.slo.nodeslo import merge_nodeslo
+from koord.api.node import Node
+from koord.api.nodeslo import merge_nodeslo
+from koord.api.pod import Container
 from koordlet.host.host import Host
 from koordlet.host.resources import MEMORY_HIGH, MEMORY_LOW, MEMORY_MIN, MEMORY_OOM_GROUP
 from koordlet.plugin.testing import PluginHarness, make_pod

@@ -7,9 +7,9 @@ import pytest
 from koord.api.nodemetric import NodeMetricSpec
 from koord.util.clock import SystemClock
 from koordlet.host import resources as r
-from koordlet.host.topology.numa import numa_node_ids
+from koordlet.host.topology import numa_node_ids
 from koordlet.metriccache import kinds as k
-from koordlet.reporter.status import Snapshot, build_status
+from koordlet.reporter.status import ReportInputs, build_status
 
 from ..conftest import MIB, REAL, Tree, burn, touch
 from ..sampling import Node
@@ -59,7 +59,7 @@ def test_the_node_metric_has_both(node: Node) -> None:
     """numaUsages by ascending id, each with the usage of the node and of the system."""
     status = build_status(
         node.cache,
-        Snapshot(
+        ReportInputs(
             spec=NodeMetricSpec(),
             pods=node.pods,
             host_applications=(),

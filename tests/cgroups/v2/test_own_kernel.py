@@ -12,34 +12,31 @@ from pathlib import Path
 
 import pytest
 
+from koord.api.nodeslo import merge_nodeslo
 from koord.api.qos import QOS_LABEL
-from koord.api.slo.nodeslo import merge_nodeslo
 from koord.util.simulatedclock import SimulatedClock
 from koordlet.executor.claims.claim import Key
 from koordlet.executor.claims.target import Level, Target
-from koordlet.executor.kernel.cookies import Cookies
 from koordlet.host import resources as r
+from koordlet.host.cpu_scheduler import COOKIE_TEXT, NEW_COOKIE, CookieWriter
 from koordlet.host.errors import Unsupported
 from koordlet.host.host import Host
-from koordlet.host.idlefiles import BITMAP
-from koordlet.host.idletracking import AGE, IdleTracking
-from koordlet.host.proc.cookies import COOKIE, NEW
-from koordlet.host.proc.procfiles import parse_start_time
+from koordlet.host.idle_pages import IDLE_BITMAP, SCAN_AGE, IdleTracking
+from koordlet.host.procfiles import parse_start_time
 from koordlet.metriccache.kinds import (
     POD_MEMORY_COLD_PAGE_SIZE,
     POD_MEMORY_USAGE_WITH_PAGE_CACHE,
     POD_MEMORY_WITH_HOT_PAGE_USAGE,
 )
 from koordlet.plugin.testing import PluginHarness, make_pod
-from koordlet_plugins.core_sched import CoreSched
-from koordlet_plugins.core_sched.rules import GROUP_ID
+from koordlet_plugins.core_sched import GROUP_ID, CoreSched
 
 from ..conftest import MIB, REAL, Process, Tree
 from ..sampling import Node
 
 OWN_KERNEL = "tests/vm/run.sh --own-kernel"
 tracks_pages = pytest.mark.skipif(
-    not (REAL.sys / BITMAP).exists(), reason=f"needs idle page tracking: {OWN_KERNEL}"
+    not (REAL.sys / IDLE_BITMAP).exists(), reason=f"needs idle page tracking: {OWN_KERNEL}"
 )
 
 BUSY = """
@@ -111,18 +108,18 @@ def cpu_together(processes: list[Busy]) -> float:
 
 def test_cookies_of_two_groups_never_share_the_core(host: Host, busy: list[Busy]) -> None:
     """Together they have one thread of two; with one cookie both; restored there is none."""
-    cookies = Cookies(host)
+    cookies = CookieWriter(host.paths)
     first, second = map(key_of, busy)
     siblings = Path("/sys/devices/system/cpu/cpu0/topology/thread_siblings_list").read_text()
     assert siblings.strip() in ("0-1", "0,1")
 
     began = time.monotonic()
-    cookies.write(first, 0, COOKIE.of(NEW))
+    cookies.write(first, 0, COOKIE_TEXT.of(NEW_COOKIE))
     gap = time.monotonic() - began
     cookies.write(second, 0, str(cookie_of(busy[0])))
     assert cookie_of(busy[0]) == cookie_of(busy[1]) != 0
     together = cpu_together(busy)
-    cookies.write(second, 0, COOKIE.of(NEW))
+    cookies.write(second, 0, COOKIE_TEXT.of(NEW_COOKIE))
     assert 0 != cookie_of(busy[0]) != cookie_of(busy[1]) != 0
     apart = cpu_together(busy)
 
@@ -219,7 +216,7 @@ def test_the_collector_counts_what_is_not_read_for_300_seconds(tree: Tree, disk:
             for _ in range(20):
                 clock.tick(1.0)
                 node.tick()
-            clock.tick(AGE)
+            clock.tick(SCAN_AGE)
         node.tick()
         cold = node.value(POD_MEMORY_COLD_PAGE_SIZE, uid)
         hot = node.value(POD_MEMORY_WITH_HOT_PAGE_USAGE, uid)

@@ -11,27 +11,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.api.loadaware import scaling_factors, usage_thresholds
+from koord.api.annotations import device_allocations, scaling_factors, usage_thresholds
+from koord.api.kubelet import parse_cpu_manager_state, parse_kubelet_config
+from koord.api.node import parse_node
 from koord.api.nodemetric import parse_spec
-from koord.api.nodes.cpumanager import parse_cpu_manager_state
-from koord.api.nodes.kubeletconfig import parse_kubelet_config
-from koord.api.nodes.node import parse_node
+from koord.api.nodeslo import merge_nodeslo
+from koord.api.pod import parse_pod
 from koord.api.podmigrationjob import read_job
-from koord.api.pods.deviceallocation import device_allocations
-from koord.api.pods.pod import parse_pod
-from koord.api.reservations import read_reservation
-from koord.api.slo.nodeslo import merge_nodeslo
-from koord.cluster import decoding
+from koord.api.reservation import read_reservation
+from koord.cluster import kinds
 from koord.cluster.decoder import Decoder
 from koord.util.documents import decode
 from koord.util.errors import InvalidObject, KoordError
-from koord_descheduler.config.intree import IN_TREE
-from koord_descheduler.config.read import parse_configuration
-from koordlet.host.devices.xpu import parse_xpus
+from koord_descheduler.config.file import parse_configuration
+from koordlet.host.devices import parse_xpus
 from koordlet.prediction.checkpoints import decode_checkpoint
-from koordlet.rules.deviceobject import parse_published_devices
-from koordlet.rules.noderesourcetopology import parse_published
+from koordlet.rules.device_object import parse_published_devices
+from koordlet.rules.node_resource_topology import parse_published_topology
 from tests.support.clusters import node, pod
+from tests.support.descheduler.shipped_plugins import IN_TREE
 from tests.support.nodeslo import FULL_SLO
 
 Json = Any
@@ -136,7 +134,7 @@ def slo(data: bytes) -> object:
     return merge_nodeslo({"spec": json.loads(data)})
 
 
-def of_kind(kind: decoding.Kind[Any]) -> Read:
+def of_kind(kind: kinds.ObjectKind[Any]) -> Read:
     return lambda data: Decoder().object(kind, data)
 
 
@@ -146,12 +144,12 @@ def descheduler(data: bytes) -> object:
 
 DECODERS: dict[str, tuple[Read, Json]] = {
     "NodeMetric's spec": (of_json(parse_spec), METRIC),
-    "NodeMetric": (of_kind(decoding.NODE_METRIC), METRIC),
+    "NodeMetric": (of_kind(kinds.NODE_METRIC), METRIC),
     "NodeSLO": (slo, FULL_SLO),
     "pod": (of_json(parse_pod), POD),
-    "pod of the cluster": (of_kind(decoding.POD), POD),
+    "pod of the cluster": (of_kind(kinds.POD), POD),
     "node": (of_json(parse_node), NODE),
-    "node of the cluster": (of_kind(decoding.NODE), NODE),
+    "node of the cluster": (of_kind(kinds.NODE), NODE),
     "kubelet's configuration": (
         of_json(parse_kubelet_config),
         {"kubeletconfig": {"cpuManagerPolicy": "static", "reservedSystemCPUs": "0",
@@ -185,7 +183,7 @@ DECODERS: dict[str, tuple[Read, Json]] = {
     ),
     "Device": (of_json(parse_published_devices), {"metadata": META, "spec": {"devices": [DEVICE]}}),
     "NodeResourceTopology": (
-        of_json(parse_published),
+        of_json(parse_published_topology),
         {"metadata": META, "zones": [{"name": "node-0", "type": "Node", "resources": [
             {"name": "cpu", "capacity": 4, "allocatable": 4, "available": 4}]}]},
     ),

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from koord.api.nodes.node import Node, parse_node
-from koord.api.slo.nodeslo import CgroupBase, HostApplication, NodeSLO, merge_nodeslo
+from koord.api.node import Node, parse_node
+from koord.api.nodeslo import CgroupBase, HostApplication, NodeSLO, merge_nodeslo
 from koord.util.errors import InvalidObject
 
 

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.api.amounts import Amounts
 from koord.api.nodemetric import (
     DEFAULT_SPEC,
     AggregatedUsage,
+    Amounts,
     HostApplicationMetric,
     MemoryPolicy,
     NodeMetricSpec,

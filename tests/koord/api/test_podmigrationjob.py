@@ -14,12 +14,12 @@ from koord.api.podmigrationjob import (
     JobPhase,
     JobPod,
     JobReason,
-    beginning,
+    begin_patch,
     new_job,
     read_job,
     status_patch,
 )
-from koord.api.reservations import read_reservation
+from koord.api.reservation import read_reservation
 from koord.util.errors import InvalidObject
 
 NOW = 1_784_876_000.0  # 2026-07-24T06:53:20Z
@@ -171,7 +171,7 @@ def test_a_new_job_that_passes_arbitration() -> None:
     assert body["metadata"]["annotations"] == {"koordinator.sh/evict-trigger": "T"}  # type: ignore[index]
     assert "status" not in body
     stored = {**body, "metadata": {"name": "j", "uid": "u", "resourceVersion": "1"}}
-    passed = read_job(apply(stored, beginning(read_job(stored), "uid-web", "u")))
+    passed = read_job(apply(stored, begin_patch(read_job(stored), "uid-web", "u")))
 
     assert (passed.passed, passed.pod.uid, passed.reservation) == (True, "uid-web", "u")
 

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.api.labelselector import Requirement
-from koord.api.selectortext import parse_selector_text
+from koord.api.labelselector import Requirement, parse_selector_text
 from koord.util.errors import InvalidObject
 
 

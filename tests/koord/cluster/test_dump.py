@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.cluster import dumpfiles
-from koord.cluster.dump import BEYOND, MOST_NAMED, Dump, DumpReader
-from koord.cluster.dumpfiles import read_dump
+from koord.cluster import dump as dumpfiles
+from koord.cluster.dump import BEYOND, MAX_NAMED, Dump, DumpReader, read_dump
 from koord.util.errors import OptionError
 from tests.support.clusters import Json, claim, named, node, pod, volume
 
@@ -160,12 +159,12 @@ def test_what_is_malformed_is_named() -> None:
 
 
 def test_only_so_many_are_named_all_are_counted() -> None:
-    broken = [of({"metadata": {}}, "Node")] * (MOST_NAMED + 5)
+    broken = [of({"metadata": {}}, "Node")] * (MAX_NAMED + 5)
     foreign = [of(named(f"x{at}", {}), f"Kind{at}", "example.com/v1") for at in range(150)]
     dump = read(listed(*broken, *foreign))
 
-    assert dump.rejections == MOST_NAMED + 5
-    assert len(dump.rejected) == MOST_NAMED
+    assert dump.rejections == MAX_NAMED + 5
+    assert len(dump.rejected) == MAX_NAMED
     assert dump.skipped[BEYOND] == 50
     assert dump.skipped.total() == 150
 
@@ -230,7 +229,7 @@ def test_a_file_is_read_through_a_link_that_the_user_names(tmp_path: Path) -> No
 
 def test_too_large_a_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beside others it costs itself; alone there is nothing to read."""
-    monkeypatch.setattr(dumpfiles, "LARGEST_FILE", 4096)
+    monkeypatch.setattr(dumpfiles, "MAX_FILE_BYTES", 4096)
     (tmp_path / "a.json").write_text(json.dumps(listed(OBJECTS[0])))
     (tmp_path / "b.json").write_text(" " * 5000)
 

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from koord.api.pods.requests import amount
+from koord.api.pod import amount
 from koord.cluster.decoder import Decoder
-from koord.cluster.decoding import NODE_METRIC, UsageReport
-from koord.cluster.podamounts import LARGEST_AMOUNT, read_amount
-from koord.cluster.usage import PodMetric, Usage
+from koord.cluster.facts import ReportedPodUsage, ReportedUsage
+from koord.cluster.kinds import NODE_METRIC, UsageReport
+from koord.cluster.pod_amounts import MAX_AMOUNT, read_amount
 from koord.util.errors import InvalidObject
 
 Json = dict[str, Any]
@@ -76,7 +76,7 @@ def slowly(name: str, value: str | int | float) -> int | None:
         found = amount(name, str(value))
     except ValueError:
         return None
-    return min(found, LARGEST_AMOUNT) if found >= 0 else None
+    return min(found, MAX_AMOUNT) if found >= 0 else None
 
 
 @given(st.sampled_from(["cpu", "memory", "nvidia.com/gpu"]), QUANTITIES)
@@ -95,15 +95,17 @@ def test_a_quantity_is_what_the_rules_say(name: str, value: str | int | float) -
         assert read_amount(name, value) == wanted
 
 
-def plain_usage(found: Json | None, wanted: tuple[str, ...] = ("cpu", "memory")) -> Usage | None:
+def plain_usage(
+    found: Json | None, wanted: tuple[str, ...] = ("cpu", "memory")
+) -> ReportedUsage | None:
     amounts = {}
     for name, value in ((found or {}).get("resources") or {}).items():
-        if (known := slowly(name, value)) not in (None, LARGEST_AMOUNT):
+        if (known := slowly(name, value)) not in (None, MAX_AMOUNT):
             amounts[name] = known
     if not amounts or any(name not in amounts for name in wanted):
         return None
     others = tuple((name, one) for name, one in amounts.items() if name not in ("cpu", "memory"))
-    return Usage(amounts.get("cpu", 0) / 1000, float(amounts.get("memory", 0)), others)
+    return ReportedUsage(amounts.get("cpu", 0) / 1000, float(amounts.get("memory", 0)), others)
 
 
 def plain_report(found: Json) -> UsageReport:
@@ -114,7 +116,7 @@ def plain_report(found: Json) -> UsageReport:
         usage = plain_usage(one.get("podUsage"), wanted=())
         if usage is not None:
             classes = one.get("priority") or "", one.get("qos") or ""
-            pods.append(PodMetric(one["name"], one["namespace"], usage, *classes))
+            pods.append(ReportedPodUsage(one["name"], one["namespace"], usage, *classes))
     interval = (spec.get("metricCollectPolicy") or {}).get("reportIntervalSeconds")
     return UsageReport(
         node="n",
@@ -177,4 +179,4 @@ def test_of_a_key_that_is_there_twice_the_last_one_counts() -> None:
         b'{"resources":{"cpu":"9","memory":"9"}}',
         usage,
     )
-    assert Decoder().object(NODE_METRIC, line).usage == Usage(2.0, 3.0)
+    assert Decoder().object(NODE_METRIC, line).usage == ReportedUsage(2.0, 3.0)

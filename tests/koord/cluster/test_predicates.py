@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from koord.cluster.predicates.fits import Fit, Misfit, fits
+from koord.cluster.predicates.fits import Fit, NodeRejectReason, fits
 from tests.support.clusters import (
     Cluster,
     Json,
@@ -38,9 +38,9 @@ def allowed(cluster: Cluster, incoming: Json) -> list[str]:
     ]
 
 
-def reason(cluster: Cluster, incoming: Json) -> Misfit:
+def reason(cluster: Cluster, incoming: Json) -> NodeRejectReason:
     """Why the first node does not fit."""
-    return Misfit(ask(cluster, incoming).misfits[0])
+    return NodeRejectReason(ask(cluster, incoming).misfits[0])
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_a_pod_needs_room_for_each_resource_it_requests(requests: Json, fine: bo
 def test_a_node_is_full_when_it_has_as_many_pods_as_it_may():
     """Finished pods take no place."""
     cluster = Cluster([node("n", allocatable={"pods": "2"})], [pod("a", "n"), pod("b", "n")])
-    assert reason(cluster, pod("new")) is Misfit.RESOURCES
+    assert reason(cluster, pod("new")) is NodeRejectReason.RESOURCES
 
     cluster.pods[1] = finished(cluster.pods[1])
     assert allowed(cluster, pod("new")) == ["n"]
@@ -77,7 +77,7 @@ def test_a_node_is_full_when_it_has_as_many_pods_as_it_may():
 
 def test_a_node_without_capacity_takes_no_pod():
     """Not even one that requests nothing."""
-    assert reason(Cluster([node("n", allocatable={})]), pod("new")) is Misfit.RESOURCES
+    assert reason(Cluster([node("n", allocatable={})]), pod("new")) is NodeRejectReason.RESOURCES
 
 
 def test_requests_are_those_of_the_whole_pod():
@@ -121,14 +121,14 @@ def test_taints_must_be_tolerated(taint: Json, tolerations: list[Json], fine: bo
     cluster = Cluster([node("n", taints=[taint])])
     incoming = pod("new", tolerations=tolerations)
 
-    assert reason(cluster, incoming) is (Misfit.NONE if fine else Misfit.TAINTS)
+    assert reason(cluster, incoming) is (NodeRejectReason.NONE if fine else NodeRejectReason.TAINTS)
 
 
 def test_a_cordoned_node_takes_only_pods_that_tolerate_that():
     cluster = Cluster([node("n", unschedulable=True)])
     tolerant = {"key": "node.kubernetes.io/unschedulable", "operator": "Exists"}
 
-    assert reason(cluster, pod("new")) is Misfit.UNSCHEDULABLE
+    assert reason(cluster, pod("new")) is NodeRejectReason.UNSCHEDULABLE
     assert allowed(cluster, pod("new", tolerations=[tolerant])) == ["n"]
 
 
@@ -197,7 +197,9 @@ def test_a_host_port_can_be_taken_once(there: Json, fine: bool):
     cluster = Cluster([node("n")], [pod("a", "n", ports=[there])])
     incoming = pod("new", ports=[{"hostPort": 80, "hostIP": "10.0.0.1"}])
 
-    assert reason(cluster, incoming) is (Misfit.NONE if fine else Misfit.HOST_PORTS)
+    assert reason(cluster, incoming) is (
+        NodeRejectReason.NONE if fine else NodeRejectReason.HOST_PORTS
+    )
 
 
 ZONES = [node("a1", {"zone": "a"}), node("a2", {"zone": "a"}), node("b1", {"zone": "b"})]
@@ -217,7 +219,7 @@ def test_one_pod_must_satisfy_all_affinity_terms():
     cluster = Cluster(ZONES, [pod("w", "a1", WEB), pod("d", "a1", {"app": "db"})])
     both = near("podAffinity", term("zone", WEB), term("zone", {"app": "db"}))
 
-    assert reason(cluster, pod("new", affinity=both)) is Misfit.POD_AFFINITY
+    assert reason(cluster, pod("new", affinity=both)) is NodeRejectReason.POD_AFFINITY
 
 
 def test_the_first_of_a_group_may_go_anywhere_with_the_label():
@@ -243,7 +245,7 @@ def test_anti_affinity_of_pods_that_are_there_counts_too():
     cluster = Cluster([*ZONES, node("nowhere")], [lonely])
 
     assert allowed(cluster, pod("new", labels=WEB)) == ["b1", "nowhere"]
-    assert reason(cluster, pod("new", labels=WEB)) is Misfit.POD_ANTI_AFFINITY
+    assert reason(cluster, pod("new", labels=WEB)) is NodeRejectReason.POD_ANTI_AFFINITY
     assert len(allowed(cluster, pod("new"))) == 4
     cluster.pods[0] = finished(lonely)
     assert len(allowed(cluster, pod("new", labels=WEB))) == 4
@@ -270,7 +272,9 @@ def test_namespaces_of_an_affinity_term(more: Json, fine: bool):
     cluster = Cluster([node("n")], [shop], namespaces=[named("shop", {"team": "red"})])
     incoming = pod("new", affinity=near("podAntiAffinity", term(HOST, WEB, **more)))
 
-    assert reason(cluster, incoming) is (Misfit.NONE if fine else Misfit.POD_ANTI_AFFINITY)
+    assert reason(cluster, incoming) is (
+        NodeRejectReason.NONE if fine else NodeRejectReason.POD_ANTI_AFFINITY
+    )
 
 
 def test_a_term_without_selector_means_no_pod():
@@ -389,11 +393,11 @@ def test_the_reason_is_the_first_rule_that_forbids():
     taint = {"key": "k", "effect": "NoSchedule"}
     cluster = Cluster([node("n", allocatable={}, taints=[taint], unschedulable=True)])
 
-    assert reason(cluster, pod("new")) is Misfit.UNSCHEDULABLE
+    assert reason(cluster, pod("new")) is NodeRejectReason.UNSCHEDULABLE
     del cluster.nodes[0]["spec"]["unschedulable"]
-    assert reason(cluster, pod("new")) is Misfit.TAINTS
+    assert reason(cluster, pod("new")) is NodeRejectReason.TAINTS
     del cluster.nodes[0]["spec"]["taints"]
-    assert reason(cluster, pod("new")) is Misfit.RESOURCES
+    assert reason(cluster, pod("new")) is NodeRejectReason.RESOURCES
 
 
 def test_an_empty_cluster_has_no_node_that_fits():

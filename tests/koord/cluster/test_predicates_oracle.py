@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.cluster.predicates import podaffinity
-from koord.cluster.predicates.fits import RULES, Misfit, fits
-from koord.cluster.predicates.moves import Moves
+from koord.cluster.hypothetical import HypotheticalMoves
+from koord.cluster.predicates import pod_affinity
+from koord.cluster.predicates.fits import RULES, NodeRejectReason, fits
 from tests.support.clusters import Cluster, Json, read_pod
 from tests.support.oracles import filters as plainrules
 from tests.support.random_clusters import clusters, pods, sometimes
@@ -19,7 +19,7 @@ from tests.support.random_clusters import clusters, pods, sometimes
 def few_terms(request: pytest.FixtureRequest) -> Iterator[None]:
     """The terms up to which questions are asked one by one: by either way the same comes out."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(podaffinity, "_FEW_TERMS", request.param)
+        patch.setattr(pod_affinity, "_FEW_TERMS", request.param)
         yield
 
 
@@ -37,9 +37,11 @@ def test_rules_say_of_each_node_what_their_plain_forms_say(cluster: Cluster, inc
             misfit: plainrules.RULES[misfit.name](incoming, obj, cluster) for misfit in RULES
         }
         assert {misfit: bool(mask[row]) for misfit, mask in masks.items()} == expected
-        first = next((misfit for misfit, fine in expected.items() if not fine), Misfit.NONE)
+        first = next(
+            (misfit for misfit, fine in expected.items() if not fine), NodeRejectReason.NONE
+        )
         assert found.misfits[row] == first
-        assert bool(found.mask[row]) == (first is Misfit.NONE)
+        assert bool(found.mask[row]) == (first is NodeRejectReason.NONE)
 
 
 @given(clusters(), pods("incoming"), st.data())
@@ -71,7 +73,7 @@ def test_moves_one_after_the_other_are_a_what_if(cluster: Cluster, data: st.Data
     view = cluster.snapshot().view()
     chosen = st.lists(st.integers(0, len(view) - 1), unique=True) if len(view) else st.just([])
     rows = np.array(sorted(data.draw(chosen)), np.intp)
-    moves, what_if = Moves(view, rows), view.what_if()
+    moves, what_if = HypotheticalMoves(view, rows), view.what_if()
     placed = [one for row in range(len(view)) for one in view.pods(row)]
     asked = data.draw(st.lists(st.sampled_from(placed), unique_by=id) if placed else st.just([]))
     for asking in asked:

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from koord.cluster.decoder import Decoder
-from koord.cluster.decoding import POD
-from koord.cluster.snapshot import Snapshot
+from koord.cluster.kinds import POD
+from koord.cluster.state import Snapshot
 from tests.support.clusters import Json, node, pod, read_node, read_pod
 
 INFEASIBLE = {"type": "PodResizePending", "status": "True", "reason": "Infeasible"}

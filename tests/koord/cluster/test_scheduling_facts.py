@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.cluster.decoder import Decoder
-from koord.cluster.decoding import NODE
 from koord.cluster.facts import NO_IMAGES, PodSpec
-from koord.cluster.podamounts import LARGEST_AMOUNT
-from koord.cluster.snapshot import Snapshot
+from koord.cluster.kinds import NODE
+from koord.cluster.pod_amounts import MAX_AMOUNT
+from koord.cluster.state import Snapshot
 from koord.util.errors import InvalidObject
 from tests.support.clusters import Cluster, Json, finished, node, pod, read_node, read_pod
 
@@ -74,7 +74,7 @@ LIMITS: list[tuple[str, PodSpec, dict[str, int]]] = [
      {"memory": 2 * MI}),
     ("batch resources", spec_of(container({}, {"kubernetes.io/batch-cpu": "4000"})),
      {"kubernetes.io/batch-cpu": 4000}),
-    ("absurdly large", spec_of(container({}, {"memory": "100Pi"})), {"memory": LARGEST_AMOUNT}),
+    ("absurdly large", spec_of(container({}, {"memory": "100Pi"})), {"memory": MAX_AMOUNT}),
 ]  # fmt: skip
 
 

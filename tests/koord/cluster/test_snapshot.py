@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from koord.api.labelselector import Requirement
 from koord.cluster.columns import CHUNK
 from koord.cluster.facts import PODS
-from koord.cluster.snapshot import MOST_RESOURCES, Snapshot
+from koord.cluster.state import MAX_RESOURCES, Snapshot
 from koord.cluster.view import View
 from tests.support.clusters import (
     CLAIM,
@@ -345,15 +345,15 @@ def test_a_what_if_refuses_what_cannot_be():
 def test_kinds_of_resources_are_bounded():
     """Of a node with too many some are left out; all else of it counts, and so do other nodes."""
     snapshot = Cluster([node("a")]).snapshot()
-    resources = {f"x.io/{number:03}": "1" for number in range(MOST_RESOURCES)}
+    resources = {f"x.io/{number:03}": "1" for number in range(MAX_RESOURCES)}
     many = read_node(node("b", allocatable={"cpu": "4", **resources}))
     snapshot.put_node(many)
 
     kept = content(snapshot.view())["b"][0]
     assert kept["cpu"] == content(snapshot.view())["a"][0]["cpu"] == 4000
-    assert len(snapshot.view().resources) == MOST_RESOURCES
+    assert len(snapshot.view().resources) == MAX_RESOURCES
     assert kept["x.io/000"] == 1
-    assert snapshot.left_out(many) == tuple(list(resources)[MOST_RESOURCES - 4 :])
+    assert snapshot.left_out(many) == tuple(list(resources)[MAX_RESOURCES - 4 :])
 
 
 def test_churn_leaves_nothing_behind():

@@ -4,7 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from koord.cluster.decoding import (
+from koord.cluster.facts import Owner, Workload
+from koord.cluster.kinds import (
     BUDGET,
     DEPLOYMENT,
     NODE,
@@ -13,7 +14,6 @@ from koord.cluster.decoding import (
     PRIORITY_CLASS,
     REPLICA_SET,
 )
-from koord.cluster.facts import Owner, Workload
 from koord.cluster.state import ClusterState
 from tests.support.clusters import Json, named, node, pod, read, read_node, read_pod
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.component.features import FeatureGates, FeatureSpec, Stage
-from koord.component.flagkinds import read_bool_map
+from koord.component.flag_values import read_bool_map
 from koord.util.errors import OptionError
 
 ON = {"CPUBurst", "NodeNetworkCollector"}

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.samples import Sample
 
-from koord.component.plainhistogram import PlainHistogram
+from koord.component.metrics import PlainHistogram
 
 BOUNDS = (0.1, 0.5, 2.0)
 

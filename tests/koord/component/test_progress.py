@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from koord.component.progress import ProgressReport
+from koord.component.terminal import ProgressReport
 
 
 class Terminal(io.StringIO):

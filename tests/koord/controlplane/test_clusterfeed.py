@@ -9,20 +9,18 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from koord.cluster.decoding import BUDGET, CLONE_SET, NODE, NODE_METRIC, POD, SERVICE
+from koord.cluster.kinds import BUDGET, CLONE_SET, NODE, NODE_METRIC, POD, SERVICE
 from koord.cluster.state import ClusterState
-from koord.cluster.storage.kinds import (
+from koord.cluster.storage_kinds import (
     CSI_DRIVER,
     CSI_NODE,
     STORAGE_CAPACITY,
     STORAGE_CLASS,
     VOLUME_ATTACHMENT,
 )
-from koord.controlplane.clusterfeed import ClusterFeed
-from koord.controlplane.kinds import SERVED, SERVED_TO_SCHEDULER, Served
-from koord.kube.client import ApiClient
-from koord.kube.resource import PODS
-from koord.util.health import OK, Status
+from koord.controlplane.clusterfeed import SCHEDULER_KINDS, SERVED_KINDS, ClusterFeed, ServedKind
+from koord.kube.client import PODS, ApiClient
+from koord.util.health import OK, HealthStatus
 from koord.util.stop import Stop
 from tests.support.clusters import node, pod
 from tests.support.kube.apiserver import ApiServer, line, status_object
@@ -57,9 +55,11 @@ Follow = Callable[..., Awaitable[Following]]
 async def follow(client: ApiClient, clock) -> AsyncIterator[Follow]:
     running: list[Following] = []
 
-    async def follow(*kinds: Any, served: dict[Any, Served] | None = None) -> Following:
+    async def follow(*kinds: Any, served: dict[Any, ServedKind] | None = None) -> Following:
         kinds = kinds or (POD,)
-        running.append(Following(client, clock, served or {kind: SERVED[kind] for kind in kinds}))
+        running.append(
+            Following(client, clock, served or {kind: SERVED_KINDS[kind] for kind in kinds})
+        )
         return running[-1]
 
     yield follow
@@ -78,8 +78,8 @@ async def following(server: ApiServer, follow: Follow, clock) -> Following:
 
 def test_all_kinds_of_the_state_are_followed() -> None:
     every = set(ClusterState().kinds)
-    assert set(SERVED_TO_SCHEDULER) == every
-    assert every - set(SERVED) == {
+    assert set(SCHEDULER_KINDS) == every
+    assert every - set(SERVED_KINDS) == {
         SERVICE,
         STORAGE_CLASS,
         CSI_NODE,
@@ -94,16 +94,16 @@ async def test_lists_then_changes(server: ApiServer, follow: Follow, clock) -> N
     server.objects.create(NODES_PATH, node("n1"))
     server.objects.create(PODS_PATH, pod("a", "n1"))
     server.script(refuse(503), path="/apis/policy")
-    following = await follow(*SERVED)
+    following = await follow(*SERVED_KINDS)
     assert following.feed.health().reason.startswith("not listed yet: node, pod, ")
-    await clock.until(lambda: server.watching == len(SERVED) - 1)
+    await clock.until(lambda: server.watching == len(SERVED_KINDS) - 1)
 
-    assert following.feed.health().status is Status.UNHEALTHY
+    assert following.feed.health().status is HealthStatus.UNHEALTHY
     assert following.feed.health().reason == f"not listed yet: {BUDGET.name}"
-    assert following.feed.kinds_health()[BUDGET.name].status is Status.DEGRADED
+    assert following.feed.kinds_health()[BUDGET.name].status is HealthStatus.DEGRADED
     waiting = asyncio.ensure_future(following.feed.wait_synced())
     await clock.advance(5)
-    await clock.until(lambda: server.watching == len(SERVED))
+    await clock.until(lambda: server.watching == len(SERVED_KINDS))
     await waiting
     assert following.feed.health() == OK
     assert [each.name for each in following.state.pods_of_node("n1")] == ["a"]
@@ -126,7 +126,7 @@ async def test_a_list_comes_in_pages(server: ApiServer, follow: Follow, clock) -
         return await refuse(410, "Expired")(request)
 
     server.script(server.answer, second_page, path=PODS_PATH, watch=False)
-    following = await follow(served={POD: Served(PODS, page_size=2)})
+    following = await follow(served={POD: ServedKind(PODS, page_size=2)})
     await expired.wait()
     assert following.has("default/a", "default/b")
     assert not following.feed.kinds_health()[POD.name].detail.get("synced")
@@ -198,7 +198,7 @@ async def test_ten_minutes_without_api_server(
     await server.stop()
     await pass_time(lambda: clock.monotonic() - begun > 600, step=5)
     health = following.feed.kinds_health()[POD.name]
-    assert health.status is Status.DEGRADED
+    assert health.status is HealthStatus.DEGRADED
     assert health.detail == {"synced": True}
     assert following.has("default/a")
     server.objects.delete(PODS_PATH, "default/a")
@@ -236,7 +236,7 @@ async def test_koordinators_role_is_enough(server: ApiServer, follow: Follow, cl
     server.script(*[refuse(403, "Forbidden")] * 9, path="/api/v1/replicationcontrollers")
     server.script(*[refuse(403, "Forbidden")] * 9, path="/apis/policy")
     server.script(*[refuse(403, "Forbidden")] * 9, path="/apis/apps.kruise.io")
-    following = await follow(*SERVED)
+    following = await follow(*SERVED_KINDS)
     await following.feed.wait_synced()
 
     assert following.feed.health() == OK
@@ -314,7 +314,7 @@ async def test_a_node_with_too_many_kinds_of_resources_is_named(
 
     assert sorted(following.state.keys(NODE)) == ["a", "b"]
     health = following.feed.kinds_health()[NODE.name]
-    assert health.status is Status.OK
+    assert health.status is HealthStatus.OK
     assert health.reason.startswith("1 not read in full: a: allocatable: example.com/r")
 
 
@@ -402,7 +402,7 @@ async def test_catching_up_ends_the_pause_after_an_error(
     """A replica that has just got the lead does not sit out 30 s first: no time passes then."""
     server.script(refuse(500), path=PODS_PATH, watch=True)
     server.end_watches()
-    await pass_time(lambda: following.feed.kinds_health()[POD.name].status is not Status.OK)
+    await pass_time(lambda: following.feed.kinds_health()[POD.name].status is not HealthStatus.OK)
     server.objects.create(PODS_PATH, pod("b"))
     await _catch_up(str(server.objects.version), following)
     assert following.has("default/a", "default/b")

@@ -7,9 +7,8 @@ import pytest
 
 from koord.component.features import FeatureGates
 from koord.component.flags import FlagSet
-from koord.controlplane.daemon import beside
-from koord.controlplane.flags import ControlPlaneDefaults, ControlPlaneFlags
-from koord.controlplane.settings import take_command_line
+from koord.controlplane.daemon import run_in_background
+from koord.controlplane.settings import ControlPlaneDefaults, ControlPlaneFlags, apply_command_line
 from koord.util.errors import OptionError
 from koord.util.simulatedclock import SimulatedClock
 from koord.util.stop import Stop
@@ -19,7 +18,7 @@ def take(*argv: str) -> Path | None:
     flags = FlagSet("x", underscores=True)
     defaults = ControlPlaneDefaults(name="x", namespace="n", port=1, secure_port=2)
     options = ControlPlaneFlags(flags, defaults, terminal=False)
-    return take_command_line(argv, flags, options, FeatureGates({}, owner="x"))
+    return apply_command_line(argv, flags, options, FeatureGates({}, owner="x"))
 
 
 def test_the_command_line_names_the_configuration() -> None:
@@ -43,7 +42,7 @@ async def test_parts_run_until_the_block_ends() -> None:
         await stop.wait()
         happened.append("ended")
 
-    async with beside(SimulatedClock()) as start:
+    async with run_in_background(SimulatedClock()) as start:
         start(part)
         await asyncio.sleep(0)
         start(part)
@@ -66,13 +65,13 @@ async def test_parts_end_when_the_block_fails_and_the_block_when_a_part_does() -
         raise LookupError("part")
 
     async def failing_block() -> None:
-        async with beside(SimulatedClock()) as start:
+        async with run_in_background(SimulatedClock()) as start:
             start(waiting)
             await asyncio.sleep(0)
             raise LookupError("block")
 
     async def block_of_a_failing_part() -> None:
-        async with beside(SimulatedClock()) as start:
+        async with run_in_background(SimulatedClock()) as start:
             start(failing)
             await asyncio.Event().wait()
 

@@ -2,23 +2,22 @@
 
 import pytest
 
-from koord.controlplane.leaderclient import LeaderClient, NotLeading
-from koord.controlplane.testing.cluster import FakeCluster
-from koord.controlplane.testing.server import ScriptedServer
+from koord.controlplane.cluster_access import LeaderClient, NotLeader
+from koord.controlplane.testing import FakeCluster, ScriptedServer
 from koord.kube.errors import NotFound
 from koord.util.simulatedclock import SimulatedClock
 
 
 async def test_only_the_leader_changes_something() -> None:
     cluster = FakeCluster(SimulatedClock())
-    server, leads = ScriptedServer(cluster), True
-    client = LeaderClient(server, cluster.clock, lambda: leads)
+    server, is_leader = ScriptedServer(cluster), True
+    client = LeaderClient(server, cluster.clock, lambda: is_leader)
     path = "/api/v1/namespaces/default/configmaps"
     body = {"metadata": {"name": "a", "namespace": "default"}}
 
     with pytest.raises(NotFound):  # the server's own answer
         await client.create(path, body)
-    leads = False
+    is_leader = False
     calls = (
         client.create(path, body),
         client.replace(f"{path}/a", body),
@@ -27,7 +26,7 @@ async def test_only_the_leader_changes_something() -> None:
         client.delete(f"{path}/a"),
     )
     for call in calls:
-        with pytest.raises(NotLeading, match="not sent, as this replica does not lead"):
+        with pytest.raises(NotLeader, match="not sent, as this replica does not lead"):
             await call
 
     with pytest.raises(NotFound):

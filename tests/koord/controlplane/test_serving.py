@@ -10,12 +10,12 @@ from collections.abc import AsyncIterator
 import pytest
 from aiohttp import web
 
+from koord.component.eventloops import STUCK_SECONDS, LoopHandle, LoopThread
 from koord.component.http.exposition import Exposition
-from koord.component.http.families import FamilyRules
 from koord.component.http.site import HttpServer
 from koord.component.http.sockets import Address
-from koord.component.otherloops import LONGEST, LoopThread, OtherLoop
-from koord.controlplane.serving import HomeLoop, HttpSources, create_app
+from koord.component.metrics import FamilyRules
+from koord.controlplane.serving import HttpSources, MainLoop, create_app
 from koord.util.clock import SystemClock
 from koord.util.health import OK, Health
 from koord.util.simulatedclock import SimulatedClock
@@ -28,8 +28,8 @@ class Daemon:
         self.health = Health()
         self.health.register("ping", lambda: OK, live=True, ready=True)
         self.clock = SimulatedClock()  # of the loop that computes
-        home = HomeLoop(self.health)
-        self.loop = OtherLoop(asyncio.get_running_loop(), self.clock)
+        home = MainLoop(self.health)
+        self.loop = LoopHandle(asyncio.get_running_loop(), self.clock)
         home.leave(self.loop)
         self.threads: list[str] = []
         sources = HttpSources(
@@ -100,7 +100,7 @@ async def test_probes_are_answered_while_it_computes(daemon: Daemon, path: str) 
 
 async def test_a_loop_that_is_stuck_is_not_alive(daemon: Daemon) -> None:
     """After a minute without a turn."""
-    daemon.clock.tick(LONGEST + 1)
+    daemon.clock.tick(STUCK_SECONDS + 1)
     status, text = daemon.while_computing("/livez")
     assert status == 503
     assert "eventLoop" in text

@@ -2,7 +2,7 @@
 
 import pytest
 
-from koord.controlplane.leantransport import LeanTransport
+from koord.controlplane.transport import PooledTransport
 from koord.kube.transport import Transport
 from tests.support.kube.fixtures import (  # noqa: F401 - fixtures
     authority,
@@ -18,4 +18,4 @@ from tests.support.kube.fixtures import (  # noqa: F401 - fixtures
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """What holds for one transport holds for the other."""
     if "make_client" in metafunc.fixturenames:
-        metafunc.parametrize("make_client", [Transport, LeanTransport], indirect=True)
+        metafunc.parametrize("make_client", [Transport, PooledTransport], indirect=True)

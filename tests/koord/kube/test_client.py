@@ -5,15 +5,14 @@ import asyncio
 import pytest
 from prometheus_client import CollectorRegistry
 
-from koord.controlplane.leantransport import LeanTransport
+from koord.controlplane.transport import PooledTransport
 from koord.kube import errors
-from koord.kube.access.config import ApiConfig
-from koord.kube.client import ApiClient
+from koord.kube.client import NODE_METRICS, NODES, PODS, ApiClient, Resource, field_selector
+from koord.kube.credentials import ApiConfig
 from koord.kube.metrics import KubeMetrics
-from koord.kube.resource import NODE_METRICS, NODES, PODS, Resource, field_selector
 from koord.kube.transport import Limits, Transport
-from koordlet.daemon.cluster.pluginclient import NotAllowed, PluginClient
-from koordlet.plugin.client import Client
+from koordlet.daemon.cluster import NotAllowed, PluginClient
+from koordlet.plugin.interfaces import Client
 from tests.support.kube.apiserver import ApiServer
 from tests.support.kube.faults import answer, hang, refuse
 
@@ -70,7 +69,7 @@ async def test_what_is_submitted_to_no_api_server_is_an_error(
 ) -> None:
     """Some proxy on the way answers, with success, or an answer that was cut."""
     server.script(answer(body), method="POST")
-    with pytest.raises(errors.BadAnswer):
+    with pytest.raises(errors.BadResponse):
         await client.submit(NODES.collection(), node())
 
 
@@ -109,7 +108,7 @@ async def test_a_patch_with_a_test_that_fails_changes_nothing(
     await client.create(NODES.collection(), node())
     stale = {"op": "test", "path": "/metadata/uid", "value": "of an older one"}
 
-    with pytest.raises(errors.PatchRefused):
+    with pytest.raises(errors.PatchRejected):
         await client.json_patch(
             NODES.object("worker-1"), [stale, {"op": "add", "path": "/spec", "value": {}}]
         )
@@ -124,7 +123,7 @@ async def test_a_schema_violation_is_no_refused_patch(server: ApiServer, client:
     with pytest.raises(errors.Invalid) as caught:
         await client.replace_status(NODE_METRICS.object("w", subresource="status"), "u", {})
 
-    assert not isinstance(caught.value, errors.PatchRefused)
+    assert not isinstance(caught.value, errors.PatchRejected)
 
 
 async def test_deleting_another_object_of_the_same_name_is_a_conflict(client: ApiClient) -> None:
@@ -180,7 +179,7 @@ async def test_what_is_no_list_is_refused(
     """A list whose shape is wrong must not look like an empty one."""
     server.script(answer(body))
 
-    with pytest.raises(errors.BadAnswer, match="a list of objects"):
+    with pytest.raises(errors.BadResponse, match="a list of objects"):
         await client.list(PODS.collection())
 
 
@@ -318,7 +317,7 @@ async def test_a_proxy_is_asked_in_place_of_the_server(server: ApiServer, make_c
     assert server.requests[0].headers["Host"] == "kubernetes.invalid:6443"
 
 
-@pytest.mark.parametrize("transport_class", [Transport, LeanTransport])
+@pytest.mark.parametrize("transport_class", [Transport, PooledTransport])
 async def test_traffic_is_counted(server: ApiServer, clock, pass_time, transport_class) -> None:
     """By verb and code, refusals and silence included."""
     registry = CollectorRegistry()

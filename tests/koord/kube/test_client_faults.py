@@ -28,7 +28,7 @@ NODE = {"kind": "Node", "apiVersion": "v1", "metadata": {"name": "worker-1"}}
         (409, "AlreadyExists", errors.AlreadyExists),
         (410, "Expired", errors.Gone),
         (413, "RequestEntityTooLarge", errors.RequestTooLarge),
-        (422, "Invalid", errors.PatchRefused),
+        (422, "Invalid", errors.PatchRejected),
         (429, "TooManyRequests", errors.TooManyRequests),
         (500, "InternalError", errors.ServerError),
         (503, "ServiceUnavailable", errors.ServerError),
@@ -73,7 +73,7 @@ async def test_broken_json_is_no_answer(server: ApiServer, client: ApiClient, bo
     """What is not an object is refused whole."""
     server.script(answer(body))
 
-    with pytest.raises(errors.BadAnswer, match=f"GET {PATH}: wanted a JSON object"):
+    with pytest.raises(errors.BadResponse, match=f"GET {PATH}: wanted a JSON object"):
         await client.get(PATH)
 
 
@@ -81,7 +81,7 @@ async def test_a_redirect_is_not_followed(server: ApiServer, client: ApiClient) 
     """It would carry the token to another server."""
     server.script(answer(b"", 307, {"Location": "http://127.0.0.1:1/"}))
 
-    with pytest.raises(errors.BadAnswer, match="status 307"):
+    with pytest.raises(errors.BadResponse, match="status 307"):
         await client.get(PATH)
 
 
@@ -89,7 +89,7 @@ async def test_compressed_answers_are_refused(server: ApiServer, client: ApiClie
     """We ask for plain bytes, so that a small answer cannot unfold into a large one."""
     server.script(answer(b"\x1f\x8b", headers={"Content-Encoding": "gzip"}))
 
-    with pytest.raises(errors.BadAnswer, match="gzip"):
+    with pytest.raises(errors.BadResponse, match="gzip"):
         await client.get(PATH)
 
     assert server.requests[0].headers["Accept-Encoding"] == "identity"
@@ -137,7 +137,7 @@ async def test_an_answer_of_100_mb_costs_little(
     server.script(huge)
     tracemalloc.start()
     try:
-        with pytest.raises(errors.BadAnswer, match="at most 16777216 bytes"):
+        with pytest.raises(errors.BadResponse, match="at most 16777216 bytes"):
             await client.get(PATH)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
@@ -166,7 +166,7 @@ async def test_an_endless_body_ends_at_the_limit(server: ApiServer, make_client)
     """The limit counts what came, not what was announced."""
     server.script(endless(b'{"a":1,' * 100))
 
-    with pytest.raises(errors.BadAnswer, match="at most 100000 bytes"):
+    with pytest.raises(errors.BadResponse, match="at most 100000 bytes"):
         await make_client(Limits(answer_bytes=100_000, qps=0)).get(PATH)
 
 

@@ -11,11 +11,8 @@ from pathlib import Path
 import pytest
 
 from koord.kube import errors
-from koord.kube.access.config import ApiConfig, ExecPlugin
-from koord.kube.access.credentials import credentials_of
-from koord.kube.access.execplugin import run_plugin
-from koord.kube.client import ApiClient
-from koord.kube.resource import NODES
+from koord.kube.client import NODES, ApiClient
+from koord.kube.credentials import ApiConfig, ExecPlugin, credentials_of, run_plugin
 from koord.util.simulatedclock import SimulatedClock
 from tests.support.kube.apiserver import ApiServer
 from tests.support.kube.certificates import Authority, Pair

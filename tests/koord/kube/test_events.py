@@ -10,8 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.kube.client import ApiClient
-from koord.kube.eventobjects import Event, EventType, ObjectRef, Series, new_event
-from koord.kube.events import REPEAT_GAP, EventLimits, EventRecorder
+from koord.kube.events import (
+    REPEAT_GAP,
+    Event,
+    EventLimits,
+    EventRecorder,
+    EventType,
+    ObjectRef,
+    Series,
+    new_event,
+)
 from koord.util.simulatedclock import SimulatedClock
 from koord.util.stop import Stop
 from tests.support.kube.apiserver import ApiServer
@@ -218,7 +226,7 @@ async def test_a_server_that_does_not_want_events_is_asked_once(
 
     assert len(server.asked("create")) == 4
     said = capsys.readouterr().err
-    assert said.count("events.refused") == 1
+    assert said.count("events.rejected") == 1
     assert said.count("events.accepted") == 1
 
 

@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 
 from koord.api.eviction import EvictionOutcome
-from koord.api.pods.pod import Pod
-from koord.kube.client import ApiClient
+from koord.api.pod import Pod
+from koord.kube.client import PODS, ApiClient
 from koord.kube.events import EventRecorder
-from koord.kube.eviction import PATIENCE, PodEvictions
-from koord.kube.resource import PODS
+from koord.kube.eviction import EVICTION_TIMEOUT, PodEvictions
 from koord.util.simulatedclock import SimulatedClock
 from tests.support.kube.apiserver import ApiServer
 from tests.support.kube.faults import answer, begin, drop, hang, refuse
@@ -164,7 +163,7 @@ async def test_a_server_that_hangs_costs_ten_seconds(
     await pass_time(asking.done)
 
     found = asking.result()
-    assert clock.monotonic() - begun == pytest.approx(PATIENCE, abs=1.1)
+    assert clock.monotonic() - begun == pytest.approx(EVICTION_TIMEOUT, abs=1.1)
     assert (found.outcome, found.busy, found.certain) == (Outcome.FAILED, True, False)
 
 
@@ -177,4 +176,4 @@ async def test_without_a_server(
 
     assert (found.outcome, found.busy) == (Outcome.FAILED, True)
     assert found.message == "no answer of the API server that can be used (Unreachable)"
-    assert "eviction.unanswered" in capsys.readouterr().err
+    assert "eviction.request_failed" in capsys.readouterr().err

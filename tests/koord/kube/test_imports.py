@@ -10,9 +10,9 @@ import pytest
     ("module", "unwanted"),
     [
         ("koord.kube.errors", "aiohttp"),
-        ("koord.kube.access.config", "aiohttp"),
-        ("koord.kube.access.config", "yaml"),
-        ("koord.kube.resource", "aiohttp"),
+        ("koord.kube.credentials", "aiohttp"),
+        ("koord.kube.credentials", "yaml"),
+        ("koord.kube.client", "aiohttp"),
         ("koord.kube.reflector", "yaml"),
         ("koordlet.plugin", "koord.kube"),
         ("koordlet.statesinformer.informer", "koord.kube"),

@@ -5,14 +5,12 @@ from typing import Any
 
 from structlog.testing import capture_logs
 
-from koord.kube.client import ApiClient
+from koord.kube.client import PODS, ApiClient
 from koord.kube.informer import SharedInformer
-from koord.kube.reflector import Watched
-from koord.kube.resource import PODS
-from koord.kube.store import Change, ChangeKind
+from koord.kube.reflector import Change, ChangeKind, Watched
 from koord.util.health import OK
-from koord.util.slices import SLICE
 from koord.util.stop import Stop
+from koord.util.timebudget import SLICE
 from tests.support.kube.apiserver import ApiServer
 
 COLLECTION = "/api/v1/pods"
@@ -98,7 +96,7 @@ async def test_a_late_handler_hears_what_is_there(
         (ChangeKind.SYNCED, ""),
         (ChangeKind.ADDED, "d/b"),
     ]
-    assert {log["event"] for log in logs} == {"change.unhandled"}
+    assert {log["event"] for log in logs} == {"change.handler_failed"}
     await informed.end()
 
 

@@ -7,13 +7,11 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from koord.kube.client import ApiClient
-from koord.kube.listwatch import Absent
-from koord.kube.reflector import Reflector, Watched
-from koord.kube.resource import PODS, field_selector
-from koord.kube.store import Change, without_managed_fields
+from koord.kube.client import PODS, ApiClient, field_selector
+from koord.kube.listwatch import MissingKind
+from koord.kube.reflector import Change, Reflector, Watched, without_managed_fields
 from koord.util.errors import InvalidObject
-from koord.util.health import OK, Status
+from koord.util.health import OK, HealthStatus
 from koord.util.stop import Stop
 from tests.support.kube.apiserver import ApiServer, line, status_object
 from tests.support.kube.faults import answer, begin, drop, endless, hang, refuse
@@ -39,7 +37,7 @@ def read(item: dict[str, Any]) -> str:
 class Followed:
     """A reflector that runs, and the changes that it reported."""
 
-    def __init__(self, client: ApiClient, clock, absent: Absent | None = None) -> None:
+    def __init__(self, client: ApiClient, clock, absent: MissingKind | None = None) -> None:
         self.changes: list[Change[str]] = []
         self.raises = False
         self.reflector = Reflector(
@@ -81,7 +79,7 @@ class Followed:
 async def follow(client: ApiClient, clock) -> AsyncIterator[Callable[..., Followed]]:
     followed = []
 
-    def follow(absent: Absent | None = None) -> Followed:
+    def follow(absent: MissingKind | None = None) -> Followed:
         followed.append(Followed(client, clock, absent))
         return followed[-1]
 
@@ -261,7 +259,7 @@ async def test_the_last_good_state_stays_while_the_server_is_away(
         await server.start()
         await pass_time(lambda: following.objects == {"d/a": "2"})
 
-    assert health.status is Status.DEGRADED
+    assert health.status is HealthStatus.DEGRADED
     assert "127.0.0.1" in health.reason
     assert following.reflector.health() == OK
     assert [log["event"] for log in logs] == ["watch.failed", "watch.recovered"]
@@ -280,7 +278,7 @@ async def test_an_absent_server_is_not_pestered(
     assert 20 <= len(server.requests) <= 26
     assert not followed.reflector.synced
     assert followed.objects == {}
-    assert followed.reflector.health().status is Status.DEGRADED
+    assert followed.reflector.health().status is HealthStatus.DEGRADED
 
 
 async def test_a_kind_that_is_missing_is_asked_for_every_few_seconds(
@@ -305,7 +303,7 @@ async def test_a_kind_that_most_clusters_lack_is_asked_for_less_and_less_often(
     """Pauses double up to the longest; nothing is wrong, and once it is there it is followed."""
     server.script(*[refuse(404)] * 200)
     begun = clock.monotonic()
-    followed = follow(absent=Absent(pause=60.0, hint="", longest=600.0))
+    followed = follow(absent=MissingKind(pause=60.0, hint="", max_pause=600.0))
     await pass_time(lambda: clock.monotonic() - begun > 3600, step=10)
     assert len(server.requests) == 9  # at 0, 1, 3, 7, 15, 25, 35, 45 and 55 minutes
     assert followed.reflector.health() == OK
@@ -324,7 +322,7 @@ async def test_a_missing_right_is_named_with_what_grants_it(
     server.script(*[refuse(code)] * 200)
     followed = follow()
 
-    await pass_time(lambda: followed.reflector.health().status is Status.DEGRADED)
+    await pass_time(lambda: followed.reflector.health().status is HealthStatus.DEGRADED)
 
     reason = followed.reflector.health().reason
     assert ("component of-pods of deploy/ grants it" in reason) is named
@@ -453,7 +451,7 @@ async def test_the_last_good_value_stays_when_an_object_is_spoilt(
     health = following.reflector.health()
 
     assert following.objects == {"d/a": "1", "d/b": "1"}
-    assert health.status is Status.DEGRADED
+    assert health.status is HealthStatus.DEGRADED
     assert "a.spec.value: wanted a text, found 5" in health.reason
     assert [log["event"] for log in logs] == ["object.rejected"]
 
@@ -485,7 +483,7 @@ async def test_a_handler_that_raises_is_logged(
         server.objects.create(COLLECTION, pod("b"))
         await clock.until(lambda: "d/b" in following.objects)
 
-    assert [log["event"] for log in logs] == ["change.unhandled"]
+    assert [log["event"] for log in logs] == ["change.handler_failed"]
     assert server.watching == 1
 
 

@@ -9,8 +9,8 @@ import pytest
 from aiohttp import web
 
 from koord.kube import errors
+from koord.kube.authorization import Reviews, User
 from koord.kube.client import ApiClient
-from koord.kube.reviews import Reviews, User
 from koord.util.simulatedclock import SimulatedClock
 from tests.support.kube.apiserver import ApiServer
 from tests.support.kube.faults import answer, drop, hang, refuse
@@ -112,17 +112,17 @@ async def test_audiences(
         (refuse(403, "Forbidden"), errors.Forbidden),
         (refuse(429, "TooManyRequests", headers={"Retry-After": "1"}), errors.TooManyRequests),
         (refuse(500, "InternalError"), errors.ServerError),
-        (answer(b"{half"), errors.BadAnswer),
-        (answer(b"[]"), errors.BadAnswer),
-        (answer(b"{}"), errors.BadAnswer),
-        (say({"authenticated": "yes"}), errors.BadAnswer),
-        (say({"authenticated": True}), errors.BadAnswer),
-        (say({"authenticated": True, "user": {"username": 1}}), errors.BadAnswer),
-        (say({"authenticated": True, "user": ANNA | {"uid": 1}}), errors.BadAnswer),
-        (say({"authenticated": True, "user": ANNA | {"groups": "sre"}}), errors.BadAnswer),
-        (say({"authenticated": True, "user": ANNA | {"groups": [1]}}), errors.BadAnswer),
-        (say({"authenticated": True, "user": ANNA | {"extra": ["a"]}}), errors.BadAnswer),
-        (say({"authenticated": True, "user": ANNA | {"extra": {"a": "b"}}}), errors.BadAnswer),
+        (answer(b"{half"), errors.BadResponse),
+        (answer(b"[]"), errors.BadResponse),
+        (answer(b"{}"), errors.BadResponse),
+        (say({"authenticated": "yes"}), errors.BadResponse),
+        (say({"authenticated": True}), errors.BadResponse),
+        (say({"authenticated": True, "user": {"username": 1}}), errors.BadResponse),
+        (say({"authenticated": True, "user": ANNA | {"uid": 1}}), errors.BadResponse),
+        (say({"authenticated": True, "user": ANNA | {"groups": "sre"}}), errors.BadResponse),
+        (say({"authenticated": True, "user": ANNA | {"groups": [1]}}), errors.BadResponse),
+        (say({"authenticated": True, "user": ANNA | {"extra": ["a"]}}), errors.BadResponse),
+        (say({"authenticated": True, "user": ANNA | {"extra": {"a": "b"}}}), errors.BadResponse),
         (drop, errors.Unreachable),
     ],
 )
@@ -141,7 +141,7 @@ async def test_no_word_on_a_grant(reviews: Reviews, server: ApiServer, status: A
     """The same for grants."""
     server.script(say(status), path=GRANTS)
 
-    with pytest.raises(errors.BadAnswer):
+    with pytest.raises(errors.BadResponse):
         await reviews.may_get(User("anna"), "/nodemetric")
 
 

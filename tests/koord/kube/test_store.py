@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.kube.errors import BadAnswer
-from koord.kube.store import Change, Store
+from koord.kube.errors import BadResponse
+from koord.kube.reflector import Change, Store
 from koord.util.errors import InvalidObject
 
 
@@ -66,7 +66,7 @@ def test_what_a_list_repeats_is_not_read_again() -> None:
 def test_an_object_without_name_or_version_spoils_the_list() -> None:
     """Nothing of such a list is taken over."""
     store, _ = make_store()
-    with pytest.raises(BadAnswer):
+    with pytest.raises(BadResponse):
         store.read({"metadata": {"name": "a"}})
     assert not store.objects
 

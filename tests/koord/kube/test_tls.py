@@ -12,8 +12,8 @@ from aiohttp.client_reqrep import ConnectionKey
 from structlog.testing import capture_logs
 
 from koord.kube import errors
-from koord.kube.neterrors import translated
-from koord.kube.resource import NODES
+from koord.kube.client import NODES
+from koord.kube.transport import translated
 from koord.util.logs import LevelSpec, configure
 from tests.support.kube.apiserver import ApiServer
 from tests.support.kube.certificates import Authority, Pair
@@ -63,7 +63,7 @@ async def test_a_certificate_that_does_not_hold(
     server = await serve(authority.issue("bad", **certificate))
     client = make_client(server=server.url, ca=authority.certificate, token="secret")
 
-    with pytest.raises(errors.NotTrusted, match=f"(?s){cause}.*{hint}"):
+    with pytest.raises(errors.TlsVerificationError, match=f"(?s){cause}.*{hint}"):
         await client.get(PATH)
 
     assert server.requests == []
@@ -76,7 +76,7 @@ def test_a_clock_an_hour_behind() -> None:
     key = ConnectionKey("10.0.0.1", 443, True, True, None, None, None)
 
     with (
-        pytest.raises(errors.NotTrusted, match="not yet valid; check this node's clock"),
+        pytest.raises(errors.TlsVerificationError, match="not yet valid; check this node's clock"),
         translated("GET /x"),
     ):
         raise aiohttp.ClientConnectorCertificateError(key, found)
@@ -91,7 +91,7 @@ async def test_an_unknown_ca(
     ca = Authority(tmp_path, "another CA").certificate if other else None
     client = make_client(server=server.url, ca=ca, token="secret")
 
-    with pytest.raises(errors.NotTrusted, match="certificate-authority"):
+    with pytest.raises(errors.TlsVerificationError, match="certificate-authority"):
         await client.get(PATH)
 
     assert server.requests == []
@@ -115,11 +115,11 @@ async def test_a_ca_that_is_replaced(
     shutil.copy(Authority(other, "old CA").certificate, ca)
     server = await serve(authority.issue("good"))
     client = make_client(server=server.url, ca=ca)
-    with pytest.raises(errors.NotTrusted):
+    with pytest.raises(errors.TlsVerificationError):
         await client.get(PATH)
 
     ca.write_text("-----BEGIN CERTIFICATE-----\nhalf")
-    with pytest.raises(errors.NotTrusted):
+    with pytest.raises(errors.TlsVerificationError):
         await client.get(PATH)
     shutil.copy(authority.certificate, ca)
 
@@ -158,10 +158,10 @@ async def test_insecure_is_obeyed_and_said(
         for _ in range(2):
             try:
                 await client.get(PATH)
-            except errors.NotTrusted:
+            except errors.TlsVerificationError:
                 assert not unverified
 
-    said = [log for log in logs if log["event"] == "server.unverified"]
+    said = [log for log in logs if log["event"] == "server.verification_disabled"]
     assert len(said) == unverified
     assert all(log["setting"] == "insecure-skip-tls-verify" for log in said)
 
@@ -176,5 +176,5 @@ async def test_transports_of_one_kind_of_server_say_once_that_it_is_not_verified
         await make_client(server=server.url.replace("127.0.0.1", host)).get(PATH)
 
     lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
-    said = [line for line in lines if line["event"] == "server.unverified"]
+    said = [line for line in lines if line["event"] == "server.verification_disabled"]
     assert [line["setting"] for line in said] == ["server"]

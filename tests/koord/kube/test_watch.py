@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.kube import errors
-from koord.kube.client import ApiClient
-from koord.kube.watch import Lines, WatchEvent, WatchEventType, WatchLimits
+from koord.kube.client import ApiClient, Lines, WatchEvent, WatchEventType, WatchLimits
 from tests.support.kube.apiserver import ApiServer, line, status_object
 from tests.support.kube.faults import begin, endless, refuse
 
@@ -46,7 +45,7 @@ def test_an_endless_line_is_refused_early() -> None:
     for _ in range(10):
         assert list(splitter.feed(b"x" * 100)) == []
 
-    with pytest.raises(errors.BadAnswer, match="at most 1000 bytes"):
+    with pytest.raises(errors.BadResponse, match="at most 1000 bytes"):
         list(splitter.feed(b"x"))
 
 
@@ -73,11 +72,11 @@ async def test_events(server: ApiServer, client: ApiClient) -> None:
         ([line("ERROR", status_object(410, "Expired"))], errors.Gone),
         ([line("ERROR", status_object(500, "InternalError"))], errors.ServerError),
         ([line("ERROR", {"kind": "Status"})], errors.ServerError),
-        ([b'{"type": "ADDED"}\n'], errors.BadAnswer),
-        ([b'{"type": "BORN", "object": {}}\n'], errors.BadAnswer),
-        ([b"[]\n"], errors.BadAnswer),
-        ([b'{"type": "ADDED", "object": {"metadata"\n'], errors.BadAnswer),
-        ([b"\xff\n"], errors.BadAnswer),
+        ([b'{"type": "ADDED"}\n'], errors.BadResponse),
+        ([b'{"type": "BORN", "object": {}}\n'], errors.BadResponse),
+        ([b"[]\n"], errors.BadResponse),
+        ([b'{"type": "ADDED", "object": {"metadata"\n'], errors.BadResponse),
+        ([b"\xff\n"], errors.BadResponse),
     ],
 )
 async def test_what_is_no_event_ends_the_watch(
@@ -112,7 +111,7 @@ async def test_an_endless_line(server: ApiServer, client: ApiClient) -> None:
     """It ends at the limit."""
     server.script(endless(b'{"type": "ADDED", "object": {"a": "' + b"x" * 1000))
 
-    with pytest.raises(errors.BadAnswer, match="at most 100000 bytes"):
+    with pytest.raises(errors.BadResponse, match="at most 100000 bytes"):
         await collect(client, WatchLimits(seconds=300, line_bytes=100_000))
 
 

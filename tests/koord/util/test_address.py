@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.util.address import split_address
+from koord.util.goformat import split_address
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,8 @@ import asyncio
 
 import pytest
 
-from koord.util.alarm import Alarm
 from koord.util.simulatedclock import SimulatedClock
-from koord.util.stop import Stop
+from koord.util.stop import Alarm, Stop
 
 
 @pytest.fixture

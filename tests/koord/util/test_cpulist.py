@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.util.cpulist import format_cpulist, parse_cpulist, parse_cpulist_file
+from koord.api.machine import format_cpulist, parse_cpulist, parse_cpulist_file
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 
 from koord.util import dirwatch
 from koord.util.dirwatch import DirectoryWatch
-from koordlet.plugin.testing.clock import SimulatedClock
+from koordlet.plugin.testing.scripted import SimulatedClock
 
 
 class Listener:

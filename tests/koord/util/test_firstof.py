@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from koord.util.firstof import first_of
 from koord.util.simulatedclock import SimulatedClock
+from koord.util.stop import first_completed
 
 
 async def test_the_first_one_ends_the_wait() -> None:
@@ -19,7 +19,7 @@ async def test_the_first_one_ends_the_wait() -> None:
             cancelled.set()
 
     task = asyncio.create_task(go.wait())
-    waiting = asyncio.create_task(first_of(task, patient(), clock.sleep(5)))
+    waiting = asyncio.create_task(first_completed(task, patient(), clock.sleep(5)))
     await clock.advance(4)
     assert not waiting.done()
     await clock.advance(1)
@@ -35,7 +35,7 @@ async def test_being_cancelled_cancels_what_it_waits_for() -> None:
     """But not tasks, which belong to the caller."""
     clock = SimulatedClock()
     task = asyncio.create_task(asyncio.Event().wait())
-    waiting = asyncio.create_task(first_of(task, clock.sleep(5)))
+    waiting = asyncio.create_task(first_completed(task, clock.sleep(5)))
     await clock.settle()
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -50,7 +50,7 @@ async def test_being_cancelled_cancels_what_it_waits_for() -> None:
 async def test_a_failure_is_left_where_it_is() -> None:
     """Who waits for the first does not ask what became of it."""
     task = asyncio.create_task(_fail())
-    await first_of(task, asyncio.Event().wait())
+    await first_completed(task, asyncio.Event().wait())
 
     with pytest.raises(ValueError, match="no"):
         await task

@@ -57,20 +57,20 @@ def test_an_event_that_is_logged_once(capsys):
     logs.configure("json", LevelSpec())
     log = get_logger("x")
     for once in ("a", "b", "a", "b"):
-        log.warning("server.unverified", once=once, server=once)
+        log.warning("server.verification_disabled", once=once, server=once)
     log.warning("other", once="a")
 
     assert [(line["event"], line.get("server")) for line in lines(capsys)] == [
-        ("server.unverified", "a"),
-        ("server.unverified", "b"),
+        ("server.verification_disabled", "a"),
+        ("server.verification_disabled", "b"),
         ("other", None),
     ]
 
-    for number in range(logs.MOST_ONCE):
+    for number in range(logs.MAX_ONCE):
         log.warning("many", once=number)
-    log.warning("server.unverified", once="a")
+    log.warning("server.verification_disabled", once="a")
     written = lines(capsys)
-    assert len(written) == logs.MOST_ONCE + 1
+    assert len(written) == logs.MAX_ONCE + 1
     assert not any("once" in line for line in written)
 
 
@@ -104,7 +104,7 @@ def test_levels_follow_at_once_by_name(capsys):
         ("debug", "x", "debug"),
         ("info,MyPlugin=debug", "MyPlugin", "debug"),
         ("info,MyPlugin=debug", "MyPluginB", "info"),
-        ("info, koordlet=error ,koordlet.host=DEBUG", "koordlet.host.proc.psi", "debug"),
+        ("info, koordlet=error ,koordlet.host=DEBUG", "koordlet.host.procfiles", "debug"),
         ("info,koordlet=error,koordlet.host=debug", "koordlet.server", "error"),
         ("koordlet=error", "x", "info"),
     ],

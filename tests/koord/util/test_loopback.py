@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.util.address import is_loopback
+from koord.util.goformat import is_loopback
 
 
 @pytest.mark.parametrize(

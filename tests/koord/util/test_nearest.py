@@ -2,7 +2,7 @@
 
 import pytest
 
-from koord.util.nearest import nearest
+from koord.util.text import nearest
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from itertools import count
 
 import pytest
 
-from koord.util import slices
-from koord.util.slices import in_slices
+from koord.util import timebudget
+from koord.util.timebudget import in_slices
 
 
 async def turns(items: int, **limits: float) -> list[int]:
@@ -34,5 +34,5 @@ async def test_items_that_cost_little_are_counted() -> None:
 async def test_items_that_take_long_are_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each takes a millisecond here; a turn ends with the item that is over its time."""
     clock = count()
-    monkeypatch.setattr(slices, "real_seconds", lambda: next(clock) * 0.001)
+    monkeypatch.setattr(timebudget, "real_seconds", lambda: next(clock) * 0.001)
     assert await turns(10, size=100, turn=0.003) == [3, 3, 3, 1]

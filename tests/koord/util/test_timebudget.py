@@ -6,14 +6,14 @@ import threading
 import pytest
 
 from koord.util.timebudget import (
-    FEW,
+    UNCHECKED_ITEMS,
     OutOfTime,
     TimeBudget,
     check_time,
+    exempt,
     in_time,
-    rest,
-    time_is_over,
-    unbilled,
+    is_time_over,
+    remaining_time,
 )
 
 
@@ -39,20 +39,20 @@ def test_many_items_are_gone_through_until_the_time_is_over() -> None:
 
     with budget, pytest.raises(OutOfTime, match=r"within 5 s of computing"):
         work()
-    assert 50 <= len(seen) <= 50 + FEW
+    assert 50 <= len(seen) <= 50 + UNCHECKED_ITEMS
     assert budget.is_over
     assert budget.spent == pytest.approx(0.1 * len(seen))
 
 
 def test_few_items_and_no_budget_cost_nothing() -> None:
     """What normal pods have is gone through as it is."""
-    few, many = list(range(FEW)), list(range(1000))
+    few, many = list(range(UNCHECKED_ITEMS)), list(range(1000))
     assert in_time(many) is many
     check_time()
     with TimeBudget(1.0, Watch()):
         assert in_time(few) is few
         check_time()
-        assert not time_is_over()
+        assert not is_time_over()
     assert in_time(many) is many
 
 
@@ -70,7 +70,7 @@ def test_time_outside_of_the_blocks_does_not_count() -> None:
         watch.seconds += 100
         with budget:
             task = asyncio.create_task(other())
-            await rest()
+            await remaining_time()
             await task
             watch.seconds += 0.5
             check_time()
@@ -105,13 +105,13 @@ def test_work_that_others_cause_is_not_billed() -> None:
     """As the count of a whole cluster, which the first pod that asks would pay."""
     watch = Watch()
     budget = TimeBudget(1.0, watch)
-    with unbilled():
+    with exempt():
         watch.seconds += 1
     with budget:
         watch.seconds += 0.25
-        with unbilled():
+        with exempt():
             watch.seconds += 100
-            with unbilled():
+            with exempt():
                 watch.seconds += 100
             check_time()
         watch.seconds += 0.25

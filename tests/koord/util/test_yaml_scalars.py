@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.util.yamlscalars import resolve
+from koord.util.documents import resolve
 
 KUBERNETES = {
     # no base 60, which PyYAML has

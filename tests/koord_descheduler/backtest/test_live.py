@@ -7,17 +7,14 @@ from typing import Any
 
 import pytest
 
-from koord.cluster import decoding
-from koord.kube.client import ApiClient
-from koord.kube.resource import CONFIG_MAPS
+from koord.cluster import kinds
+from koord.kube.client import CONFIG_MAPS, ApiClient
 from koord.util.simulatedclock import SimulatedClock
 from koord.util.stop import Stop
-from koord_descheduler.backtest.live import LiveRecorder, Progress, RecordOptions
-from koord_descheduler.backtest.player import survey
-from koord_descheduler.backtest.recordfile import RecordFull, RecordReader
-from koord_descheduler.backtest.ticks import Tick, TickDecoder
-from koord_descheduler.ledger.document import LedgerDocument, to_text
-from koord_descheduler.ledger.entries import Entry, WorkloadRef
+from koord_descheduler.backtest.player import summarize
+from koord_descheduler.backtest.recorder import LiveRecorder, RecordOptions, RecordProgress
+from koord_descheduler.backtest.records import RecordFull, RecordReader, Tick, TickDecoder
+from koord_descheduler.ledger.entries import Entry, LedgerDocument, WorkloadRef, to_text
 from koord_descheduler.ledger.keeper import KEY, NAME
 from tests.support.clusters import node, pod
 from tests.support.kube.apiserver import ApiServer
@@ -48,7 +45,7 @@ async def test_what_the_server_has_and_what_then_changes(
     server: ApiServer, client: ApiClient, clock: SimulatedClock, pass_time: PASS, tmp_path: Path
 ) -> None:
     """The cluster first, then changes by the second; nothing is written to the server."""
-    path, shown = tmp_path / "r", list[Progress]()
+    path, shown = tmp_path / "r", list[RecordProgress]()
     for name in ("n1", "n2"):
         server.objects.create(NODES, node(name))
         server.objects.create(REPORTS, report(name, 1))
@@ -80,18 +77,18 @@ async def test_what_the_server_has_and_what_then_changes(
 
     assert result is not None
     assert (result.nodes, result.reports, result.evictions) == (2, 3, 1)
-    found = survey(path)
+    found = summarize(path)
     assert (found.header.config, found.header.recorder) == ("kind: x", "test")
     [eviction] = found.evictions
     assert (eviction.pod, eviction.node, eviction.plugin) == ("default/web-1", "n1", "LowNodeLoad")
     assert eviction.at == pytest.approx(at)
     first, *later = ticks(path)
-    assert {one.key for one in first.changes if one.kind is decoding.NODE} == {"n1", "n2"}
+    assert {one.key for one in first.changes if one.kind is kinds.NODE} == {"n1", "n2"}
     pods = {
         one.key: one.item is not None
         for tick in later
         for one in tick.changes
-        if one.kind is decoding.POD
+        if one.kind is kinds.POD
     }
     assert pods == {"default/web-1": False, "default/web-2": True}
     assert {entry.method for entry in server.requests} == {"GET"}
@@ -115,7 +112,7 @@ async def test_it_ends_by_itself(
     result = running.result()
     assert result is not None
     assert 30.0 <= result.seconds < 33.0
-    assert survey(tmp_path / "r").evictions == ()
+    assert summarize(tmp_path / "r").evictions == ()
 
 
 async def test_a_full_file_ends_it(

@@ -4,11 +4,18 @@ from pathlib import Path
 
 import pytest
 
-from koord.cluster import decoding
-from koord.controlplane.testing.objects import make_node, make_pod, make_report
+from koord.cluster import kinds
+from koord.controlplane.testing import make_node, make_pod, make_report
 from koord_descheduler.backtest.recorder import Recorder, RecordingState
-from koord_descheduler.backtest.recordfile import RecordFull, RecordReader, RecordWriter
-from koord_descheduler.backtest.ticks import Eviction, Header, Tick, TickDecoder
+from koord_descheduler.backtest.records import (
+    Eviction,
+    Header,
+    RecordFull,
+    RecordReader,
+    RecordWriter,
+    Tick,
+    TickDecoder,
+)
 
 
 def read(path: Path) -> list[Tick]:
@@ -26,18 +33,18 @@ def test_of_an_object_the_last_state_counts_and_what_is_the_same_does_not() -> N
     node, pod = make_node("n1"), make_pod("web", node="n1")
     report = make_report("n1", at=100.0, usage={"cpu": 1, "memory": 1})
     for _ in range(2):
-        state.put(decoding.NODE, node)
-        state.put(decoding.POD, pod)
-        state.put(decoding.NODE_METRIC, report)
+        state.put(kinds.NODE, node)
+        state.put(kinds.POD, pod)
+        state.put(kinds.NODE_METRIC, report)
         tick = state.take_changes(1.0)
     assert not tick
 
-    state.put(decoding.POD, make_pod("web", node="n2"))
-    state.put(decoding.POD, moved := make_pod("web", node="n3"))
-    state.put(decoding.NODE, make_node("n1", cpu=8))
-    state.remove(decoding.NODE, "n1")
-    state.remove(decoding.NODE_METRIC, "n1")
-    state.remove(decoding.POD, "default/none")
+    state.put(kinds.POD, make_pod("web", node="n2"))
+    state.put(kinds.POD, moved := make_pod("web", node="n3"))
+    state.put(kinds.NODE, make_node("n1", cpu=8))
+    state.remove(kinds.NODE, "n1")
+    state.remove(kinds.NODE_METRIC, "n1")
+    state.remove(kinds.POD, "default/none")
     tick = state.take_changes(2.0)
 
     assert {(one.kind.name, one.key, one.item) for one in tick.changes} == {
@@ -51,10 +58,10 @@ def test_of_an_object_the_last_state_counts_and_what_is_the_same_does_not() -> N
 def test_of_another_uid_nothing_is_removed() -> None:
     """The pod that has taken its name stays in the record, too."""
     state = RecordingState()
-    state.put(decoding.POD, make_pod("web"))
+    state.put(kinds.POD, make_pod("web"))
     state.take_changes(1.0)
 
-    state.remove(decoding.POD, "default/web", "another")
+    state.remove(kinds.POD, "default/web", "another")
 
     assert not state.take_changes(2.0)
 
@@ -66,7 +73,7 @@ def test_blocks_are_written_each_minute_and_at_the_end(tmp_path: Path) -> None:
     recorder = Recorder(state, writer, Header(began=0.0))
     eviction = Eviction(at=5.0, pod="default/web", uid="u", node="n1")
     for second in range(0, 90, 10):
-        state.put(decoding.POD, make_pod("web", labels={"at": str(second)}))
+        state.put(kinds.POD, make_pod("web", labels={"at": str(second)}))
         recorder.tick(float(second), [eviction])
     assert [tick.at for tick in read(path)] == [0.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0]
     recorder.flush()
@@ -87,7 +94,7 @@ def test_a_record_that_is_full_ends_whole(tmp_path: Path) -> None:
 
     def record() -> None:
         for second in range(0, 10_000, 100):
-            state.put(decoding.POD, make_pod(f"web-{second}", labels={"at": str(second)}))
+            state.put(kinds.POD, make_pod(f"web-{second}", labels={"at": str(second)}))
             recorder.tick(float(second))
             recorder.flush()
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from koord.util.errors import InvalidObject
-from koord_descheduler.backtest.recordfile import MAGIC, RecordFull, RecordReader, RecordWriter
+from koord_descheduler.backtest.records import MAGIC, RecordFull, RecordReader, RecordWriter
 
 BLOCKS = [b"first", b"second" * 50, b"", b"third"]
 

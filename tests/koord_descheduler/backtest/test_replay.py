@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from koord.component.plugins.discovery import discover
-from koord_descheduler.backtest.hot import HotRule
-from koord_descheduler.backtest.player import Replay, play, survey
+from koord_descheduler.backtest.player import HotRule, Replay, play, summarize
 from tests.support.descheduler.backtest import (
     CORES,
     ScriptedCluster,
@@ -26,7 +25,7 @@ async def recorded(path: Path, text: str, *, graceful: bool = False) -> Scripted
 
 async def played(path: Path, text: str) -> Replay:
     registry = scripted_registry()
-    return await play(path, survey(path), configuration(text, registry), registry, HOT)
+    return await play(path, summarize(path), configuration(text, registry), registry, HOT)
 
 
 @pytest.mark.parametrize("graceful", [False, True])
@@ -38,7 +37,7 @@ async def test_the_recorded_configuration_has_the_recorded_evictions(
     cluster = await recorded(path, config_text(75), graceful=graceful)
     assert len(cluster.evicted) > 10
 
-    replay = await played(path, survey(path).header.config)
+    replay = await played(path, summarize(path).header.config)
 
     assert [(round(one.at), one.pod, one.node) for one in replay.evictions] == [
         (round(at), pod, node) for at, pod, node in cluster.evicted
@@ -46,7 +45,7 @@ async def test_the_recorded_configuration_has_the_recorded_evictions(
     assert all(one.is_recorded for one in replay.evictions)
     assert replay.hot_played == replay.hot_recorded > 0
     assert not replay.errors
-    assert not replay.homeless
+    assert not replay.unplaced
     assert replay.cycles == 120
     assert replay.hours == pytest.approx(4.0)
 
@@ -115,7 +114,7 @@ async def test_low_node_load_has_the_recorded_evictions(tmp_path: Path) -> None:
 
     again = scripted_registry()
     discover(again)
-    replay = await play(path, survey(path), configuration(text, again), again, HOT)
+    replay = await play(path, summarize(path), configuration(text, again), again, HOT)
 
     assert [(round(one.at), one.pod, one.node) for one in replay.evictions] == [
         (round(at), pod, node) for at, pod, node in cluster.evicted
@@ -134,6 +133,6 @@ async def test_a_pod_that_fits_nowhere_is_named(tmp_path: Path) -> None:
     replay = await played(path, config_text(75))
 
     assert replay.evictions
-    assert set(replay.homeless) <= {one.pod for one in replay.evictions}
-    assert replay.homeless
+    assert set(replay.unplaced) <= {one.pod for one in replay.evictions}
+    assert replay.unplaced
     assert replay.evictions[0].target == ""

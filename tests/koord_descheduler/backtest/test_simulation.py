@@ -5,16 +5,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from koord.cluster import decoding
+from koord.cluster import kinds
 from koord.cluster.facts import ClusterPod
-from koord.controlplane.testing.objects import (
-    make_node,
-    make_pod,
-    make_report,
-    make_workload,
-)
+from koord.controlplane.testing import make_node, make_pod, make_report, make_workload
+from koord_descheduler.backtest.records import Change, Eviction, Tick
 from koord_descheduler.backtest.simulation import REPLACED_WITHIN, SimulatedCluster
-from koord_descheduler.backtest.ticks import Change, Eviction, Tick
 
 NODES = ("n1", "n2", "n3")
 WEB = make_workload("ReplicaSet", "web")
@@ -31,16 +26,16 @@ class Recording:
     def __init__(self) -> None:
         self.now = 1000.0
         self.pods: dict[str, ClusterPod] = {}
-        self.changes = [Change(decoding.NODE, one, make_node(one)) for one in NODES]
-        self.changes.append(Change(decoding.REPLICA_SET, WEB.key, WEB))
+        self.changes = [Change(kinds.NODE, one, make_node(one)) for one in NODES]
+        self.changes.append(Change(kinds.REPLICA_SET, WEB.key, WEB))
 
     def put(self, pod: ClusterPod) -> None:
         self.pods[pod.key] = pod
-        self.changes.append(Change(decoding.POD, pod.key, pod))
+        self.changes.append(Change(kinds.POD, pod.key, pod))
 
     def remove(self, key: str) -> None:
         del self.pods[key]
-        self.changes.append(Change(decoding.POD, key, None))
+        self.changes.append(Change(kinds.POD, key, None))
 
     def tick(self, *, reports: bool = True) -> Tick:
         """What has changed, and a report of each node, ten seconds later."""
@@ -63,7 +58,7 @@ def cores(simulated: SimulatedCluster) -> dict[str, float]:
 
 def here(simulated: SimulatedCluster) -> dict[str, str]:
     """Pods and where they are."""
-    keys = list(simulated.state.keys(decoding.POD))
+    keys = list(simulated.state.keys(kinds.POD))
     found = [pod for key in keys if (pod := simulated.state.pod(key)) is not None]
     return {pod.name: pod.node for pod in found}
 
@@ -157,17 +152,17 @@ def test_what_fits_nowhere_waits_for_room() -> None:
     record, simulated = Recording(), SimulatedCluster({}, 60.0)
     record.put(a_pod("a", "n1"))
     for name in NODES:
-        record.changes.append(Change(decoding.NODE, name, make_node(name, unschedulable=True)))
+        record.changes.append(Change(kinds.NODE, name, make_node(name, unschedulable=True)))
     simulated.take(record.tick())
     assert simulated.evict("default/a", record.now) == ""
     simulated.take(record.tick())
-    assert simulated.homeless() == ["default/a"]
+    assert simulated.unplaced() == ["default/a"]
     assert sum(cores(simulated).values()) == 0.0
-    record.changes.append(Change(decoding.NODE, "n3", make_node("n3")))
+    record.changes.append(Change(kinds.NODE, "n3", make_node("n3")))
     simulated.take(record.tick())
     simulated.take(record.tick())
 
-    assert simulated.homeless() == []
+    assert simulated.unplaced() == []
     assert sum(cores(simulated).values()) == 0.5
 
 
@@ -199,7 +194,7 @@ def test_load_neither_comes_nor_goes(steps: list[tuple[str, int, str]], graceful
         known = [key for key in record.pods if key not in ending]
         chosen = known[which % len(known)] if known else ""
         if step == "evict":
-            mine = sorted(simulated.state.keys(decoding.POD))
+            mine = sorted(simulated.state.keys(kinds.POD))
             if mine:
                 simulated.evict(mine[which % len(mine)], record.now)
         elif step == "recorded" and chosen:
@@ -225,6 +220,6 @@ def test_load_neither_comes_nor_goes(steps: list[tuple[str, int, str]], graceful
     simulated.take(record.tick())
     simulated.take(record.tick())
 
-    assert len(here(simulated)) + len(simulated.homeless()) == len(record.pods)
-    there = CORES * (len(record.pods) - len(simulated.homeless()))
+    assert len(here(simulated)) + len(simulated.unplaced()) == len(record.pods)
+    there = CORES * (len(record.pods) - len(simulated.unplaced()))
     assert sum(cores(simulated).values()) == pytest.approx(there)

@@ -9,16 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.api.labelselector import Requirement
-from koord.cluster import decoding
-from koord.cluster.decoding import UsageReport
+from koord.cluster import kinds
 from koord.cluster.facts import (
     ClusterNamespace,
     DisruptionBudget,
     Owner,
     PriorityClass,
+    ReportedAggregate,
+    ReportedPodUsage,
+    ReportedUsage,
     Workload,
 )
-from koord.cluster.storage.facts import (
+from koord.cluster.kinds import UsageReport
+from koord.cluster.storage import (
     Claim,
     ClaimReference,
     CsiDriver,
@@ -29,7 +32,7 @@ from koord.cluster.storage.facts import (
     Volume,
     VolumeAttachment,
 )
-from koord.cluster.storage.kinds import (
+from koord.cluster.storage_kinds import (
     CLAIM,
     CSI_DRIVER,
     CSI_NODE,
@@ -38,11 +41,9 @@ from koord.cluster.storage.kinds import (
     VOLUME,
     VOLUME_ATTACHMENT,
 )
-from koord.cluster.usage import AggregatedUsage, PodMetric, Usage
 from koord.util.errors import InvalidObject
-from koord_descheduler.backtest.columns import layout_of, pack, to_report, to_row, unpack
 from koord_descheduler.backtest.recorder import RecordingState
-from koord_descheduler.backtest.ticks import (
+from koord_descheduler.backtest.records import (
     Change,
     Eviction,
     Header,
@@ -50,8 +51,13 @@ from koord_descheduler.backtest.ticks import (
     TickDecoder,
     TickEncoder,
     header_block,
+    layout_of,
+    pack,
     read_header,
     summary_of,
+    to_report,
+    to_row,
+    unpack,
 )
 from tests.support.clusters import deleting, near, node_affinity, read_node, read_pod, term
 from tests.support.clusters import node as node_json
@@ -59,10 +65,10 @@ from tests.support.clusters import pod as pod_json
 
 _CORES = st.integers(0, 10**6).map(lambda milli: milli / 1000)
 _BYTES = st.integers(0, 2**50).map(float)
-_USAGES = st.builds(Usage, _CORES, _BYTES)
+_USAGES = st.builds(ReportedUsage, _CORES, _BYTES)
 _MAYBE = st.none() | _USAGES
 _TEXTS = st.text("abc-", max_size=4)
-_PODS = st.builds(PodMetric, name=_TEXTS, namespace=_TEXTS, usage=_USAGES, qos=_TEXTS)
+_PODS = st.builds(ReportedPodUsage, name=_TEXTS, namespace=_TEXTS, usage=_USAGES, qos=_TEXTS)
 _REPORTS = st.builds(
     UsageReport,
     node=st.sampled_from(["n1", "n2", "n3"]),
@@ -71,7 +77,7 @@ _REPORTS = st.builds(
     system_usage=_MAYBE,
     host_usage=_MAYBE,
     aggregated=st.lists(
-        st.builds(AggregatedUsage, st.sampled_from([300.0, 600.0]), *[_MAYBE] * 5), max_size=2
+        st.builds(ReportedAggregate, st.sampled_from([300.0, 600.0]), *[_MAYBE] * 5), max_size=2
     ).map(tuple),
     pods=st.lists(_PODS, max_size=4).map(tuple),
 )
@@ -106,7 +112,7 @@ def test_reports_come_back_tick_by_tick(blocks: list[list[list[UsageReport]]]) -
 
 def test_absurd_amounts_are_bounded() -> None:
     """A NodeMetric can say anything."""
-    report = UsageReport("n1", 1.0, Usage(1e300, -1e300))
+    report = UsageReport("n1", 1.0, ReportedUsage(1e300, -1e300))
 
     [tick] = there_and_back([Tick(1.0, reports=[report])])
 
@@ -136,7 +142,7 @@ def _pods() -> list[Any]:
 def test_objects_of_all_kinds_come_back() -> None:
     """Pods with the rules and labels that they share; removed ones as removed."""
     items = {
-        decoding.NODE: read_node(node_json("n1", {"zone": "a"})),
+        kinds.NODE: read_node(node_json("n1", {"zone": "a"})),
         CLAIM: Claim("ns", "data", "pv", selector=(Requirement("a", "Exists", ()),)),
         VOLUME: Volume("pv", (), labels={"a": "b"}, claim=ClaimReference("ns", "data", "u")),
         STORAGE_CLASS: StorageClass("fast", "csi.test", True, ()),
@@ -144,9 +150,9 @@ def test_objects_of_all_kinds_come_back() -> None:
         CSI_DRIVER: CsiDriver("csi.test", True),
         STORAGE_CAPACITY: StorageCapacity("ns", "a", "fast", (), 5),
         VOLUME_ATTACHMENT: VolumeAttachment("at", "csi.test", "n1", "pv"),
-        decoding.NAMESPACE: ClusterNamespace("ns", MappingProxyType({"a": "b"})),
-        decoding.BUDGET: DisruptionBudget("ns", "web", (), 3),
-        decoding.PRIORITY_CLASS: PriorityClass("high", 10),
+        kinds.NAMESPACE: ClusterNamespace("ns", MappingProxyType({"a": "b"})),
+        kinds.BUDGET: DisruptionBudget("ns", "web", (), 3),
+        kinds.PRIORITY_CLASS: PriorityClass("high", 10),
         **{
             kind: Workload(
                 kind=kind.name,
@@ -156,11 +162,11 @@ def test_objects_of_all_kinds_come_back() -> None:
                 replicas=2,
                 controller=Owner("Deployment", "d", "v", controller=True),
             )
-            for kind in decoding.WORKLOADS
+            for kind in kinds.WORKLOADS
         },
     }
     changes = [Change(kind, item.key, item) for kind, item in items.items()]
-    pods = [Change(decoding.POD, pod.key, pod) for pod in map(read_pod, _pods())]
+    pods = [Change(kinds.POD, pod.key, pod) for pod in map(read_pod, _pods())]
     removed = [Change(kind, "ns/gone", None) for kind in RecordingState().kinds]
     eviction = Eviction(at=3.0, pod="ns/web-1", uid="u1", node="n1", plugin="A", reason="hot")
     written = [
@@ -174,7 +180,7 @@ def test_objects_of_all_kinds_come_back() -> None:
     wanted = [*changes, *pods, *removed]
     assert [(one.kind, one.key) for one in flat] == [(one.kind, one.key) for one in wanted]
     for one, other in zip(flat, wanted, strict=True):
-        if one.kind is decoding.POD and one.item is not None:
+        if one.kind is kinds.POD and one.item is not None:
             mine, theirs = one.item, other.item
             assert (mine.label_set.namespace, dict(mine.labels)) == (
                 theirs.label_set.namespace,
@@ -190,7 +196,7 @@ def test_objects_of_all_kinds_come_back() -> None:
             )
         else:
             assert one.item == other.item
-    assert found[0].changes[0].item == items[decoding.NODE]
+    assert found[0].changes[0].item == items[kinds.NODE]
     web = [one.item for one in flat if one.key.startswith("default/web-")]
     assert len({id(pod.spec) for pod in web}) == len({id(pod.label_set) for pod in web}) == 1
     assert found[-1].evictions == [eviction]
@@ -213,7 +219,7 @@ def test_a_block_out_of_its_order_is_refused() -> None:
     """Its numbers mean nothing then."""
     encoder = TickEncoder()
     pod = read_pod(_pods()[0])
-    tick = Tick(1.0, [Change(decoding.POD, pod.key, pod)], [UsageReport("n1", 1.0)])
+    tick = Tick(1.0, [Change(kinds.POD, pod.key, pod)], [UsageReport("n1", 1.0)])
     encoder.block([tick])
     second = encoder.block([tick])
 
@@ -224,10 +230,10 @@ def test_a_block_out_of_its_order_is_refused() -> None:
 @pytest.mark.parametrize("numbers", [1, 2, 50])
 def test_numbers_that_begin_anew(numbers: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a million of them; the reader follows."""
-    monkeypatch.setattr("koord_descheduler.backtest.ticks.MOST_NUMBERED", numbers)
+    monkeypatch.setattr("koord_descheduler.backtest.records.MAX_NUMBERED", numbers)
     pods = [read_pod(pod_json(f"p{at}", labels={"at": str(at)})) for at in range(6)]
     written = [
-        [Tick(1.0, [Change(decoding.POD, pod.key, pod)], [UsageReport("n1", 1.0)])] for pod in pods
+        [Tick(1.0, [Change(kinds.POD, pod.key, pod)], [UsageReport("n1", 1.0)])] for pod in pods
     ]
 
     found = there_and_back(*written)
@@ -247,7 +253,13 @@ def test_a_changed_block_is_refused_or_reads(monkeypatch: pytest.MonkeyPatch) ->
     """A checksum can be right and its data wrong: nothing but InvalidObject comes of it."""
     pod = read_pod(_pods()[0])
     data = TickEncoder().block(
-        [Tick(1.0, [Change(decoding.POD, pod.key, pod)], [UsageReport("n1", 1.0, Usage(1.0, 2.0))])]
+        [
+            Tick(
+                1.0,
+                [Change(kinds.POD, pod.key, pod)],
+                [UsageReport("n1", 1.0, ReportedUsage(1.0, 2.0))],
+            )
+        ]
     )
     refused = 0
     for at in range(len(data)):

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from koord.controlplane.livecluster import UnreadCluster, read_cluster
-from koord.kube.access.findconfig import find_config
+from koord.controlplane.offline import ClusterReadError, read_cluster
+from koord.kube.kubeconfig import find_config
 from koord_descheduler.cli.descheduler import main
 from koord_descheduler.cli.plan import main as plan
 from tests.support.clusters import node, pod
@@ -69,8 +69,8 @@ async def test_lists_that_do_not_come_are_named(server: ApiServer, tmp_path: Pat
     assert config is not None
     server.script(*[refuse(403)] * 100, path="/api/v1/pods")
 
-    with pytest.raises(UnreadCluster, match="not listed yet: pod"):
-        await read_cluster(config, "test", print, patience=2.0)
+    with pytest.raises(ClusterReadError, match="not listed yet: pod"):
+        await read_cluster(config, "test", print, list_timeout=2.0)
 
 
 def test_without_a_cluster_a_dump_is_asked_for(

@@ -6,12 +6,12 @@ import pytest
 
 from koord.component.config.document import read_config
 from koord.component.config.follower import ConfigFollower
-from koord.util.health import Status
+from koord.util.health import HealthStatus
 from koord.util.simulatedclock import SimulatedClock
 from koord.util.stop import Stop
-from koord_descheduler.config.changes import Changes, compare
-from koord_descheduler.config.intree import IN_TREE
-from koord_descheduler.config.read import config_parser
+from koord_descheduler.config.file import config_parser
+from koord_descheduler.daemon.live import ConfigurationChanges, compare
+from tests.support.descheduler.shipped_plugins import IN_TREE
 from tests.support.kube.inline_executor import InlineExecutor
 
 HEAD = "apiVersion: descheduler/v1alpha2\nkind: DeschedulerConfiguration\n"
@@ -40,7 +40,7 @@ BASE = document(profile())
 
 def test_the_same_changes_nothing(config):
     assert not compare(config(BASE), config(BASE))
-    assert compare(config(BASE), config(BASE)) == Changes()
+    assert compare(config(BASE), config(BASE)) == ConfigurationChanges()
 
 
 @pytest.mark.parametrize(
@@ -179,9 +179,9 @@ async def test_a_file_is_followed_and_a_bad_one_changes_nothing(tmp_path):
     stop.set()
     await task
 
-    assert health.status is Status.DEGRADED
+    assert health.status is HealthStatus.DEGRADED
     assert "descheduler.yaml:5: profiles[0].pluginConfig[0].args.numberOfNodes" in health.reason
     assert all(one == in_force[0] for one in in_force[:count])
-    assert follower.health().status is Status.OK
+    assert follower.health().status is HealthStatus.OK
     assert seen[-1] == ("profiles[a]",)
     assert in_force[-1].profiles[0].args["LowNodeLoad"].number_of_nodes == 3

@@ -3,7 +3,7 @@
 import pytest
 
 from koord.api.labelselector import LabelSelector
-from koord_descheduler.config.pluginargs.lownodeload import (
+from koord_descheduler_plugins.low_node_load.args import (
     DEFAULT_POOL,
     AggregationType,
     AnomalyCondition,

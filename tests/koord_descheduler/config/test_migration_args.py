@@ -2,7 +2,7 @@
 
 import pytest
 
-from koord_descheduler.config.pluginargs.migration import (
+from koord_descheduler_plugins.migration.args import (
     ArbitrationArgs,
     EvictionGate,
     EvictionPolicy,

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord_descheduler.config.convert import DEFAULT_PLUGINS, merged
-from koord_descheduler.config.points import Point
+from koord_descheduler.config.configuration import DEFAULT_PLUGINS, Point, merged
 from koord_descheduler.config.v1alpha2 import PluginName, PluginSet
 
 MC, DE, LNL = "MigrationController", "DefaultEvictor", "LowNodeLoad"

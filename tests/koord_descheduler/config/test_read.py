@@ -8,17 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.component.config.faults import InvalidConfig, invalid
-from koord.component.config.typed import Seconds
+from koord.component.config.componentconfig import Seconds
+from koord.component.config.field_errors import InvalidConfig, invalid
 from koord.component.plugins.args import ArgsType
 from koord.controlplane.sections import ClientConnection
 from koord.util.errors import KoordError
-from koord_descheduler.config.configuration import EvictionLimits
-from koord_descheduler.config.intree import IN_TREE
-from koord_descheduler.config.pluginargs.lownodeload import LowNodeLoadArgs
-from koord_descheduler.config.points import KnownPlugin, Point
-from koord_descheduler.config.read import default_configuration, parse_configuration
+from koord_descheduler.config.configuration import EvictionLimits, KnownPlugin, Point
+from koord_descheduler.config.file import default_configuration, parse_configuration
 from koord_descheduler.config.v1alpha2 import LeaderElection
+from koord_descheduler_plugins.low_node_load.args import LowNodeLoadArgs
+from tests.support.descheduler.shipped_plugins import IN_TREE
 
 PATH = Path("/c.yaml")
 HEAD = "apiVersion: descheduler/v1alpha2\nkind: DeschedulerConfiguration\n"

@@ -7,22 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.api.labelselector import LabelSelector, Requirement
-from koord.component.config.typed import to_json
-from koord.component.config.yamltext import to_yaml
+from koord.component.config.componentconfig import to_json
 from koord.controlplane.sections import ClientConnection
-from koord_descheduler.config.configuration import Configuration
-from koord_descheduler.config.convert import convert
-from koord_descheduler.config.intree import IN_TREE
-from koord_descheduler.config.pluginargs.lownodeload import (
-    AnomalyCondition,
-    LowNodeLoadArgs,
-    NodePoolArgs,
-    Planner,
-)
-from koord_descheduler.config.pluginargs.migration import MigrationControllerArgs, ObjectLimiter
-from koord_descheduler.config.pluginargs.parts import Namespaces
-from koord_descheduler.config.points import KnownPlugin, Point
-from koord_descheduler.config.read import parse_configuration
+from koord.util.documents import to_yaml
+from koord_descheduler.config.configuration import Configuration, KnownPlugin, Point, convert
+from koord_descheduler.config.file import parse_configuration, to_document
+from koord_descheduler.config.pluginargs import Namespaces
 from koord_descheduler.config.v1alpha2 import (
     DeschedulerConfiguration,
     DeschedulerProfile,
@@ -33,7 +23,14 @@ from koord_descheduler.config.v1alpha2 import (
     Plugins,
     PluginSet,
 )
-from koord_descheduler.config.write import to_document
+from koord_descheduler_plugins.low_node_load.args import (
+    AnomalyCondition,
+    LowNodeLoadArgs,
+    NodePoolArgs,
+    Planner,
+)
+from koord_descheduler_plugins.migration.args import MigrationControllerArgs, ObjectLimiter
+from tests.support.descheduler.shipped_plugins import IN_TREE
 
 KNOWN = {**IN_TREE, "Loose": KnownPlugin(frozenset({Point.BALANCE}))}
 

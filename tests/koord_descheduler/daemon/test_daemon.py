@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from koord.component.leaderelection.elector import LostLease
-from koord.controlplane.lifecycle import FinishedWithoutElection
+from koord.component.leaderelection import LeaseLost
+from koord.controlplane.daemon import FinishedWithoutElection
 from koord.util.errors import KoordError
 from koord.util.simulatedclock import SimulatedClock
 from koord_descheduler.plugin import EvictOptions, Relief
@@ -75,16 +75,16 @@ async def test_koordinators_configuration_starts(
     events = [log["event"] for log in logs]
     started = logs[events.index("daemon.started")]
     assert started["logger"] == "koord_descheduler.daemon"
-    assert events.index("daemon.started") < events.index("cluster.known")
-    assert events.index("cluster.known") < events.index("cycle.started")
+    assert events.index("daemon.started") < events.index("cluster.synced")
+    assert events.index("cluster.synced") < events.index("cycle.started")
     assert events.count("cycle.ended") == 2
     assert replica.watchers[0].rounds == [3, 3]
     assert watched == 13
     [ended, *_] = [log for log in logs if log["event"] == "cycle.ended"]
     assert (ended["nodes"], ended["errors"], ended["evictions"]) == (3, [], {})
-    [plain] = [log for log in logs if log["event"] == "server.plain"]
+    [plain] = [log for log in logs if log["event"] == "server.unencrypted"]
     assert plain["address"] == f"0.0.0.0:{replica.port}"
-    [warning] = [log["warning"] for log in logs if log["event"] == "config.suspicious"]
+    [warning] = [log["warning"] for log in logs if log["event"] == "config.warning"]
     assert "LowNodeLoad" in warning
     [effective] = [log["config"] for log in logs if log["event"] == "config.effective"]
     assert "deschedulingInterval: 10s" in effective
@@ -158,7 +158,7 @@ async def test_a_lost_lease_ends_the_process(
     server.script(*[refuse(500)] * 1000, path="/apis/coordination.k8s.io")
     await pass_time(leading.task.done)
 
-    with pytest.raises(LostLease, match="lost lease koordinator-system/koord-descheduler"):
+    with pytest.raises(LeaseLost, match="lost lease koordinator-system/koord-descheduler"):
         leading.task.result()
     assert all(each.closed for each in leading.watchers)
 
@@ -225,7 +225,7 @@ async def test_a_bad_file_changes_nothing(
         )
     with capture_logs() as logs:
         leading.write(changed)
-        await pass_time(lambda: any(log["event"] == "config.refused" for log in logs))
+        await pass_time(lambda: any(log["event"] == "config.rejected" for log in logs))
     health = (await leading.healthz())["config"]
     assert health["status"] == "degraded"
     assert reason in health["reason"]
@@ -242,9 +242,9 @@ async def test_a_bad_file_changes_nothing(
 async def test_what_needs_a_restart_is_named(leading: Replica, pass_time: PassTime) -> None:
     with capture_logs() as logs:
         leading.write(SHIPPED.replace("enableProfiling: true", "enableProfiling: false"))
-        await pass_time(lambda: any(log["event"] == "config.needs_restart" for log in logs))
+        await pass_time(lambda: any(log["event"] == "config.restart_required" for log in logs))
 
-    [waits] = [log["keys"] for log in logs if log["event"] == "config.needs_restart"]
+    [waits] = [log["keys"] for log in logs if log["event"] == "config.restart_required"]
     assert waits == ["enableProfiling"]
 
 

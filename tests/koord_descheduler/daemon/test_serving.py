@@ -76,7 +76,7 @@ async def test_https_without_a_certificate_is_off(
         run.append(Replica(tmp_path / "one", server, clock, SHIPPED, "--secure-port=10258"))
         await clock.until(lambda: any(log["event"] == "daemon.started" for log in logs))
 
-    [off] = [log for log in logs if log["event"] == "https.off"]
+    [off] = [log for log in logs if log["event"] == "https.disabled"]
     assert off["port"] == 10258
     assert [log["tls"] for log in logs if log["event"] == "server.listening"] == [False]
 

@@ -13,12 +13,12 @@ from prometheus_client.exposition import generate_latest
 
 from koord.api.labelselector import LabelSelector
 from koord.cluster.facts import ClusterNode
-from koord.component.http.textformat import TEXT
-from koord.component.plugins.waits import PATIENCE
-from koord.util.health import OK, Health, PartHealth, Status
+from koord.component.http.exposition import TEXT
+from koord.component.plugins.shared import READY_TIMEOUT
+from koord.util.health import OK, Health, HealthStatus, PartHealth
 from koord.util.stop import Stop
 from koord_descheduler.framework.cycle import Descheduler
-from koord_descheduler.framework.metrics import UNSUFFIXED_COUNTERS
+from koord_descheduler.framework.evictor import UNSUFFIXED_COUNTERS
 from koord_descheduler.framework.profile import ProfilePlugins
 from tests.support.descheduler.framework import NODES, Both, Kit, make_node, make_pod
 
@@ -266,7 +266,7 @@ async def test_a_profile_whose_plugin_is_not_ready_is_left_out(
     kit.services.shared.put("jobs", Part(), "A")
     running = asyncio.create_task(kit.services.shared.run(Stop(clock), clock, Health()))
     waiting = asyncio.create_task(kit.services.shared.wait_ready())
-    await clock.advance(PATIENCE)
+    await clock.advance(READY_TIMEOUT)
     await waiting
     result = await descheduler(kit, bad, good).run_once()
 
@@ -289,12 +289,12 @@ async def test_health_names_what_went_wrong_in_the_last_cycle(kit: Kit) -> None:
 
     profile = await kit.profile(balance=("A",), args={"A": {"balance": act}})
     cycles = descheduler(kit, profile)
-    assert cycles.health().status is Status.OK
+    assert cycles.health().status is HealthStatus.OK
     await cycles.run_once()
-    assert cycles.health().status is Status.DEGRADED
+    assert cycles.health().status is HealthStatus.DEGRADED
     assert cycles.health().reason == "the last cycle: p: plugin A: ValueError('broken')"
     await cycles.run_once()
-    assert cycles.health().status is Status.OK
+    assert cycles.health().status is HealthStatus.OK
 
 
 async def test_a_list_of_nodes_that_fails_costs_one_cycle(kit: Kit) -> None:
@@ -342,7 +342,7 @@ def test_evicted_pods_are_a_counter_without_total_in_their_name(kit: Kit) -> Non
 
 def test_series_of_evicted_pods_are_bounded(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond the bound they count under one namespace and node."""
-    monkeypatch.setattr("koord_descheduler.framework.metrics.MOST_SERIES", 2)
+    monkeypatch.setattr("koord_descheduler.framework.evictor.MAX_SERIES", 2)
     for node in ("n1", "n2", "n3", "n4", "n1"):
         kit.metrics.evicted.count(result="success", strategy="A", namespace="d", node=node)
 

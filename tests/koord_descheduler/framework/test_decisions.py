@@ -59,7 +59,7 @@ def test_what_became_of_an_eviction_wins() -> None:
 
 
 def test_so_many_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decisions_module, "MOST_DECISIONS", 3)
+    monkeypatch.setattr(decisions_module, "MAX_DECISIONS", 3)
     found = Decisions()
     found.begin(1.0)
     found.publish(lambda: [decided(f"default/a{at}") for at in range(5)])

@@ -2,22 +2,21 @@
 
 from collections.abc import Iterator, Sequence
 
-from koord_descheduler.framework.evictions import STEPS, Choice
-from koord_descheduler.framework.judge import JudgePlugin
+from koord_descheduler.framework.evictions import STEPS, EvictionCandidate, PureDeschedulePlugin
 from koord_descheduler.plugin import Action, ClusterNode, ClusterPod, Evictions, Handle, View
 from koord_descheduler.plugin.testing import FakeCluster, PluginHarness, RecordingEvictor
 
 
-class Everyone(JudgePlugin):
+class Everyone(PureDeschedulePlugin):
     """Wants all pods to leave."""
 
     def __init__(self, args: object, handle: Handle) -> None:
         super().__init__(handle)
 
-    def judge(self, view: View, rows: Sequence[int], now: float) -> Iterator[Choice]:
+    def judge(self, view: View, rows: Sequence[int], now: float) -> Iterator[EvictionCandidate]:
         for row in rows:
             for pod in view.pods(row):
-                yield Choice(pod, "all must go")
+                yield EvictionCandidate(pod, "all must go")
 
 
 def crowd() -> FakeCluster:

@@ -7,9 +7,8 @@ from dataclasses import replace
 import pytest
 
 from koord.cluster.facts import ClusterNode, ClusterPod
-from koord_descheduler.framework.interfaces import EvictOptions, EvictPlugin, FilterPlugin
-from koord_descheduler.framework.status import Status
-from koord_descheduler.framework.turn import because
+from koord_descheduler.framework.evictor import eviction_reason
+from koord_descheduler.framework.interfaces import EvictOptions, EvictPlugin, FilterPlugin, Status
 from tests.support.descheduler.framework import NODES, Both, Kit, Recording, make_pod
 
 
@@ -48,7 +47,7 @@ async def test_a_filter_gives_its_reason_for_people(kit: Kit) -> None:
     """The first that refuses; one that has no words of its own is named."""
 
     class Worded(NoWeb):
-        def refusal(self, pod: ClusterPod) -> str:
+        def reject_reason(self, pod: ClusterPod) -> str:
             return "it is called web" if pod.name == "web" else ""
 
     kit.add("NoWeb", NoWeb)
@@ -56,11 +55,11 @@ async def test_a_filter_gives_its_reason_for_people(kit: Kit) -> None:
     profile = await kit.profile(filter=("Evict", "Worded", "NoWeb"))
     evictor = profile.handle.evictor()
 
-    assert evictor.refusal(make_pod("db")) == ""
-    assert evictor.refusal(make_pod("web")) == "it is called web"
+    assert evictor.reject_reason(make_pod("db")) == ""
+    assert evictor.reject_reason(make_pod("web")) == "it is called web"
     system = make_pod("db", namespace="kube-system")
-    assert evictor.refusal(system) == "Evict does not let it be evicted"
-    assert evictor.refusal(make_pod("bad")) == "Worded failed: ValueError('bad pod')"
+    assert evictor.reject_reason(system) == "Evict does not let it be evicted"
+    assert evictor.reject_reason(make_pod("bad")) == "Worded failed: ValueError('bad pod')"
 
 
 async def test_a_combined_evictor_without_a_pre_eviction_filter_lets_everything_pass(
@@ -92,7 +91,7 @@ async def test_what_options_leave_out_is_that_of_the_running_plugin(kit: Kit) ->
 
     async def act(plugin: Both, nodes: Sequence[ClusterNode]) -> None:
         evictor = plugin.handle.evictor()
-        with because("node is hot"):
+        with eviction_reason("node is hot"):
             await evictor.evict(make_pod("one"))
             await evictor.evict(make_pod("two"), EvictOptions(plugin_name="X", reason="mine"))
         await evictor.evict(make_pod("three"), EvictOptions(delete_options={"dryRun": ["All"]}))
@@ -225,7 +224,9 @@ class OneAtATime:
         self.heard: list[tuple[str, str, bool]] = []
         self.gone = ""
 
-    def refusal(self, pod: ClusterPod, options: EvictOptions, now: float, *, dry_run: bool) -> str:
+    def reject_reason(
+        self, pod: ClusterPod, options: EvictOptions, now: float, *, dry_run: bool
+    ) -> str:
         return f"{self.gone} is gone already" if self.gone else ""
 
     def noted(self, pod: ClusterPod, options: EvictOptions, now: float, *, dry_run: bool) -> None:
@@ -246,7 +247,7 @@ async def test_the_gate_is_asked_before_the_limits(dry_run: bool) -> None:
     kit.decisions.begin(kit.clock.wall())
 
     assert await evictor.evict(make_pod("web"))
-    assert evictor.gate_refusal(make_pod("db"), EvictOptions()) == "web is gone already"
+    assert evictor.gate_reject_reason(make_pod("db"), EvictOptions()) == "web is gone already"
     assert not await evictor.evict(make_pod("db"))
     assert evictor.total_evicted == 1
     assert gate.heard == [("noted", "web", dry_run)]

@@ -3,7 +3,7 @@
 import pytest
 
 from koord.api.labelselector import LabelSelector
-from koord_descheduler.framework.filters import combine, pod_filter, unfinished
+from koord_descheduler.framework.handle import combine, pod_filter, unfinished
 from tests.support.descheduler.framework import make_pod
 
 POD = make_pod(namespace="shop", labels={"app": "web"})

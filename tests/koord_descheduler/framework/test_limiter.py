@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.cluster.facts import ClusterPod
-from koord_descheduler.framework.limiter import EvictionLimiter, Limit, Ticket
+from koord_descheduler.framework.evictor import EvictionLimiter, Limit, Ticket
 from tests.support.descheduler.framework import make_pod
 
 D1, D2 = make_pod(node="n1"), make_pod(node="n2")

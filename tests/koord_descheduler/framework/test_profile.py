@@ -10,9 +10,8 @@ import pytest
 
 from koord.cluster.facts import ClusterNode
 from koord_descheduler.framework.handle import Handle
-from koord_descheduler.framework.interfaces import BalancePlugin, DeschedulePlugin, Plugin
+from koord_descheduler.framework.interfaces import BalancePlugin, DeschedulePlugin, Plugin, Status
 from koord_descheduler.framework.profile import ProfileError, TimeLimits
-from koord_descheduler.framework.status import Status
 from tests.support.descheduler.framework import NODES, Both, Kit, Recording
 
 

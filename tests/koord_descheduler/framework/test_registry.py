@@ -9,8 +9,8 @@ import pytest
 
 from koord.cluster.facts import ClusterNode, ClusterPod
 from koord.component.plugins.discovery import discover
-from koord.component.plugins.errors import PluginError
-from koord_descheduler.framework.registry import PluginRegistry
+from koord.component.plugins.registry import PluginError
+from koord_descheduler.framework.profile import PluginRegistry
 from koord_descheduler.plugin import (
     BalancePlugin,
     DeschedulePlugin,

@@ -6,21 +6,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.cluster.usage import Usage
+from koord.cluster.facts import ReportedUsage
 from koord.util.errors import InvalidObject
-from koord_descheduler.ledger.document import (
-    MOST_BYTES,
+from koord_descheduler.ledger.entries import (
+    MAX_BYTES,
+    Baseline,
+    Entry,
     LedgerDocument,
+    Outcome,
+    Pause,
+    WorkloadRef,
     from_text,
     merge_entries,
     merge_pauses,
     to_text,
 )
-from koord_descheduler.ledger.entries import Baseline, Entry, Outcome, Pause, WorkloadRef
 
 _TEXTS = st.text(st.characters(codec="utf-8"), max_size=6)
 _TIMES = st.floats(0, 2e9)
-_USAGES = st.builds(Usage, st.floats(-100, 100), st.floats(-1e12, 1e12))
+_USAGES = st.builds(ReportedUsage, st.floats(-100, 100), st.floats(-1e12, 1e12))
 _WORKLOADS = st.builds(WorkloadRef, st.sampled_from(("Pod", "Deployment")), _TEXTS, _TEXTS, _TEXTS)
 _ENTRIES = st.builds(
     Entry,
@@ -151,7 +155,7 @@ def test_the_text_is_bounded_and_pending_entries_stay_longest() -> None:
     text = to_text(LedgerDocument(entries, pauses))
     found = from_text(text)
 
-    assert len(text) <= MOST_BYTES
+    assert len(text) <= MAX_BYTES
     assert [entry.at for entry in found.entries[:200]] == list(range(200))
     assert found.entries[-1].at == 1999.0
     assert len(found.entries) < 2000

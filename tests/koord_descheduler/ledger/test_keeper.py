@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from koord.kube.client import ApiClient
-from koord.kube.resource import CONFIG_MAPS
-from koord.util.health import Status
+from koord.kube.client import CONFIG_MAPS, ApiClient
+from koord.util.health import HealthStatus
 from koord.util.stop import Stop
-from koord_descheduler.ledger.keeper import ASIDE, KEY, NAME, LedgerKeeper
+from koord_descheduler.ledger.keeper import ASIDE, KEY, NAME, LedgerStore
 from tests.support.descheduler.ledger import FOR_LOAD, LedgerKit
 from tests.support.kube.apiserver import ApiServer, status
 
@@ -19,8 +18,8 @@ NAMESPACE = "koordinator-system"
 PASS = Callable[..., Any]
 
 
-def keeper_of(kit: LedgerKit, client: ApiClient) -> LedgerKeeper:
-    return LedgerKeeper(kit.ledger, client, NAMESPACE, kit.clock, kit.metrics)
+def keeper_of(kit: LedgerKit, client: ApiClient) -> LedgerStore:
+    return LedgerStore(kit.ledger, client, NAMESPACE, kit.clock, kit.metrics)
 
 
 def kept(server: ApiServer) -> dict[str, str]:
@@ -67,7 +66,7 @@ async def test_two_leaders_in_turn(
 
     third = LedgerKit(kit.clock)
     await keeper_of(third, client).load()
-    assert third.refusal(third.pod("web-3", node="n2", workload="web"))
+    assert third.reject_reason(third.pod("web-3", node="n2", workload="web"))
 
 
 async def test_what_has_not_changed_is_not_written(
@@ -88,7 +87,7 @@ async def test_what_has_not_changed_is_not_written(
     await running
 
     assert writes(server) == 1
-    assert keeper.health().status is Status.OK
+    assert keeper.health().status is HealthStatus.OK
 
 
 async def test_a_conflict_makes_one_ledger_of_both(
@@ -107,7 +106,7 @@ async def test_a_conflict_makes_one_ledger_of_both(
 
     pods = {entry["pod"] for entry in json.loads(kept(server)[KEY])["entries"]}
     assert pods == {"default/web-1", "default/db-1"}
-    assert kit.refusal(kit.pod("db-2", node="n2", workload="db"))
+    assert kit.reject_reason(kit.pod("db-2", node="n2", workload="db"))
 
 
 async def test_a_deleted_config_map_is_created_again(
@@ -171,13 +170,13 @@ async def test_without_the_api_the_ledger_goes_on_in_memory(
     pod = kit.pod("web-1", workload="web")
     kit.evict(pod)
     await keeper.save()
-    assert keeper.health().status is Status.DEGRADED
-    assert kit.refusal(pod)
+    assert keeper.health().status is HealthStatus.DEGRADED
+    assert kit.reject_reason(pod)
     assert kit.ledger.changed
 
     server.unscript()
     await keeper.save()
-    assert keeper.health().status is Status.OK
+    assert keeper.health().status is HealthStatus.OK
     assert len(json.loads(kept(server)[KEY])["entries"]) == 1
 
 

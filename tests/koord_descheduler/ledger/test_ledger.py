@@ -4,12 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from koord.cluster.usage import Usage
+from koord.cluster.facts import ReportedUsage
 from koord.util.simulatedclock import SimulatedClock
 from koord_descheduler.config.v1alpha2 import EvictionLedger
 from koord_descheduler.framework.interfaces import EvictOptions, Relief
-from koord_descheduler.ledger.document import LedgerDocument
-from koord_descheduler.ledger.entries import Entry, Outcome, Pause, WorkloadRef
+from koord_descheduler.ledger.entries import Entry, LedgerDocument, Outcome, Pause, WorkloadRef
 from tests.support.descheduler.ledger import FOR_LOAD, GI, LedgerKit
 
 WEB = WorkloadRef("StatefulSet", "default", "web", "uid-StatefulSet-default-web")
@@ -30,13 +29,13 @@ def test_an_eviction_that_relieves_is_measured_after_five_minutes(kit: LedgerKit
 
     entry = kit.entry()
     assert (entry.workload, entry.node, entry.plugin) == (WEB, "n1", "A")
-    assert entry.predicted == Usage(2.0, GI)
+    assert entry.predicted == ReportedUsage(2.0, GI)
     assert entry.before is not None
-    assert (entry.before.node.cores, entry.before.pod) == (6.0, Usage(2.0, GI))
+    assert (entry.before.node.cores, entry.before.pod) == (6.0, ReportedUsage(2.0, GI))
     assert entry.measured is not None
     assert entry.measured.cores == pytest.approx(2.0)
     assert entry.outcome is Outcome.RELIEVED
-    assert kit.refusal(kit.pod("web-2", workload="web")) == ""
+    assert kit.reject_reason(kit.pod("web-2", workload="web")) == ""
     assert not kit.events
     labels = {"outcome": "relieved"}
     assert kit.exposition.get_sample_value("descheduler_eviction_outcomes_total", labels) == 1
@@ -69,11 +68,11 @@ def test_a_workload_whose_eviction_does_not_relieve_is_left_alone_with_an_event(
         "measured 0.00 cores and 0 MiB; no pod is evicted for load for 10m0s"
     )
     [pause] = kit.ledger.pauses
-    assert "StatefulSet default/web is left alone until" in kit.refusal(sibling)
-    assert kit.refusal(sibling, EvictOptions(reason="too old")) == ""
-    assert kit.refusal(kit.pod("db-1", workload="db")) == ""
+    assert "StatefulSet default/web is left alone until" in kit.reject_reason(sibling)
+    assert kit.reject_reason(sibling, EvictOptions(reason="too old")) == ""
+    assert kit.reject_reason(kit.pod("db-1", workload="db")) == ""
     kit.clock.tick(pause.until - kit.clock.wall())
-    assert kit.refusal(sibling) == ""
+    assert kit.reject_reason(sibling) == ""
 
 
 def test_a_replacement_on_the_same_node_is_a_failure_at_once(kit: LedgerKit) -> None:
@@ -91,7 +90,7 @@ def test_a_replacement_on_the_same_node_is_a_failure_at_once(kit: LedgerKit) -> 
     assert kit.outcomes() == ["returned"]
     [event] = kit.events
     assert event.reason == "EvictedPodReturned"
-    assert kit.refusal(pod)
+    assert kit.reject_reason(pod)
 
 
 def test_a_bare_pod_is_its_own_workload(kit: LedgerKit) -> None:
@@ -146,7 +145,7 @@ def test_what_is_never_measured_ends_without_a_verdict(kit: LedgerKit) -> None:
 
     assert kit.outcomes() == ["unknown"] * 3
     assert not kit.events
-    assert kit.refusal(stays) == ""
+    assert kit.reject_reason(stays) == ""
 
 
 @pytest.mark.parametrize("late", [0.0, -7200.0])
@@ -169,16 +168,16 @@ def test_a_report_of_an_old_state_or_from_the_future_does_not_decide(
 def test_spacing_between_evictions_of_a_workload(kit: LedgerKit) -> None:
     """A minute; evictions for other reasons count, but are never refused."""
     one, other = kit.pod("web-1", workload="web"), kit.pod("web-2", node="n2", workload="web")
-    assert kit.refusal(one) == ""
+    assert kit.reject_reason(one) == ""
     kit.evict(one, EvictOptions(reason="too old"))
 
-    assert "1m0s lie between them" in kit.refusal(other)
-    assert kit.refusal(other, EvictOptions(reason="too old")) == ""
-    assert kit.refusal(kit.pod("db-1", workload="db")) == ""
+    assert "1m0s lie between them" in kit.reject_reason(other)
+    assert kit.reject_reason(other, EvictOptions(reason="too old")) == ""
+    assert kit.reject_reason(kit.pod("db-1", workload="db")) == ""
     kit.clock.tick(59.0)
-    assert kit.refusal(other)
+    assert kit.reject_reason(other)
     kit.clock.tick(1.0)
-    assert kit.refusal(other) == ""
+    assert kit.reject_reason(other) == ""
 
 
 def test_a_dry_run_is_spaced_by_itself(kit: LedgerKit) -> None:
@@ -186,11 +185,11 @@ def test_a_dry_run_is_spaced_by_itself(kit: LedgerKit) -> None:
     one, other = kit.pod("web-1", workload="web"), kit.pod("web-2", node="n2", workload="web")
     kit.ledger.noted(one, FOR_LOAD, kit.clock.wall(), dry_run=True)
 
-    assert kit.refusal(other, dry_run=True)
-    assert kit.refusal(other) == ""
+    assert kit.reject_reason(other, dry_run=True)
+    assert kit.reject_reason(other) == ""
     assert kit.ledger.entries == ()
     kit.after(60)
-    assert kit.refusal(other, dry_run=True) == ""
+    assert kit.reject_reason(other, dry_run=True) == ""
     assert not kit.ledger.changed
 
 
@@ -208,7 +207,7 @@ def test_an_eviction_that_failed_leaves_what_was_before(kit: LedgerKit) -> None:
     kit.evict(fresh)
     kit.ledger.undone(fresh)
     assert kit.ledger.entries == (first,)
-    assert kit.refusal(fresh) == ""
+    assert kit.reject_reason(fresh) == ""
 
 
 def test_what_another_leader_has_written_goes_on_here(clock: SimulatedClock) -> None:
@@ -229,8 +228,8 @@ def test_what_another_leader_has_written_goes_on_here(clock: SimulatedClock) -> 
     other.after(400)
 
     assert other.outcomes() == ["relieved"]
-    assert other.refusal(other.pod("db-1", workload="db"))
-    assert other.refusal(other.pod("tool")) == ""
+    assert other.reject_reason(other.pod("db-1", workload="db"))
+    assert other.reject_reason(other.pod("tool")) == ""
 
 
 def test_an_entry_of_a_clock_that_is_ahead_does_not_block_a_workload(kit: LedgerKit) -> None:
@@ -239,11 +238,11 @@ def test_an_entry_of_a_clock_that_is_ahead_does_not_block_a_workload(kit: Ledger
     now = kit.clock.wall()
     ahead = Entry(pod=pod.key, uid="u", node="n1", workload=WEB, at=now + 3e7)
     kit.ledger.take_over(LedgerDocument((ahead,)))
-    assert kit.refusal(pod) == ""
+    assert kit.reject_reason(pod) == ""
 
     near = Entry(pod=pod.key, uid="v", node="n1", workload=WEB, at=now + 30.0)
     kit.ledger.take_over(LedgerDocument((near,)))
-    assert kit.refusal(pod)
+    assert kit.reject_reason(pod)
 
 
 def test_off_it_notes_and_refuses_nothing(clock: SimulatedClock) -> None:
@@ -252,7 +251,7 @@ def test_off_it_notes_and_refuses_nothing(clock: SimulatedClock) -> None:
     pod = kit.pod("web-1", workload="web")
     kit.evict(pod)
 
-    assert kit.refusal(pod) == ""
+    assert kit.reject_reason(pod) == ""
     assert kit.ledger.entries == ()
 
 

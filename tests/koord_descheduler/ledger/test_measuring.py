@@ -7,13 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.cluster.decoding import UsageReport
-from koord.cluster.usage import PodMetric, Usage
-from koord_descheduler.ledger.entries import Baseline
-from koord_descheduler.ledger.measuring import baseline, is_relieved, measured_relief
+from koord.cluster.facts import ReportedPodUsage, ReportedUsage
+from koord.cluster.kinds import UsageReport
+from koord_descheduler.ledger.entries import Baseline, baseline, is_relieved, measured_relief
 
 GI = float(1 << 30)
-ROOM = Usage(16.0, 64 * GI)
+ROOM = ReportedUsage(16.0, 64 * GI)
 
 
 def report(node: float | None, system: float | None = None, **pods: float) -> UsageReport:
@@ -21,10 +20,12 @@ def report(node: float | None, system: float | None = None, **pods: float) -> Us
     return UsageReport(
         "n1",
         100.0,
-        None if node is None else Usage(node, node * GI),
-        None if system is None else Usage(system, system * GI),
+        None if node is None else ReportedUsage(node, node * GI),
+        None if system is None else ReportedUsage(system, system * GI),
         pods=tuple(
-            PodMetric(name=name.replace("_", "-"), namespace="ns", usage=Usage(cores, cores * GI))
+            ReportedPodUsage(
+                name=name.replace("_", "-"), namespace="ns", usage=ReportedUsage(cores, cores * GI)
+            )
             for name, cores in pods.items()
         ),
     )
@@ -83,45 +84,53 @@ def test_what_others_do_never_changes_the_relief(
 @pytest.mark.parametrize(
     ("predicted", "measured", "relieved"),
     [
-        (Usage(2.0, 4 * GI), Usage(1.0, 2 * GI), True),
-        (Usage(2.0, 4 * GI), Usage(0.99, 4 * GI), False),
-        (Usage(2.0, 4 * GI), Usage(2.0, 1.9 * GI), False),
-        (Usage(2.0, 0.5 * GI), Usage(2.0, -3 * GI), True),  # memory below 1 % of the node
-        (Usage(0.1, 0.5 * GI), Usage(0.0, 0.0), None),
-        (Usage(0.0, 0.0), Usage(5.0, 5.0), None),
-        (Usage(2.0, 0.0), Usage(-1.0, 0.0), False),
+        (ReportedUsage(2.0, 4 * GI), ReportedUsage(1.0, 2 * GI), True),
+        (ReportedUsage(2.0, 4 * GI), ReportedUsage(0.99, 4 * GI), False),
+        (ReportedUsage(2.0, 4 * GI), ReportedUsage(2.0, 1.9 * GI), False),
+        (
+            ReportedUsage(2.0, 0.5 * GI),
+            ReportedUsage(2.0, -3 * GI),
+            True,
+        ),  # memory below 1 % of the node
+        (ReportedUsage(0.1, 0.5 * GI), ReportedUsage(0.0, 0.0), None),
+        (ReportedUsage(0.0, 0.0), ReportedUsage(5.0, 5.0), None),
+        (ReportedUsage(2.0, 0.0), ReportedUsage(-1.0, 0.0), False),
     ],
 )
 def test_half_of_each_resource_that_counts(
-    predicted: Usage, measured: Usage, relieved: bool | None
+    predicted: ReportedUsage, measured: ReportedUsage, relieved: bool | None
 ) -> None:
     """On a node of 16 cores and 64 GiB."""
     assert is_relieved(predicted, measured, ROOM) is relieved
 
 
 @pytest.mark.parametrize(
-    "usage", [None, Usage(math.nan, 1.0), Usage(-1.0, 1.0), Usage(1.0, math.inf)]
+    "usage",
+    [None, ReportedUsage(math.nan, 1.0), ReportedUsage(-1.0, 1.0), ReportedUsage(1.0, math.inf)],
 )
 def test_a_report_without_a_usage_of_the_node_that_can_be_is_not_compared(
-    usage: Usage | None,
+    usage: ReportedUsage | None,
 ) -> None:
     """Neither is one without a time."""
     assert baseline(UsageReport("n1", 100.0, usage), "ns/web-1", lambda key: True) is None
-    assert baseline(UsageReport("n1", None, Usage(1.0, 1.0)), "ns/web-1", lambda key: True) is None
+    assert (
+        baseline(UsageReport("n1", None, ReportedUsage(1.0, 1.0)), "ns/web-1", lambda key: True)
+        is None
+    )
 
 
 def test_absurd_usage_of_one_pod_leaves_the_others() -> None:
     """And that of the system is as good as absent."""
     found = compared(report(8, -1, web_1=2, db=math.nan, cache=3))
 
-    assert found.neighbours == Usage(3.0, 3 * GI)
-    assert found.pod == Usage(2.0, 2 * GI)
+    assert found.neighbours == ReportedUsage(3.0, 3 * GI)
+    assert found.pod == ReportedUsage(2.0, 2 * GI)
     assert found.system is None
 
 
 def test_host_applications_count_like_the_system() -> None:
     """Koordinator's system is what neither they nor the pods use."""
-    before = replace(report(8, 1, web_1=2, db=4), host_usage=Usage(1.0, GI))
-    after = replace(report(10, 1, db=4), host_usage=Usage(5.0, 5 * GI))
+    before = replace(report(8, 1, web_1=2, db=4), host_usage=ReportedUsage(1.0, GI))
+    after = replace(report(10, 1, db=4), host_usage=ReportedUsage(5.0, 5 * GI))
 
-    assert measured_relief(compared(before), compared(after)) == Usage(2.0, 2 * GI)
+    assert measured_relief(compared(before), compared(after)) == ReportedUsage(2.0, 2 * GI)

@@ -4,10 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord_descheduler.ledger.entries import Pause, WorkloadRef
-from koord_descheduler.ledger.pauses import (
+from koord_descheduler.ledger.entries import (
     FIRST_PAUSE,
-    LONGEST_PAUSE,
+    MAX_PAUSE,
+    Pause,
+    WorkloadRef,
     after_failure,
     after_success,
     is_forgotten,
@@ -31,7 +32,7 @@ def test_ten_minutes_twice_as_long_with_each_failure(failures: int, minutes: int
     assert pause.until - pause.began == minutes * 60
 
 
-@given(st.lists(st.tuples(st.booleans(), st.floats(1.0, 2 * LONGEST_PAUSE)), max_size=40))
+@given(st.lists(st.tuples(st.booleans(), st.floats(1.0, 2 * MAX_PAUSE)), max_size=40))
 def test_a_pause_is_within_bounds_and_never_shorter_after_a_failure(
     steps: list[tuple[bool, float]],
 ) -> None:
@@ -44,7 +45,7 @@ def test_a_pause_is_within_bounds_and_never_shorter_after_a_failure(
             pause = after_failure(pause, WEB, evicted, now)
             if before is not None:
                 assert pause.until >= before.until
-            assert now + FIRST_PAUSE <= pause.until <= now + LONGEST_PAUSE
+            assert now + FIRST_PAUSE <= pause.until <= now + MAX_PAUSE
         elif pause is not None:
             pause = after_success(pause, evicted)
             assert pause is None or pause.until == (before and before.until)

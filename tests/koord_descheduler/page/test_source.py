@@ -5,16 +5,16 @@ from dataclasses import replace
 
 import pytest
 
-from koord.cluster.usage import Usage
+from koord.cluster.facts import ReportedUsage
 from koord.util.health import Health
 from koord.util.simulatedclock import SimulatedClock
 from koord_descheduler.config.configuration import EvictionLimits
-from koord_descheduler.config.intree import IN_TREE
-from koord_descheduler.config.read import default_configuration
+from koord_descheduler.config.file import default_configuration
 from koord_descheduler.framework.decisions import Action, Decisions, NodeDecision, PodDecision
 from koord_descheduler.ledger.entries import Entry, Outcome, Pause, WorkloadRef
-from koord_descheduler.page import rounds
-from koord_descheduler.page.source import MOST_ENTRIES, DeschedulerPage, PageSources
+from koord_descheduler.page import source
+from koord_descheduler.page.source import MAX_ENTRIES, DeschedulerPage, PageSources
+from tests.support.descheduler.shipped_plugins import IN_TREE
 
 OWN = {"profile": "p", "plugin": "LowNodeLoad"}
 WEB = WorkloadRef("Deployment", "shop", "web", "u")
@@ -38,7 +38,7 @@ def entry(number: int) -> Entry:
         node="n2",
         workload=WEB,
         at=float(number),
-        predicted=Usage(1.0, 1024.0),
+        predicted=ReportedUsage(1.0, 1024.0),
         outcome=Outcome.RELIEVED,
     )
 
@@ -49,7 +49,7 @@ class Bench:
     def __init__(self) -> None:
         self.clock = SimulatedClock()
         self.decisions = Decisions()
-        self.leads = True
+        self.is_leader = True
         self.entries: list[Entry] = []
         self.pauses: list[Pause] = []
         limits = EvictionLimits(per_node=2, total=20)
@@ -58,7 +58,7 @@ class Bench:
         sources = PageSources(
             health=Health(),
             decisions=self.decisions,
-            leads=lambda: self.leads,
+            is_leader=lambda: self.is_leader,
             configuration=lambda: configuration,
             entries=lambda: tuple(self.entries),
             pauses=lambda: tuple(self.pauses),
@@ -70,7 +70,7 @@ class Bench:
         self.decisions.begin(self.clock.wall())
         self.decisions.publish(lambda: decisions)
 
-    async def look(self) -> dict:
+    async def reconcile(self) -> dict:
         """All sections as a page has them."""
         self.clock.tick(1.0)
         answer = await self.page.snapshot()
@@ -84,7 +84,7 @@ def bench() -> Bench:
 
 
 async def test_before_the_first_cycle(bench: Bench):
-    sections = await bench.look()
+    sections = await bench.reconcile()
     assert (sections["cycles"], sections["moves"], sections["maps"]) == ([], [], [])
     assert sections["ledger"] == {"count": 0, "entries": [], "pauses": []}
     assert sections["state"]["limits"] == {"per_node": 2, "per_namespace": None, "total": 20}
@@ -102,7 +102,7 @@ async def test_a_cycle_as_a_map_and_as_moves(bench: Bench):
         chosen("shop/b", Action.STAY),
         chosen("shop/c", Action.REFUSED),
     )
-    sections = await bench.look()
+    sections = await bench.reconcile()
 
     [found] = sections["maps"]
     assert found["t"] == sections["cycles"][0]["t"]
@@ -125,7 +125,7 @@ async def test_a_cycle_as_a_map_and_as_moves(bench: Bench):
 async def test_the_newest_cycle_is_read_first_and_each_once(bench: Bench, monkeypatch):
     """Reading takes a while with many nodes, so a look reads one."""
     reads: list[float] = []
-    read = rounds.read_round
+    read = source.summarize_cycle
 
     def counted(cycle):
         reads.append(cycle.began)
@@ -135,23 +135,23 @@ async def test_the_newest_cycle_is_read_first_and_each_once(bench: Bench, monkey
     for number in range(3):
         bench.cycle(judged("n1", float(number), "low"))
 
-    looks = [await bench.look() for _ in range(5)]
+    looks = [await bench.reconcile() for _ in range(5)]
 
     assert reads == sorted(reads, reverse=True)
     assert len(reads) == 3
     assert [len(one["cycles"]) for one in looks] == [1, 2, 3, 3, 3]
     assert looks[0]["maps"][0]["resources"]["cpu"]["usage"] == [2.0]
     bench.decisions.publish(lambda: [chosen("shop/late", Action.EVICT)])  # the cycle goes on
-    assert (await bench.look())["moves"][0]["pod"] == "shop/late"
+    assert (await bench.reconcile())["moves"][0]["pod"] == "shop/late"
 
 
 async def test_an_old_map_says_how_old_it_is(bench: Bench):
     """No plugin has judged nodes since."""
     bench.cycle(judged("n1", 90.0, "high"))
     began = bench.clock.wall()
-    await bench.look()
+    await bench.reconcile()
     bench.cycle()
-    sections = await bench.look()
+    sections = await bench.reconcile()
     assert sections["maps"][0]["t"] == began < sections["cycles"][0]["t"]
 
 
@@ -161,7 +161,7 @@ async def test_what_has_not_changed_is_not_sent_again(bench: Bench):
     first = await bench.page.snapshot()
     bench.clock.tick(1.0)
     second = await bench.page.changes(first["now"])
-    bench.leads = False
+    bench.is_leader = False
     bench.clock.tick(1.0)
     third = await bench.page.changes(second["now"])
 
@@ -171,29 +171,29 @@ async def test_what_has_not_changed_is_not_sent_again(bench: Bench):
 
 
 async def test_large_clusters_are_bounded_and_say_so(bench: Bench, monkeypatch):
-    monkeypatch.setattr(rounds, "MOST_NODES", 3)
-    monkeypatch.setattr(rounds, "MOST_MOVES", 2)
+    monkeypatch.setattr(source, "MAX_NODES", 3)
+    monkeypatch.setattr(source, "MAX_MOVES", 2)
     bench.cycle(
         *(judged(f"n{number}", 1.0, "low") for number in range(5)),
         *(chosen(f"shop/{number}", Action.EVICT) for number in range(5)),
     )
-    sections = await bench.look()
+    sections = await bench.reconcile()
     assert (len(sections["maps"][0]["nodes"]), sections["maps"][0]["left_out"]) == (3, 2)
     assert (len(sections["moves"]), sections["cycles"][0]["left_out"]) == (2, 3)
 
 
 async def test_the_ledger_newest_first_and_pauses_that_last(bench: Bench):
-    bench.entries = [entry(number) for number in range(MOST_ENTRIES + 5)]
+    bench.entries = [entry(number) for number in range(MAX_ENTRIES + 5)]
     now = bench.clock.wall()
     bench.pauses = [
         Pause(workload=WEB, strikes=2, began=0.0, until=now + 100),
         Pause(workload=WEB, strikes=1, began=0.0, until=now - 1),
     ]
-    ledger = (await bench.look())["ledger"]
+    ledger = (await bench.reconcile())["ledger"]
 
-    assert ledger["count"] == MOST_ENTRIES + 5
-    assert len(ledger["entries"]) == MOST_ENTRIES
-    assert ledger["entries"][0]["pod"] == f"shop/web-{MOST_ENTRIES + 4}"
+    assert ledger["count"] == MAX_ENTRIES + 5
+    assert len(ledger["entries"]) == MAX_ENTRIES
+    assert ledger["entries"][0]["pod"] == f"shop/web-{MAX_ENTRIES + 4}"
     assert ledger["entries"][0]["predicted"] == {"cores": 1.0, "bytes": 1024.0}
     assert ledger["entries"][0]["measured"] is None
     assert [one["strikes"] for one in ledger["pauses"]] == [2]

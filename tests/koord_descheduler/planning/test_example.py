@@ -15,16 +15,13 @@ from hypothesis import strategies as st
 
 from koord.cluster.dump import DumpReader
 from koord.component.plugins.discovery import discover
-from koord.component.tables import plain
+from koord.component.terminal import plain
 from koord_descheduler.cli.descheduler import main
-from koord_descheduler.config.read import parse_configuration
-from koord_descheduler.framework.configured import known_plugins
-from koord_descheduler.framework.registry import PluginRegistry
-from koord_descheduler.planning.offline import offline_services
-from koord_descheduler.planning.plan import make_plan
+from koord_descheduler.config.file import parse_configuration
+from koord_descheduler.framework.profile import PluginRegistry, known_plugins
+from koord_descheduler.planning.plan import default_plan_configuration, make_plan, offline_services
 from koord_descheduler.planning.report import plan_report
 from koord_descheduler.planning.show import plan_view
-from koord_descheduler.planning.usual import usual_configuration
 
 ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "docs/examples/cluster-dump"
@@ -138,7 +135,7 @@ def test_whatever_one_field_says_there_is_a_plan(
     reader.read(json.dumps({"kind": "List", "items": objects}).encode(), "x")
     registry = PluginRegistry()
     assert discover(registry) == []
-    read = parse_configuration(usual_configuration(), Path("usual"), known_plugins(registry))
+    read = parse_configuration(default_plan_configuration(), Path("usual"), known_plugins(registry))
     now = reader.dump.newest_report or 0.0
     services = offline_services(reader.dump.cluster, now)
 

@@ -12,8 +12,8 @@ from aiohttp.test_utils import TestServer
 
 from koord_descheduler.cli.descheduler import main
 from koord_descheduler.framework.decisions import KEPT_CYCLES, Action, Decisions, Findings
-from koord_descheduler.planning import explain
-from koord_descheduler.planning.explain import Question, explain_handler, explanation
+from koord_descheduler.planning import report
+from koord_descheduler.planning.report import Question, explain_handler, explanation
 from koord_descheduler.plugin.testing import make_pod
 
 AT = 1_784_875_965.0  # 2026-07-24T06:52:45Z
@@ -53,7 +53,7 @@ def pods(answer: dict[str, Any]) -> list[list[str]]:
 def test_only_the_subject_newest_cycle_first(
     question: Question, nodes: list[str], wanted: list[str]
 ) -> None:
-    answer = explanation(decided().cycles, question, leads=True)
+    answer = explanation(decided().cycles, question, is_leader=True)
 
     assert [one["began"] for one in answer["cycles"]] == [
         "2026-07-24T06:52:55Z",
@@ -65,8 +65,8 @@ def test_only_the_subject_newest_cycle_first(
 
 def test_so_many_cycles_and_decisions(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is beyond is counted."""
-    monkeypatch.setattr(explain, "MOST_OF_CYCLE", 1)
-    answer = explanation(decided(cycles=20).cycles, Question(node="n1"), leads=True)
+    monkeypatch.setattr(report, "MAX_PER_CYCLE", 1)
+    answer = explanation(decided(cycles=20).cycles, Question(node="n1"), is_leader=True)
 
     assert len(answer["cycles"]) == KEPT_CYCLES
     assert pods(answer)[0] == ["default/web"]
@@ -77,7 +77,7 @@ class Served:
     """A koord-descheduler, as far as it explains."""
 
     def __init__(self) -> None:
-        self.decisions, self.leads = decided(), True
+        self.decisions, self.is_leader = decided(), True
         self.url = ""
 
     async def run(self, *argv: str, address: str = "") -> int:
@@ -96,7 +96,7 @@ def _in_thread(argv: list[str]) -> int:
 async def served() -> AsyncIterator[Served]:
     found = Served()
     app = web.Application()
-    app.router.add_get("/explain", explain_handler(found.decisions, lambda: found.leads))
+    app.router.add_get("/explain", explain_handler(found.decisions, lambda: found.is_leader))
     async with TestServer(app) as server:
         found.url = str(server.make_url("")).rstrip("/")
         yield found
@@ -131,7 +131,7 @@ async def test_the_command_prints_json(served: Served, capsys: pytest.CaptureFix
 async def test_a_replica_that_does_not_lead_says_so(
     served: Served, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    served.leads = False
+    served.is_leader = False
     assert await served.run("n1") == 0
 
     assert "is not the leader: it decides nothing" in capsys.readouterr().err

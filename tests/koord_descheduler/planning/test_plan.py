@@ -8,13 +8,11 @@ from typing import Any
 
 import pytest
 
-from koord.component.tables import plain
+from koord.component.terminal import plain
 from koord_descheduler.cli.plan import main
-from koord_descheduler.config.pluginargs.lownodeload import AnomalyCondition, LowNodeLoadArgs
-from koord_descheduler.config.read import parse_configuration
-from koord_descheduler.framework.configured import known_plugins
-from koord_descheduler.planning.offline import offline_services
-from koord_descheduler.planning.plan import Plan, UnbuildableProfiles, make_plan
+from koord_descheduler.config.file import parse_configuration
+from koord_descheduler.framework.profile import known_plugins
+from koord_descheduler.planning.plan import Plan, UnbuildableProfiles, make_plan, offline_services
 from koord_descheduler.planning.report import plan_report
 from koord_descheduler.planning.show import plan_view
 from koord_descheduler.plugin import (
@@ -31,6 +29,7 @@ from koord_descheduler.plugin import (
     takes_args,
 )
 from koord_descheduler.plugin.testing import FakeCluster
+from koord_descheduler_plugins.low_node_load.args import AnomalyCondition, LowNodeLoadArgs
 
 HEAD = {"apiVersion": "descheduler/v1alpha2", "kind": "DeschedulerConfiguration"}
 AT = 1_784_875_965.0  # 2026-07-24T06:52:45Z
@@ -58,7 +57,7 @@ class Emptier(BalancePlugin):
             )
         ]
         for pod in handle.list_pods_on_node(first.name):
-            reason = evictor.refusal(pod)
+            reason = evictor.reject_reason(pod)
             if not reason:
                 await evictor.evict(pod, EvictOptions(reason="the node is to be empty"))
             found.append(
@@ -103,7 +102,7 @@ class Strict(Evictor):
     def filter(self, pod: ClusterPod) -> bool:
         return pod.name != "db"
 
-    def refusal(self, pod: ClusterPod) -> str:
+    def reject_reason(self, pod: ClusterPod) -> str:
         return "" if self.filter(pod) else "databases stay"
 
     async def evict(self, pod: ClusterPod, options: EvictOptions) -> bool:

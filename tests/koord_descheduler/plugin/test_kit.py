@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from koord.component.config.faults import InvalidConfig
+from koord.component.config.field_errors import InvalidConfig
 from koord.kube.errors import Conflict, NotFound, TooManyRequests
 from koord_descheduler.framework.profile import ProfileError
 from koord_descheduler.plugin import (
@@ -18,7 +18,7 @@ from koord_descheduler.plugin import (
     DeschedulePlugin,
     EvictOptions,
     Evictor,
-    Fault,
+    FieldError,
     Handle,
     PodDecision,
     Status,
@@ -46,7 +46,7 @@ class BusyArgs:
 
     above: float = 2.0  # cores
 
-    def validate(self) -> Iterator[Fault]:
+    def validate(self) -> Iterator[FieldError]:
         if self.above <= 0:
             yield invalid(("above",), self.above, "wanted more than 0 cores")
 

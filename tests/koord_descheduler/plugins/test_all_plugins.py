@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from koord_descheduler.config.intree import IN_TREE
 from koord_descheduler.plugin.testing import FakeCluster, ProfileHarness, make_workload
+from tests.support.descheduler.shipped_plugins import IN_TREE
 
 POINTS = {
     "deschedule": [

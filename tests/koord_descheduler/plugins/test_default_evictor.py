@@ -30,12 +30,12 @@ def owned(cluster: FakeCluster, name: str = "web", **facts: Any) -> ClusterPod:
     return cluster.pod(name, "n1", **{"owner": RS, **facts})
 
 
-async def refusal(cluster: FakeCluster, pod: ClusterPod, args: object = None) -> str:
+async def reject_reason(cluster: FakeCluster, pod: ClusterPod, args: object = None) -> str:
     async with PluginHarness(DefaultEvictor, cluster, args=args) as harness:
         subject = harness.subject
         assert isinstance(subject, DefaultEvictor)
-        assert subject.filter(pod) == (not subject.refusal(pod))
-        return subject.refusal(pod)
+        assert subject.filter(pod) == (not subject.reject_reason(pod))
+        return subject.reject_reason(pod)
 
 
 async def may_go_now(cluster: FakeCluster, pod: ClusterPod, args: object = None) -> bool:
@@ -109,7 +109,7 @@ async def test_what_keeps_a_pod(
     """Source: the Kubernetes descheduler's guide, "Evictor Plugin configuration"."""
     cluster.budget("kept", {"app": "kept"})
 
-    assert await refusal(cluster, owned(cluster, **facts), args) == wanted
+    assert await reject_reason(cluster, owned(cluster, **facts), args) == wanted
 
 
 @pytest.mark.parametrize(
@@ -132,14 +132,14 @@ async def test_claims_of_some_storage_classes(
     }
     args = {"podProtections": protections}
 
-    assert await refusal(cluster, owned(cluster, **CLAIM), args) == wanted
+    assert await reject_reason(cluster, owned(cluster, **CLAIM), args) == wanted
 
 
 @pytest.mark.parametrize(("pods", "kept"), [(1, True), (2, True), (3, False)])
 async def test_pods_of_small_owners_stay(cluster: FakeCluster, pods: int, kept: bool):
     mine = [owned(cluster, f"web-{number}") for number in range(pods)]
 
-    assert bool(await refusal(cluster, mine[0], {"minReplicas": 3})) == kept
+    assert bool(await reject_reason(cluster, mine[0], {"minReplicas": 3})) == kept
 
 
 @pytest.mark.parametrize(("age", "kept"), [(None, True), (59, True), (60, False)])
@@ -149,7 +149,7 @@ async def test_young_pods_stay(cluster: FakeCluster, age: float | None, kept: bo
     status = {} if age is None else {"startTime": _moment(begun)}
     pod = owned(cluster, status=status)
 
-    assert bool(await refusal(cluster, pod, {"minPodAge": "1m"})) == kept
+    assert bool(await reject_reason(cluster, pod, {"minPodAge": "1m"})) == kept
 
 
 def _moment(seconds: float) -> str:
@@ -172,7 +172,7 @@ async def test_why_a_pod_does_not_go_now_is_said(cluster: FakeCluster):
     args = {"nodeFit": True, "namespaceLabelSelector": {"matchLabels": {"team": "a"}}}
     async with PluginHarness(DefaultEvictor, cluster, args=args) as harness:
         refusals = [
-            harness.subject.pre_eviction_refusal(owned(cluster, name, cpu=cpu))
+            harness.subject.pre_eviction_reject_reason(owned(cluster, name, cpu=cpu))
             for name, cpu in (("big", 3), ("small", 1))
         ]
     assert refusals == [

@@ -8,7 +8,7 @@ import pytest
 from koord.util.errors import KoordError
 from koord_descheduler.plugin import Action
 from koord_descheduler.plugin.testing import FakeCluster, PluginHarness, make_workload
-from koord_descheduler_plugins.pod_life_time import PodLifeTime
+from koord_descheduler_plugins.pod_lifecycle import PodLifeTime
 
 WAITS = {"containerStatuses": [{"state": {"waiting": {"reason": "CrashLoopBackOff"}}}]}
 INIT_WAITS = {"initContainerStatuses": WAITS["containerStatuses"]}

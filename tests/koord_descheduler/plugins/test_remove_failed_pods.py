@@ -7,7 +7,7 @@ import pytest
 from koord.util.errors import KoordError
 from koord_descheduler.plugin import Action
 from koord_descheduler.plugin.testing import FakeCluster, PluginHarness, make_workload
-from koord_descheduler_plugins.remove_failed_pods import RemoveFailedPods
+from koord_descheduler_plugins.pod_lifecycle import RemoveFailedPods
 
 JOB = make_workload("Job", "batch")
 

@@ -4,9 +4,7 @@ import pytest
 
 from koord.util.errors import KoordError
 from koord_descheduler.plugin.testing import FakeCluster, PluginHarness
-from koord_descheduler_plugins.remove_pods_having_too_many_restarts import (
-    RemovePodsHavingTooManyRestarts,
-)
+from koord_descheduler_plugins.pod_lifecycle import RemovePodsHavingTooManyRestarts
 
 
 @pytest.fixture

@@ -7,9 +7,7 @@ import pytest
 from koord.util.errors import KoordError
 from koord_descheduler.plugin import Action
 from koord_descheduler.plugin.testing import FakeCluster, PluginHarness
-from koord_descheduler_plugins.remove_pods_violating_node_affinity import (
-    RemovePodsViolatingNodeAffinity,
-)
+from koord_descheduler_plugins.node_constraints import RemovePodsViolatingNodeAffinity
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"

@@ -5,9 +5,7 @@ import pytest
 from koord.util.errors import KoordError
 from koord_descheduler.plugin import Action
 from koord_descheduler.plugin.testing import FakeCluster, PluginHarness
-from koord_descheduler_plugins.remove_pods_violating_node_taints import (
-    RemovePodsViolatingNodeTaints,
-)
+from koord_descheduler_plugins.node_constraints import RemovePodsViolatingNodeTaints
 
 TAINT = {"key": "dedicated", "value": "batch", "effect": "NoSchedule"}
 

@@ -6,7 +6,7 @@ import pytest
 
 from koord.api.labelselector import LabelSelector
 from koord.cluster.facts import ClusterPod, Owner, PriorityClass
-from koord_descheduler.config.pluginargs.parts import PriorityThreshold
+from koord_descheduler.config.pluginargs import PriorityThreshold
 from koord_descheduler.rules.evictorfilter import (
     EVICT,
     EvictorRules,

@@ -8,8 +8,16 @@ import pytest
 from koord.cluster.facts import ClusterPod
 from koord.cluster.view import View
 from koord.util.timebudget import OutOfTime, in_time
-from koord_descheduler.rules.fittime import NAMESPACE_SECONDS, POD_SECONDS, FitTime, fit_time
-from koord_descheduler.rules.nodefit import CUT, Fitting, NodeFit, nodes_matching
+from koord_descheduler.rules.nodefit import (
+    CUT,
+    NAMESPACE_SECONDS,
+    POD_SECONDS,
+    FitTime,
+    NodeFit,
+    NodeFitResult,
+    fit_time,
+    nodes_matching,
+)
 from tests.support.clusters import Cluster, expression, node, node_affinity, pod
 
 
@@ -37,7 +45,7 @@ def placed(*pods: object) -> tuple[View, dict[str, ClusterPod]]:
     return view, {one.name: one for one in view.pods(view.row("a") or 0)}
 
 
-def asker(view: View) -> Callable[[ClusterPod], Fitting]:
+def asker(view: View) -> Callable[[ClusterPod], NodeFitResult]:
     fit = NodeFit()
     return lambda one: fit.elsewhere(one, view, nodes_matching(view, None))
 

@@ -3,8 +3,8 @@
 import pytest
 
 from koord.api.labelselector import LabelSelector
-from koord_descheduler.config.pluginargs.parts import Namespaces, PodSelector
-from koord_descheduler.rules.podchoice import left_out
+from koord_descheduler.config.pluginargs import Namespaces, PodSelector
+from koord_descheduler.rules.evictorfilter import not_selected
 from tests.support.descheduler.framework import make_pod
 
 SHOP = PodSelector(name="shop", selector=LabelSelector({"app": "shop"}))
@@ -30,4 +30,4 @@ LABELS = "no podSelector matches its labels"
     ],
 )
 def test_namespaces_first_then_any_of_the_selectors(namespaces, selectors, reason) -> None:
-    assert left_out(namespaces, selectors)(make_pod(labels={"app": "shop"})) == reason
+    assert not_selected(namespaces, selectors)(make_pod(labels={"app": "shop"})) == reason

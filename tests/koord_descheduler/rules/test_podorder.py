@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.api.priority import PriorityClass
-from koord.api.qos import QoSClass
+from koord.api.qos import KoordPriorityClass, QoSClass
 from koord.cluster.facts import ClusterPod, LabelSet, PodSpec
 from koord_descheduler.rules.podorder import (
     DELETION_COST,
@@ -115,7 +114,10 @@ def test_any_cost_is_a_number_of_32_bits(text: str) -> None:
 )
 def test_classes_with_defaults(one: ClusterPod, priority_class: str, qos: str) -> None:
     """Label, then priority, then QoS; without a class in the status the requests count."""
-    assert (priority_class_of(one), qos_of(one)) == (PriorityClass(priority_class), QoSClass(qos))
+    assert (priority_class_of(one), qos_of(one)) == (
+        KoordPriorityClass(priority_class),
+        QoSClass(qos),
+    )
     assert PodOrder().is_prod(one) == (priority_class == "koord-prod")
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from koord_scheduler.cli.planned import PlanOptions, planned
+from koord_scheduler.cli.inputs import PlanOptions, plan_inputs
 from koord_scheduler.cli.scheduler import main
 from koord_scheduler.command import with_plugin
 from koord_scheduler.plugin import (
@@ -169,5 +169,5 @@ async def test_what_plugins_do_at_the_start_is_done_before_a_decision(tmp_path: 
     document = {"apiVersion": version, "kind": "KubeSchedulerConfiguration", "profiles": [profile]}
     config.write_text(json.dumps(document))
     options = PlanOptions(pods=Path(PODS), source=Path(DUMP), config=config)
-    async with planned("test", options, (with_plugin("Begins", Begins),)):
+    async with plan_inputs("test", options, (with_plugin("Begins", Begins),)):
         assert begun == [8]

@@ -9,11 +9,11 @@ import aiohttp
 import pytest
 from structlog.testing import capture_logs
 
-from koord.component.leaderelection.elector import LostLease
-from koord.controlplane.lifecycle import FinishedWithoutElection
+from koord.component.leaderelection import LeaseLost
+from koord.controlplane.daemon import FinishedWithoutElection
 from koord.util.errors import KoordError
 from koord_scheduler.daemon.run import FOLLOWED
-from koord_scheduler.extenderserver.served import NotServable
+from koord_scheduler.extenderserver.host import NotServable
 from tests.support.clusters import node
 from tests.support.http_site import ScriptedSite
 from tests.support.kube.apiserver import ApiServer
@@ -216,7 +216,7 @@ async def test_a_leader_whose_watch_lags_catches_up_first(
             server.objects.create(PODS, {**full, "spec": full["spec"] | {"nodeName": name}})
         server.objects.create(PODS, pending("second"))
         leading.stop.set()
-        await pass_time(lambda: any(log["event"] == "kind.listed_again" for log in logs), step=0.2)
+        await pass_time(lambda: any(log["event"] == "kind.relisted" for log in logs), step=0.2)
         failed = "/api/v1/namespaces/default/pods/second/status"
         await pass_time(lambda: bool(server.asked("patch", failed)), step=0.2)
     assert "second" not in placed(server)
@@ -233,7 +233,7 @@ async def test_a_lost_lease_ends_the_process_and_its_bindings(
     server.script(*[refuse(500)] * 1000, path="/apis/coordination.k8s.io")
     await pass_time(leading.task.done)
 
-    with pytest.raises(LostLease, match="lost lease koordinator-system/koord-scheduler"):
+    with pytest.raises(LeaseLost, match="lost lease koordinator-system/koord-scheduler"):
         leading.task.result()
     asked = len(server.asked("create", "/api/v1/namespaces/default/pods"))
     server.objects.create(PODS, pending("third"))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from koord.kube.resource import Resource
+from koord.kube.client import Resource
 from koord.util.errors import KoordError
 from koord.util.health import OK, PartHealth
 from koord.util.simulatedclock import SimulatedClock

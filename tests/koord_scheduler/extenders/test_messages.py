@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from koord.util.errors import InvalidObject
 from koord_scheduler.extenders import messages
 from koord_scheduler.extenders.messages import (
-    Arguments,
-    BindArguments,
-    FilterAnswer,
-    NodeVictims,
+    ExtenderArgs,
+    ExtenderBindingArgs,
+    ExtenderFilterResult,
+    MetaVictims,
 )
 
 POD = {"metadata": {"name": "web", "uid": "u"}, "spec": {"nodeName": ""}}
@@ -29,19 +29,19 @@ def raw(found: object) -> bytes:
 
 def test_questions_are_what_kube_scheduler_asks() -> None:
     """Capital names, null for what is absent, objects as they are."""
-    names = Arguments(raw(POD), ("n1", "n2"), None)
-    assert json.loads(messages.write_arguments(names)) == {
+    names = ExtenderArgs(raw(POD), ("n1", "n2"), None)
+    assert json.loads(messages.write_extender_args(names)) == {
         "Pod": POD, "Nodes": None, "NodeNames": ["n1", "n2"],
     }  # fmt: skip
-    whole = Arguments(raw(POD), ("n1", "n2"), tuple(map(raw, NODES)))
-    assert json.loads(messages.write_arguments(whole)) == {
+    whole = ExtenderArgs(raw(POD), ("n1", "n2"), tuple(map(raw, NODES)))
+    assert json.loads(messages.write_extender_args(whole)) == {
         "Pod": POD, "Nodes": {"metadata": {}, "items": NODES}, "NodeNames": None,
     }  # fmt: skip
-    bind = BindArguments("default", "web", "u", "n1")
+    bind = ExtenderBindingArgs("default", "web", "u", "n1")
     assert json.loads(messages.write_bind(bind)) == {
         "PodName": "web", "PodNamespace": "default", "PodUID": "u", "Node": "n1",
     }  # fmt: skip
-    victims = {"n1": NodeVictims(("a", "b"), 1)}
+    victims = {"n1": MetaVictims(("a", "b"), 1)}
     assert json.loads(messages.write_preempt(raw(POD), victims, None)) == {
         "Pod": POD,
         "NodeNameToVictims": None,
@@ -58,21 +58,21 @@ def test_questions_are_what_kube_scheduler_asks() -> None:
 def test_both_sides_understand_each_other() -> None:
     """What one writes the other reads, in either case of the names."""
     for asked in (
-        Arguments(raw(POD), ("n1", "n2"), None),
-        Arguments(raw(POD), ("n1", "n2"), tuple(map(raw, NODES))),
+        ExtenderArgs(raw(POD), ("n1", "n2"), None),
+        ExtenderArgs(raw(POD), ("n1", "n2"), tuple(map(raw, NODES))),
     ):
         for change in (bytes, lambda data: data.replace(b"NodeNames", b"nodenames")):
-            found = messages.read_arguments(change(messages.write_arguments(asked)))
+            found = messages.read_extender_args(change(messages.write_extender_args(asked)))
             assert (found.names, json.loads(found.pod)) == (asked.names, POD)
             assert (found.nodes is None) == (asked.nodes is None)
-    answer = FilterAnswer(("n1",), {"n2": "busy"}, {"n3": "gone"}, "")
-    assert messages.read_filter_answer(b"".join(messages.write_filter_answer(answer))) == answer
+    answer = ExtenderFilterResult(("n1",), {"n2": "busy"}, {"n3": "gone"}, "")
+    assert messages.read_filter_result(b"".join(messages.write_filter_result(answer))) == answer
     for nodes in ([], NODES[:1], NODES):
-        whole = b"".join(messages.write_filter_answer(answer, list(map(raw, nodes))))
+        whole = b"".join(messages.write_filter_result(answer, list(map(raw, nodes))))
         names = tuple(one["metadata"]["name"] for one in nodes)
-        assert messages.read_filter_answer(whole) == replace(answer, names=names)
+        assert messages.read_filter_result(whole) == replace(answer, names=names)
     assert messages.read_priorities(messages.write_priorities({"n1": 7})) == {"n1": 7}
-    bind = BindArguments("default", "web", "u", "n1")
+    bind = ExtenderBindingArgs("default", "web", "u", "n1")
     assert messages.read_bind(messages.write_bind(bind)) == bind
     assert messages.read_error(messages.write_error("no")) == "no"
 
@@ -80,12 +80,15 @@ def test_both_sides_understand_each_other() -> None:
 @pytest.mark.parametrize(
     ("answer", "wanted"),
     [
-        ({"NodeNames": ["n1"]}, FilterAnswer(("n1",))),
-        ({"nodenames": []}, FilterAnswer(())),
-        ({"nodes": {"Items": NODES}}, FilterAnswer(("n1", "n2"))),
-        ({"NodeNames": ["n1"], "Nodes": {"items": NODES}}, FilterAnswer(("n1",))),
-        ({"error": "broken"}, FilterAnswer(None, error="broken")),
-        ({"NodeNames": ["n1"], "FailedNodes": {"n2": "x"}}, FilterAnswer(("n1",), {"n2": "x"})),
+        ({"NodeNames": ["n1"]}, ExtenderFilterResult(("n1",))),
+        ({"nodenames": []}, ExtenderFilterResult(())),
+        ({"nodes": {"Items": NODES}}, ExtenderFilterResult(("n1", "n2"))),
+        ({"NodeNames": ["n1"], "Nodes": {"items": NODES}}, ExtenderFilterResult(("n1",))),
+        ({"error": "broken"}, ExtenderFilterResult(None, error="broken")),
+        (
+            {"NodeNames": ["n1"], "FailedNodes": {"n2": "x"}},
+            ExtenderFilterResult(("n1",), {"n2": "x"}),
+        ),
         ({}, None),  # Kubernetes takes it for an answer without any node
         ({"NodeNames": None, "Nodes": None}, None),
         ({"NodeNames": "n1"}, None),
@@ -97,14 +100,14 @@ def test_both_sides_understand_each_other() -> None:
     ],
 )
 def test_an_answer_to_filter_says_which_nodes_pass(
-    answer: Any, wanted: FilterAnswer | None
+    answer: Any, wanted: ExtenderFilterResult | None
 ) -> None:
     """Or that it failed; an empty one is an error."""
     if wanted is not None:
-        assert messages.read_filter_answer(raw(answer)) == wanted
+        assert messages.read_filter_result(raw(answer)) == wanted
         return
     with pytest.raises(InvalidObject):
-        messages.read_filter_answer(raw(answer))
+        messages.read_filter_result(raw(answer))
 
 
 @pytest.mark.parametrize(
@@ -155,7 +158,7 @@ def test_a_hostile_question_costs_little_beside_its_bytes(
     tracemalloc.start()
     try:
         with pytest.raises(InvalidObject):
-            messages.read_arguments(body)
+            messages.read_extender_args(body)
         assert tracemalloc.get_traced_memory()[1] < 8 << 20
     finally:
         tracemalloc.stop()
@@ -164,10 +167,10 @@ def test_a_hostile_question_costs_little_beside_its_bytes(
 @pytest.mark.parametrize(
     "read",
     [
-        messages.read_arguments,
-        messages.read_filter_answer,
+        messages.read_extender_args,
+        messages.read_filter_result,
         messages.read_priorities,
-        messages.read_preempt_answer,
+        messages.read_preempt_result,
         messages.read_bind,
         messages.read_error,
     ],

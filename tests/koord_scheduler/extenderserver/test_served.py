@@ -2,9 +2,8 @@
 
 import pytest
 
-from koord_scheduler.config.points import Point
-from koord_scheduler.config.profiles import EnabledPlugin, Profile
-from koord_scheduler.extenderserver.served import NotServable, served_profile, verbs_of
+from koord_scheduler.config.profiles import EnabledPlugin, Point, Profile
+from koord_scheduler.extenderserver.host import NotServable, served_profile, verbs_of
 
 
 def profile(**points: tuple[str, ...]) -> Profile:

@@ -12,22 +12,24 @@ from aiohttp import web
 
 from koord.cluster.facts import ClusterPod
 from koord.cluster.view import View
-from koord.component.http.connections import PER_LOOPBACK
-from koord.component.http.refusal import Refusal
+from koord.component.http.limits import PER_LOOPBACK
+from koord.component.http.responses import HttpError
 from koord.component.http.site import HttpServer
 from koord.component.http.sockets import Address
 from koord.kube.client import ApiClient
 from koord.util.simulatedclock import SimulatedClock
-from koord_scheduler.cache.assumed import SchedulerState
-from koord_scheduler.extenderserver.app import LARGEST_BINDING, ExtenderApp
+from koord_scheduler.cache import SchedulerCache
 from koord_scheduler.extenderserver.host import PluginHost, wire_scores
-from koord_scheduler.extenderserver.metrics import ExtenderMetrics
-from koord_scheduler.extenderserver.server import served_verbs
+from koord_scheduler.extenderserver.server import (
+    MAX_BINDING_BYTES,
+    ExtenderApp,
+    ExtenderMetrics,
+    served_verbs,
+)
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.interfaces import PreFilterPlugin, ReservePlugin
-from koord_scheduler.framework.profiles.profile import ProfilePlugins
-from koord_scheduler.framework.results import PreFilterResult
-from koord_scheduler.framework.status import Status
+from koord_scheduler.framework.profile import ProfilePlugins
+from koord_scheduler.framework.status import PreFilterResult, Status
 from tests.support.clusters import node, pod
 from tests.support.scheduler.framework import Kit, PlainFilter, PlainScore, VectorScore
 from tests.support.scheduler.loop import Api, PostingBinder
@@ -66,7 +68,7 @@ class Served:
     """A server, its plugins and its cluster."""
 
     def __init__(self) -> None:
-        self.state = SchedulerState(SimulatedClock())
+        self.state = SchedulerCache(SimulatedClock())
         self.kit = Kit(SimulatedClock(), self.state)
         self.api = Api(self.state)
         self.url = ""
@@ -100,7 +102,7 @@ class Served:
         """Lets all in whose body is to be read."""
         self.asked += 1
         if "Stranger" in request.headers:
-            raise Refusal(401, "wanted another", headers={"Connection": "close"})
+            raise HttpError(401, "wanted another", headers={"Connection": "close"})
 
     async def ask(self, verb: str, body: Any, **headers: str) -> tuple[int, Any]:
         """Status, and the answer as JSON or text."""
@@ -320,4 +322,4 @@ async def test_whole_nodes_come_back_as_they_were(start: Start, size: int) -> No
 
 async def test_a_binding_is_small(start: Start) -> None:
     served = await start(bind={"Mine": PostingBinder()})
-    assert (await served.ask("bind", b" " * (LARGEST_BINDING + 1)))[0] == 413
+    assert (await served.ask("bind", b" " * (MAX_BINDING_BYTES + 1)))[0] == 413

@@ -19,8 +19,7 @@ from koord_scheduler.framework.interfaces import (
     PreBindPlugin,
     ReservePlugin,
 )
-from koord_scheduler.framework.results import PostFilterResult, Wait
-from koord_scheduler.framework.status import Code, Status
+from koord_scheduler.framework.status import Code, PostFilterResult, Status, Wait
 from tests.support.scheduler.framework import Binder, Kit, make_pod, make_view
 
 POD, VIEW = make_pod(), make_view(a="1")

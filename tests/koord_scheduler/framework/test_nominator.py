@@ -8,7 +8,7 @@ from koord_scheduler.framework.nominator import Nominator
 from tests.support.scheduler.framework import make_pod
 
 
-def rival(name: str, priority: int) -> Any:
+def nominated_pod(name: str, priority: int) -> Any:
     return make_pod(name, priority=priority)
 
 
@@ -29,16 +29,16 @@ def test_a_pod_is_nominated_to_one_node_at_a_time() -> None:
 def test_rivals_have_equal_or_higher_priority() -> None:
     """A pod is not its own rival."""
     nominator = Nominator()
-    low, same, high = (rival(f"p{priority}", priority) for priority in (1, 5, 9))
+    low, same, high = (nominated_pod(f"p{priority}", priority) for priority in (1, 5, 9))
     for pod, node in ((low, "a"), (same, "a"), (high, "b")):
         nominator.nominate(pod, node)
-    assert nominator.rivals(rival("web", 5)) == {"a": [same], "b": [high]}
-    assert nominator.rivals(high) == {}
+    assert nominator.nominated_pods(nominated_pod("web", 5)) == {"a": [same], "b": [high]}
+    assert nominator.nominated_pods(high) == {}
 
 
 def test_a_changed_pod_stays_nominated_and_another_of_its_name_is_not() -> None:
     """By its uid."""
-    nominator, web = Nominator(), rival("web", 1)
+    nominator, web = Nominator(), nominated_pod("web", 1)
     nominator.nominate(web, "a")
     changed = msgspec.structs.replace(web, priority=7)
     nominator.update(changed)

@@ -5,14 +5,13 @@ from typing import Any
 import pytest
 
 from koord.cluster.facts import ClusterPod
-from koord.component.tables import plain
-from koord.controlplane.testing.objects import make_pod
+from koord.component.terminal import plain
+from koord.controlplane.testing import make_pod
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.interfaces import ScorePlugin
-from koord_scheduler.framework.nodeinfo import NodeInfo
-from koord_scheduler.planning.profiles import UnknownScheduler
-from koord_scheduler.planning.report import Json, decision_report
-from koord_scheduler.planning.show import placement_view
+from koord_scheduler.framework.types import NodeInfo
+from koord_scheduler.planning.offline import UnknownScheduler
+from koord_scheduler.planning.report import Json, decision_report, placement_view
 from tests.support.scheduler.framework import FreeCpu
 from tests.support.scheduler.planning import EvenOnly, planned, small_cluster
 

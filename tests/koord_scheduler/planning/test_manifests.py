@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from koord.cluster.facts import ClusterPod, PriorityClass
 from koord.util.errors import KoordError
-from koord_scheduler.planning.manifests import read_pods
+from koord_scheduler.cli.inputs import read_pods
 
 POD = """
 apiVersion: v1

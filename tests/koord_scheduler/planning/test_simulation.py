@@ -6,17 +6,17 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from koord.cluster.decoding import POD
 from koord.cluster.facts import ClusterPod
+from koord.cluster.kinds import POD
 from koord.cluster.view import View
-from koord.controlplane.testing.objects import make_pod
-from koord_scheduler.config.points import Point
+from koord.controlplane.testing import make_pod
+from koord_scheduler.config.profiles import Point
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.diagnosis import NodeStatuses
 from koord_scheduler.framework.handle import Handle
 from koord_scheduler.framework.interfaces import PostFilterPlugin
-from koord_scheduler.framework.results import PostFilterResult
-from koord_scheduler.planning.profiles import UnknownScheduler
+from koord_scheduler.framework.status import PostFilterResult
+from koord_scheduler.planning.offline import UnknownScheduler
 from koord_scheduler.planning.report import simulation_report
 from koord_scheduler.planning.simulation import Simulated, Simulation, Utilization
 from koord_scheduler_plugins.default_preemption import DefaultPreemption, DefaultPreemptionArgs

@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from koord.controlplane.testing.server import refusal
+from koord.controlplane.testing import api_error_response
 from koord.kube.errors import Unreachable
 from koord.kube.transport import Call
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.plugin import Code, Handle
-from koord_scheduler_plugins.default_binder import DefaultBinder
+from koord_scheduler_plugins.default_binding import DefaultBinder
 from tests.support.scheduler.framework import Kit, make_pod
 
 PATH = "/api/v1/namespaces/team/pods/web/binding"
@@ -39,7 +39,7 @@ async def test_what_is_refused_fails_and_is_not_repeated(status: int) -> None:
     kit = Kit()
 
     def refuse(call: Call) -> None:
-        raise refusal(call, status, "Because", "pod web is already assigned to node n")
+        raise api_error_response(call, status, "Because", "pod web is already assigned to node n")
 
     kit.server.answer(refuse)
     found = await binder(kit).bind(CycleState(), make_pod(namespace="team"), "node-1")

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from koord.cluster.decoding import POD
 from koord.cluster.facts import ClusterPod
-from koord.controlplane.testing.server import refusal
+from koord.cluster.kinds import POD
+from koord.controlplane.testing import api_error_response
 from koord.kube.errors import Unreachable
 from koord.kube.transport import Call
 from koord_scheduler.framework.binding import PodBinding
@@ -22,7 +22,7 @@ from koord_scheduler.plugin import (
     Status,
     pod_changes,
 )
-from koord_scheduler_plugins.default_pre_bind import DefaultPreBind
+from koord_scheduler_plugins.default_binding import DefaultPreBind
 from tests.support.scheduler.framework import Kit, make_pod
 
 PATH = "/api/v1/namespaces/team/pods/web"
@@ -81,7 +81,7 @@ async def test_it_is_sent_again(refused: int) -> None:
         if len(kit.server.calls) < 3:
             if not refused:
                 raise Unreachable("connection reset")
-            raise refusal(call, refused, "Because", "not now")
+            raise api_error_response(call, refused, "Because", "not now")
         return {"metadata": {"name": "web"}}
 
     kit.server.answer(answer)
@@ -95,7 +95,7 @@ async def test_it_gives_up() -> None:
     pod = known_pod(kit)
 
     def refuse(call: Call) -> None:
-        raise refusal(call, 409, "Conflict", "not now")
+        raise api_error_response(call, 409, "Conflict", "not now")
 
     kit.server.answer(refuse)
     found = await apply(kit, pod)
@@ -111,7 +111,7 @@ async def test_what_is_refused_for_good_fails_at_once(status: int) -> None:
     pod = known_pod(kit)
 
     def refuse(call: Call) -> None:
-        raise refusal(call, status, "Because", "never")
+        raise api_error_response(call, status, "Because", "never")
 
     kit.server.answer(refuse)
     found = await apply(kit, pod)
@@ -126,7 +126,7 @@ async def test_a_pod_whose_name_another_one_has_is_not_changed() -> None:
     known_pod(kit, uid="another")
 
     def refuse(call: Call) -> None:
-        raise refusal(call, 409, "Conflict", "UID in precondition")
+        raise api_error_response(call, 409, "Conflict", "UID in precondition")
 
     kit.server.answer(refuse)
     found = await apply(kit, pod)

@@ -1,8 +1,8 @@
 """Pods with resource claims."""
 
-from koord.controlplane.testing.objects import make_pod
+from koord.controlplane.testing import make_pod
 from koord_scheduler.framework.status import Code
-from koord_scheduler_plugins.dynamic_resources import DynamicResources
+from koord_scheduler_plugins.missing_plugins import DynamicResources
 from tests.support.scheduler.volumes import Storage
 
 

@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.cluster.facts import ClusterNamespace, ClusterPod
-from koord.cluster.predicates import podaffinity
+from koord.cluster.predicates import pod_affinity
 from koord.cluster.view import View
 from koord.component.plugins.args import args_type_of
 from koord_scheduler.framework.cyclestate import CycleState
-from koord_scheduler.framework.nodeinfo import NodeInfo
-from koord_scheduler.framework.nodes.forms import filter_vector, normalized, score_vector
+from koord_scheduler.framework.nodes.adapters import filter_vector, normalized, score_vector
+from koord_scheduler.framework.types import NodeInfo
 from koord_scheduler.plugin import Action, ClusterEvent, Code, QueueingHint, Status
 from koord_scheduler.plugin.testing import assert_forms_agree
 from koord_scheduler_plugins.inter_pod_affinity import InterPodAffinity, InterPodAffinityArgs
@@ -36,7 +36,7 @@ EXISTING = "node(s) didn't satisfy existing pods anti-affinity rules"
 def few_terms(request: pytest.FixtureRequest) -> Iterator[None]:
     """The terms up to which questions are asked one by one: by either way the same comes out."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(podaffinity, "_FEW_TERMS", request.param)
+        patch.setattr(pod_affinity, "_FEW_TERMS", request.param)
         yield
 
 

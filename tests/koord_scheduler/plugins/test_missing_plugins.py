@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.cluster.facts import ClusterPod
-from koord.controlplane.testing.objects import make_pod
+from koord.controlplane.testing import make_pod
 from koord_scheduler.framework.cyclestate import CycleState
-from koord_scheduler.framework.events import QueueingHint
 from koord_scheduler.framework.handle import Handle
 from koord_scheduler.framework.status import Code, Status
+from koord_scheduler.framework.types import QueueingHint
 from koord_scheduler_plugins.missing_plugins import MissingPlugins
 from tests.support.scheduler.framework import Kit, PlainFilter, make_view
 

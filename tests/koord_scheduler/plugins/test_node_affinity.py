@@ -11,8 +11,7 @@ from koord.cluster.view import View
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.plugin import Code, PreFilterResult, QueueingHint, Status
 from koord_scheduler.plugin.testing import assert_forms_agree
-from koord_scheduler_plugins.node_affinity import NodeAffinity
-from koord_scheduler_plugins.node_affinity.args import NodeAffinityArgs
+from koord_scheduler_plugins.node_affinity import NodeAffinity, NodeAffinityArgs
 from tests.support.clusters import Cluster, Json, expression, node, node_affinity, read_node
 from tests.support.scheduler.framework import Kit, make_pod
 from tests.support.scheduler.resources import read_args

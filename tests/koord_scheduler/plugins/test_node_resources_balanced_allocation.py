@@ -10,7 +10,7 @@ from koord.cluster.view import View
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.plugin import Code
 from koord_scheduler.plugin.testing import assert_forms_agree
-from koord_scheduler_plugins.node_resources_balanced_allocation import (
+from koord_scheduler_plugins.node_resources import (
     NodeResourcesBalancedAllocation,
     NodeResourcesBalancedAllocationArgs,
 )

@@ -12,8 +12,7 @@ from koord.cluster.view import View
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.plugin import Code, Mask, QueueingHint, Verdicts
 from koord_scheduler.plugin.testing import assert_forms_agree
-from koord_scheduler_plugins.node_resources_fit import NodeResourcesFit
-from koord_scheduler_plugins.node_resources_fit.args import NodeResourcesFitArgs
+from koord_scheduler_plugins.node_resources import NodeResourcesFit, NodeResourcesFitArgs
 from tests.support.clusters import Json, node, pod, read_node, read_pod
 from tests.support.scheduler.framework import Kit, make_pod
 from tests.support.scheduler.resources import GPU, NAMES, PODS, VIEWS, asking, read_args, view

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from koord.cluster.decoding import NODE, POD
+from koord.cluster.kinds import NODE, POD
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.status import Code
 from koord_scheduler.plugin import QueueingHint
 from koord_scheduler.plugin.storage import CLAIM, CSI_NODE, VOLUME, VOLUME_ATTACHMENT
 from koord_scheduler.plugin.testing import assert_forms_agree
-from koord_scheduler_plugins.node_volume_limits import NodeVolumeLimits
+from koord_scheduler_plugins.volumes import NodeVolumeLimits
 from tests.support.scheduler.volumes import DRIVER, FAST, Storage
 
 FULL = "0/1 nodes are available: 1 node(s) exceed max volume count."

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.cluster.decoding import REPLICA_SET, SERVICE
 from koord.cluster.facts import ClusterPod
+from koord.cluster.kinds import REPLICA_SET, SERVICE
 from koord.cluster.view import View
 from koord.component.plugins.args import args_type_of
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.handle import Handle
-from koord_scheduler.framework.nodeinfo import NodeInfo
-from koord_scheduler.framework.nodes.forms import filter_vector, normalized, score_vector
+from koord_scheduler.framework.nodes.adapters import filter_vector, normalized, score_vector
+from koord_scheduler.framework.types import NodeInfo
 from koord_scheduler.plugin import Code, QueueingHint, Status
 from koord_scheduler.plugin.testing import assert_forms_agree
 from koord_scheduler_plugins.pod_topology_spread import PodTopologySpread, PodTopologySpreadArgs

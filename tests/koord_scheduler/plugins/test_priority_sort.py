@@ -6,7 +6,7 @@ import pytest
 
 from koord.component.plugins.discovery import discover
 from koord_scheduler.plugin import PluginRegistry, QueuedPod
-from koord_scheduler_plugins.priority_sort import PrioritySort
+from koord_scheduler_plugins.queueing import PrioritySort
 from tests.support.scheduler.framework import make_pod
 
 

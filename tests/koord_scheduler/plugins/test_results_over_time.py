@@ -28,30 +28,26 @@ from koord.cluster.facts import (
     Taint,
     Toleration,
 )
-from koord.cluster.podamounts import LARGEST_AMOUNT
-from koord.cluster.snapshot import Snapshot
+from koord.cluster.pod_amounts import MAX_AMOUNT
+from koord.cluster.state import Snapshot
 from koord.cluster.view import View
 from koord.component.plugins.args import args_type_of
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.handle import Handle
 from koord_scheduler.framework.interfaces import PreFilterPlugin, PreScorePlugin
-from koord_scheduler.framework.nodes.forms import filter_vector, normalized, score_vector
+from koord_scheduler.framework.nodes.adapters import filter_vector, normalized, score_vector
 from koord_scheduler.plugin.testing import disagreements
-from koord_scheduler.rules.freetable import FreeTable
+from koord_scheduler.rules.resources import FreeResources
 from koord_scheduler_plugins.inter_pod_affinity import InterPodAffinity
 from koord_scheduler_plugins.node_affinity import NodeAffinity
 from koord_scheduler_plugins.node_ports import NodePorts
-from koord_scheduler_plugins.node_resources_balanced_allocation import (
-    NodeResourcesBalancedAllocation,
-)
-from koord_scheduler_plugins.node_resources_fit import NodeResourcesFit
-from koord_scheduler_plugins.node_unschedulable import NodeUnschedulable
+from koord_scheduler_plugins.node_resources import NodeResourcesBalancedAllocation, NodeResourcesFit
 from koord_scheduler_plugins.pod_topology_spread import PodTopologySpread
-from koord_scheduler_plugins.taint_toleration import TaintToleration
+from koord_scheduler_plugins.taints import NodeUnschedulable, TaintToleration
 from tests.support.scheduler.framework import Kit, named
 
 NODES, ZONE, HOST = tuple(f"n{at}" for at in range(4)), "zone", "kubernetes.io/hostname"
-HUGE = LARGEST_AMOUNT  # bytes: too many for floats to be exact
+HUGE = MAX_AMOUNT  # bytes: too many for floats to be exact
 PLUGINS: tuple[tuple[Any, dict[str, Any]], ...] = (
     (NodeResourcesFit, {}),
     (NodeResourcesFit, {"scoringStrategy": {"type": "MostAllocated", "resources": [
@@ -229,7 +225,7 @@ def test_what_was_asked_before_does_not_matter(
             assert answers(plugin, pod, view) == answers(make(kind, value, kit), pod, anew(view))
 
 
-def check(table: FreeTable, view: View) -> None:
+def check(table: FreeResources, view: View) -> None:
     for name, column in view.resources.items():
         found = table.of(view, column)
         there, taken = view.allocatable[:, column], view.requested[:, column]
@@ -247,7 +243,7 @@ def check(table: FreeTable, view: View) -> None:
 @given(st.lists(EVENTS, min_size=2, max_size=14))
 def test_free_amounts_follow_views_back_and_forth(history: list[Any]) -> None:
     """What is imagined is there in the what-if, and gone in the next view of the cluster."""
-    table, snapshot = FreeTable(), Snapshot()
+    table, snapshot = FreeResources(), Snapshot()
     snapshot.put_node(make_node("first", "a", "", 4000, 2**35, 1))
     for event in history:
         happen(snapshot, event)
@@ -259,7 +255,7 @@ def test_free_amounts_follow_views_back_and_forth(history: list[Any]) -> None:
 @pytest.mark.parametrize("changed", [1, CHUNK, CHUNK + 9])
 def test_free_amounts_of_many_rows(changed: int) -> None:
     """Few rows are written one by one, many at once."""
-    table, snapshot = FreeTable(), Snapshot()
+    table, snapshot = FreeResources(), Snapshot()
     for at in range(CHUNK + 10):
         snapshot.put_node(make_node(f"m{at}", "a", "", 4000, 2**35, 0))
     check(table, snapshot.view())

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from koord.controlplane.testing.objects import make_pod
+from koord.controlplane.testing import make_pod
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.plugin import Code, Status
 from koord_scheduler_plugins.scheduling_hint import SchedulingHint, SchedulingHintArgs

@@ -11,9 +11,9 @@ from koord.cluster.view import View
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.plugin import Code, QueueingHint
 from koord_scheduler.plugin.testing import assert_forms_agree
-from koord_scheduler_plugins.node_name import NodeName
-from koord_scheduler_plugins.scheduling_gates import SchedulingGates
-from koord_scheduler_plugins.taint_toleration import TaintToleration
+from koord_scheduler_plugins.node_affinity import NodeName
+from koord_scheduler_plugins.queueing import SchedulingGates
+from koord_scheduler_plugins.taints import TaintToleration
 from tests.support.clusters import Cluster, Json, node, read_node
 from tests.support.scheduler.framework import Kit, make_pod
 

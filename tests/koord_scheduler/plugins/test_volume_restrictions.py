@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord_scheduler.framework.cyclestate import CycleState
-from koord_scheduler.framework.nodeinfo import NodeInfo
 from koord_scheduler.framework.status import Code
+from koord_scheduler.framework.types import NodeInfo
 from koord_scheduler.plugin import QueueingHint
 from koord_scheduler.plugin.storage import CLAIM
 from koord_scheduler.plugin.testing import assert_forms_agree
-from koord_scheduler_plugins.volume_restrictions import VolumeRestrictions
+from koord_scheduler_plugins.volumes import VolumeRestrictions
 from tests.support.scheduler.volumes import Storage
 
 DISK = "node(s) had no available disk"

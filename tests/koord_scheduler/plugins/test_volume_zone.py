@@ -10,7 +10,7 @@ from koord_scheduler.framework.status import Code
 from koord_scheduler.plugin import QueueingHint
 from koord_scheduler.plugin.storage import CLAIM, STORAGE_CLASS, VOLUME
 from koord_scheduler.plugin.testing import assert_forms_agree
-from koord_scheduler_plugins.volume_zone import VolumeZone
+from koord_scheduler_plugins.volumes import VolumeZone
 from tests.support.scheduler.volumes import Storage
 
 ZONE, REGION = "topology.kubernetes.io/zone", "topology.kubernetes.io/region"

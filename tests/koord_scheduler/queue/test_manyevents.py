@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from koord.cluster.facts import ClusterPod
-from koord.util import slices
+from koord.util import timebudget
 from koord.util.stop import Stop
 from koord_scheduler.framework.enqueueing import Enqueueing
-from koord_scheduler.framework.events import Action, ClusterEvent, HintedEvent, QueueingHint
 from koord_scheduler.framework.interfaces import EnqueueExtensions, PreEnqueuePlugin
 from koord_scheduler.framework.status import Status
-from koord_scheduler.queue import inflight, schedulingqueue
+from koord_scheduler.framework.types import Action, ClusterEvent, HintedEvent, QueueingHint
+from koord_scheduler.queue import activequeue, schedulingqueue
 from koord_scheduler.queue.schedulingqueue import SchedulingQueue
 from tests.support.scheduler.framework import Kit, make_pod
 
@@ -45,7 +45,7 @@ class World:
     def __init__(self) -> None:
         self.kit = Kit()
         self.plugin = Asks()
-        self.came: list[tuple[str, str]] = []
+        self.incoming_pod: list[tuple[str, str]] = []
         self.cpu: Callable[[], float] = lambda: 0.0
 
     async def build(self, pods: int = MANY, *, gates: bool = False) -> "World":
@@ -55,7 +55,7 @@ class World:
             Enqueueing([profile]),
             self.kit.services.nominator,
             self.kit.clock,
-            incoming=lambda queue, event: self.came.append((queue, event)),
+            incoming=lambda queue, event: self.incoming_pod.append((queue, event)),
             cpu=lambda: self.cpu(),
         )
         for number in range(pods):
@@ -67,12 +67,12 @@ class World:
 
 async def test_hints_of_many_pods_are_asked_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """Others on the event loop have their turn in between; in the end all were asked."""
-    monkeypatch.setattr(slices, "real_seconds", count().__next__)
+    monkeypatch.setattr(timebudget, "real_seconds", count().__next__)
     made = await World().build()
     stop, turns = Stop(made.kit.clock), 0
     running = asyncio.create_task(made.queue.run(stop))
     await made.kit.clock.settle()
-    assert made.queue.happened(NODE_ADDED, None, "helps") == 0
+    assert made.queue.on_cluster_event(NODE_ADDED, None, "helps") == 0
     while made.queue.pending["unschedulable"]:
         await asyncio.sleep(0)
         turns += 1
@@ -87,14 +87,14 @@ async def test_events_that_came_meanwhile_are_asked_about_together() -> None:
     """One that helps is enough; the excluded pod is asked about the others only."""
     made = await World().build()
     stop = Stop(made.kit.clock)
-    made.queue.happened(NODE_ADDED, None, "another")
-    made.queue.happened(NODE_ADDED, None, "helps", without="uid-default-w5")
+    made.queue.on_cluster_event(NODE_ADDED, None, "another")
+    made.queue.on_cluster_event(NODE_ADDED, None, "helps", without="uid-default-w5")
     running = asyncio.create_task(made.queue.run(stop))
     await made.kit.clock.settle()
     assert made.queue.pending["unschedulable"] == 1
     assert made.queue.place_of("uid-default-w5") == "unschedulable"
     assert len(made.plugin.asked) == 2 * MANY - 1
-    assert made.came.count(("backoff", "NodeAdd")) == MANY - 1
+    assert made.incoming_pod.count(("backoff", "NodeAdd")) == MANY - 1
     stop.set()
     await running
 
@@ -104,12 +104,12 @@ async def test_too_many_events_move_pods_without_questions(
     gates: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What cannot be asked in time may help; gates are asked whatever it costs."""
-    monkeypatch.setattr(schedulingqueue, "MOST_ASKED", 3)
+    monkeypatch.setattr(schedulingqueue, "MAX_HINT_CALLS", 3)
     made = await World().build(gates=gates)
     stop = Stop(made.kit.clock)
     made.plugin.gates = False
     for _ in range(4):
-        made.queue.happened(NODE_ADDED, None, "another")
+        made.queue.on_cluster_event(NODE_ADDED, None, "another")
     running = asyncio.create_task(made.queue.run(stop))
     await made.kit.clock.settle()
     assert len(made.plugin.asked) == (4 * MANY if gates else 0)
@@ -121,7 +121,7 @@ async def test_too_many_events_move_pods_without_questions(
 async def test_events_that_no_plugin_has_registered_cost_nothing() -> None:
     """However many pods wait."""
     made = await World().build()
-    assert made.queue.happened(LABELLED, None, "helps") == 0
+    assert made.queue.on_cluster_event(LABELLED, None, "helps") == 0
     assert made.plugin.asked == []
 
 
@@ -130,20 +130,23 @@ async def test_a_pod_with_too_many_events_since_its_pop_is_tried_again(
     bound: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are bounded, as a pod may wait for its permit for a quarter of an hour."""
-    monkeypatch.setattr(inflight if bound == "MOST_EVENTS" else schedulingqueue, bound, 10)
+    monkeypatch.setattr(activequeue if bound == "MOST_EVENTS" else schedulingqueue, bound, 10)
     made = await World().build(0)
     pod: Any = make_pod("w", schedulerName="p")
     made.queue.add(pod)
     queued = made.queue.pop_now()
     assert queued is not None
     for _ in range(20):
-        made.queue.happened(NODE_ADDED, None, "another")
+        made.queue.on_cluster_event(NODE_ADDED, None, "another")
     assert made.queue.in_flight.events == (10 if bound == "MOST_EVENTS" else 20)
     made.queue.requeue(queued, unschedulable_plugins=["Asks"])
     assert made.queue.place_of(pod.uid) == "backoff"
     assert made.plugin.asked == []
     assert made.queue.in_flight.events == 0
-    assert made.came == [("active", "UnschedulablePodAdd"), ("backoff", "ScheduleAttemptFailure")]
+    assert made.incoming_pod == [
+        ("active", "UnschedulablePodAdd"),
+        ("backoff", "ScheduleAttemptFailure"),
+    ]
 
 
 def test_labels_of_events_are_those_of_the_metric() -> None:
@@ -160,15 +163,15 @@ async def test_slow_hints_are_not_asked_for_ever() -> None:
     made = World()
     made.cpu = count(step=0.1).__next__  # a hint takes a tenth of a second
     await made.build(pods=20)
-    moved = made.queue.happened(NODE_ADDED, None, "another")
+    moved = made.queue.on_cluster_event(NODE_ADDED, None, "another")
     assert (len(made.plugin.asked), moved) == (6, 14)
-    assert made.came.count(("backoff", "NodeAdd")) == 14
+    assert made.incoming_pod.count(("backoff", "NodeAdd")) == 14
     other = make_pod("other", namespace="other", schedulerName="p")
     made.queue.add(other)
     queued = made.queue.pop_now()
     assert queued is not None
     made.queue.requeue(queued, unschedulable_plugins=["Asks"])
-    made.queue.happened(NODE_ADDED, None, "another")
+    made.queue.on_cluster_event(NODE_ADDED, None, "another")
     assert made.plugin.asked[-1] == ("other", "another")
     assert made.queue.place_of(other.uid) == "unschedulable"
     assert len(made.plugin.asked) == 7
@@ -178,8 +181,8 @@ async def test_hints_are_asked_again_when_the_time_is_paid_off() -> None:
     made = World()
     made.cpu = count(step=0.1).__next__
     await made.build(pods=6)
-    made.queue.happened(NODE_ADDED, None, "another")
+    made.queue.on_cluster_event(NODE_ADDED, None, "another")
     assert (len(made.plugin.asked), made.queue.pending["unschedulable"]) == (6, 6)
     await made.kit.clock.advance(10.0)
-    made.queue.happened(NODE_ADDED, None, "another")
+    made.queue.on_cluster_event(NODE_ADDED, None, "another")
     assert len(made.plugin.asked) == 12

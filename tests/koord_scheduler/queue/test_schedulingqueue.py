@@ -12,25 +12,24 @@ from koord.cluster.facts import ClusterPod
 from koord.util.simulatedclock import SimulatedClock
 from koord.util.stop import Stop
 from koord_scheduler.framework.enqueueing import Enqueueing
-from koord_scheduler.framework.events import (
-    POD_DELETED,
-    WILDCARD,
-    Action,
-    ClusterEvent,
-    HintedEvent,
-    QueueingHint,
-)
 from koord_scheduler.framework.interfaces import (
     EnqueueExtensions,
     Plugin,
     PreEnqueuePlugin,
     QueueSortPlugin,
 )
-from koord_scheduler.framework.profiles.profile import ProfileError
-from koord_scheduler.framework.queuedpod import QueuedPod
+from koord_scheduler.framework.profile import ProfileError
 from koord_scheduler.framework.status import Status
-from koord_scheduler.queue.backoff import BackoffOptions
-from koord_scheduler.queue.schedulingqueue import SchedulingQueue
+from koord_scheduler.framework.types import (
+    POD_DELETED,
+    WILDCARD,
+    Action,
+    ClusterEvent,
+    HintedEvent,
+    QueuedPod,
+    QueueingHint,
+)
+from koord_scheduler.queue.schedulingqueue import BackoffOptions, SchedulingQueue
 from tests.support.scheduler.framework import Binder, FirstCome, Kit, make_pod
 
 NODE_ADDED = ClusterEvent("Node", Action.ADD)
@@ -176,8 +175,8 @@ async def test_a_rejected_pod_waits_for_an_event_of_its_plugins() -> None:
     made.add("a")
     made.fail("a", "A")
     assert made.place("a") == "unschedulable"
-    assert made.queue.happened(NODE_LABEL) == 0
-    assert made.queue.happened(NODE_ADDED) == 1
+    assert made.queue.on_cluster_event(NODE_LABEL) == 0
+    assert made.queue.on_cluster_event(NODE_ADDED) == 1
     assert made.place("a") == "backoff"
 
 
@@ -197,7 +196,7 @@ async def test_a_hint_decides(answer: Any, pending: bool, place: str) -> None:
     made = await world({"A": Wants(HintedEvent(NODE_ADDED, hint(answer)))})
     made.add("a")
     made.fail("a", *(() if pending else ("A",)), pending=("A",) if pending else ())
-    made.queue.happened(NODE_ADDED, None, "node")
+    made.queue.on_cluster_event(NODE_ADDED, None, "node")
     assert made.place("a") == place
 
 
@@ -212,7 +211,7 @@ async def test_a_hint_gets_the_pod_and_the_object_before_and_after() -> None:
     made = await world({"A": Wants(HintedEvent(NODE_ADDED, note))})
     made.add("a")
     made.fail("a", "A")
-    made.queue.happened(NODE_ADDED, 1, 2)
+    made.queue.on_cluster_event(NODE_ADDED, 1, 2)
     assert seen == [("a", 1, 2)]
 
 
@@ -222,7 +221,7 @@ async def test_a_plugin_that_registers_nothing_is_helped_by_everything() -> None
     made.add("a", "b")
     made.fail("a", "Silent")
     made.fail("b", "Extender")
-    made.queue.happened(NODE_LABEL)
+    made.queue.on_cluster_event(NODE_LABEL)
     assert made.place("a") == "unschedulable"
     assert made.place("b") == "backoff"
 
@@ -233,7 +232,7 @@ async def test_a_pod_whose_backoff_has_passed_is_active_at_once() -> None:
     made.add("a")
     made.fail("a", "A")
     made.clock.tick(1.5)
-    made.queue.happened(NODE_ADDED)
+    made.queue.on_cluster_event(NODE_ADDED)
     assert made.place("a") == "active"
 
 
@@ -244,9 +243,9 @@ async def test_a_wildcard_event_moves_all_or_the_one_that_it_names() -> None:
     made.add("a", "b", "c")
     for name in ("a", "b", "c"):
         made.fail(name, "A")
-    assert made.queue.happened(WILDCARD, only=pod("b").uid) == 1
+    assert made.queue.on_cluster_event(WILDCARD, only=pod("b").uid) == 1
     assert [made.place(name) for name in "abc"] == ["unschedulable", "backoff", "unschedulable"]
-    assert made.queue.happened(WILDCARD) == 2
+    assert made.queue.on_cluster_event(WILDCARD) == 2
 
 
 async def test_backoffs_are_flushed_at_whole_seconds() -> None:
@@ -260,7 +259,7 @@ async def test_backoffs_are_flushed_at_whole_seconds() -> None:
     made.clock.tick(0.25)
     made.add("high", priority=2)
     made.fail("high", "Extender")
-    made.queue.happened(NODE_ADDED)
+    made.queue.on_cluster_event(NODE_ADDED)
     assert made.queue.pending["backoff"] == 2
     await made.clock.advance(0.25)
     assert made.queue.pending["active"] == 0
@@ -277,7 +276,7 @@ async def test_pop_takes_from_backoff_when_nothing_is_active() -> None:
     made.add("failed", "rejected")
     made.fail("failed")
     made.fail("rejected", "Extender")
-    made.queue.happened(NODE_ADDED)
+    made.queue.on_cluster_event(NODE_ADDED)
     assert [made.place("failed"), made.place("rejected")] == ["backoff", "backoff"]
     assert made.popped() == ["rejected"]
     made.clock.tick(1.0)
@@ -328,13 +327,13 @@ async def test_a_gated_pod_stays_in_the_pool_until_its_plugin_lets_it_in() -> No
     assert made.place("a") == "gated"
     assert made.queue.pending == {"active": 0, "backoff": 0, "unschedulable": 0, "gated": 1}
     asked = len(gate.asked), len(other.asked)
-    made.queue.happened(NODE_ADDED)
-    made.queue.happened(WILDCARD)
+    made.queue.on_cluster_event(NODE_ADDED)
+    made.queue.on_cluster_event(WILDCARD)
     assert (len(gate.asked), len(other.asked)) == asked
-    assert made.queue.happened(LABEL) == 0
+    assert made.queue.on_cluster_event(LABEL) == 0
     assert (len(gate.asked), len(other.asked)) == (asked[0] + 1, asked[1])
     gate.gates.clear()
-    assert made.queue.happened(LABEL) == 1
+    assert made.queue.on_cluster_event(LABEL) == 1
     assert made.place("a") == "active"
     assert made.queue.pending["gated"] == 0
 
@@ -344,7 +343,7 @@ async def test_a_gated_pod_is_not_moved_by_time() -> None:
     made = await world({"Gate": Wants(HintedEvent(LABEL), gates=["a"])})
     made.add("a")
     made.clock.tick(10_000.0)
-    assert made.queue.flush_pool() == 0
+    assert made.queue.flush_unschedulable() == 0
     assert made.place("a") == "gated"
 
 
@@ -376,14 +375,14 @@ async def test_what_happens_while_a_pod_is_tried_counts_when_it_fails() -> None:
     """Events since its pop, but none from before."""
     made = await world({"A": Wants(HintedEvent(NODE_ADDED)), "B": Wants(HintedEvent(NODE_LABEL))})
     made.add("a", "b", "c")
-    made.queue.happened(NODE_ADDED)
+    made.queue.on_cluster_event(NODE_ADDED)
     pods = [made.queue.pop_now() for _ in range(3)]
-    made.queue.happened(NODE_LABEL)
+    made.queue.on_cluster_event(NODE_LABEL)
     for queued, plugin in zip(pods, "ABA", strict=True):
         assert queued is not None
         made.queue.requeue(queued, unschedulable_plugins=[plugin])
         if plugin == "B":
-            made.queue.happened(NODE_ADDED)
+            made.queue.on_cluster_event(NODE_ADDED)
     assert [made.place(name) for name in "abc"] == ["backoff", "backoff", "backoff"]
     assert len(made.queue.in_flight) == 0
     assert made.queue.in_flight.events == 0
@@ -395,9 +394,9 @@ async def test_events_are_kept_only_while_an_older_pod_is_in_flight() -> None:
     flight = made.queue.in_flight
     made.add("a", "b")
     first = made.queue.pop_now()
-    made.queue.happened(NODE_ADDED)
+    made.queue.on_cluster_event(NODE_ADDED)
     second = made.queue.pop_now()
-    made.queue.happened(NODE_LABEL)
+    made.queue.on_cluster_event(NODE_LABEL)
     assert first is not None
     assert second is not None
     assert flight.events == 2
@@ -414,7 +413,7 @@ async def test_a_failed_binding_helps_as_a_deleted_pod_does() -> None:
     made = await world({"A": Wants(HintedEvent(ClusterEvent("Pod", Action.DELETE)))})
     made.add("a")
     made.fail("a", "A")
-    assert made.queue.happened(POD_DELETED, pod("gone")) == 1
+    assert made.queue.on_cluster_event(POD_DELETED, pod("gone")) == 1
 
 
 async def test_updates_find_the_pod_wherever_it_is() -> None:
@@ -567,16 +566,16 @@ async def _play(steps: list[Step]) -> None:
                 plugins = [("A", "B")[at % 2]] if step == "reject" else []
                 queue.requeue(queued, unschedulable_plugins=plugins)
         elif step in ("event", "all"):
-            queue.happened(NODE_ADDED if step == "event" else WILDCARD)
+            queue.on_cluster_event(NODE_ADDED if step == "event" else WILDCARD)
         elif step == "tick":
             made.clock.tick(at * 100.0)
         elif step == "flush":
             queue.flush_backoff()
-            queue.flush_pool()
+            queue.flush_unschedulable()
         assert sum(queue.pending.values()) + len(flying) == len(known)
         assert all(queue.place_of(uid) for uid in known)
         assert len(queue.in_flight) == len(flying)
     made.clock.tick(1000.0)
-    queue.flush_pool()
+    queue.flush_unschedulable()
     queue.flush_backoff()
     assert len(made.popped()) + len(flying) == len(known)

@@ -9,17 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.cluster.facts import ClusterPod, DisruptionBudget
-from koord.controlplane.testing.objects import make_budget, make_pod
+from koord.controlplane.testing import make_budget, make_pod
 from koord_scheduler.rules.preemption import (
     Candidate,
-    LowerPods,
+    LowerPriorityPods,
     by_namespace,
     candidates_wanted,
     choose,
     find_victims,
     importance,
     may_preempt,
-    violating,
+    violated_budgets,
 )
 from tests.support.clusters import Cluster, finished, node, pod
 
@@ -129,13 +129,15 @@ def test_pods_beyond_what_a_budget_allows_violate_it(
 ) -> None:
     """In the order given; one whose eviction is counted already takes nothing from it."""
     pods = [running("a"), running("b"), running("c")]
-    assert violating(pods, by_namespace([budget])) == wanted
+    assert violated_budgets(pods, by_namespace([budget])) == wanted
 
 
 def test_a_pod_violates_when_one_of_its_budgets_does_not_allow_it() -> None:
     """Each budget counts all of its pods."""
     wide, narrow = DisruptionBudget("default", "wide", (), 1), make_budget("n", {"app": "a"})
-    assert violating([running("a"), running("b")], by_namespace([wide, narrow])) == {"default/b"}
+    assert violated_budgets([running("a"), running("b")], by_namespace([wide, narrow])) == {
+        "default/b"
+    }
 
 
 def candidate(name: str, *victims: ClusterPod, violations: int = 0) -> Candidate:
@@ -249,7 +251,7 @@ def test_victims_are_enough_and_not_one_more(
     assert left + cpu <= ROOM
     for one in victims:
         assert left + cores(one) + cpu > ROOM
-    protected = violating(sorted(lower, key=importance), by_namespace(budgets))
+    protected = violated_budgets(sorted(lower, key=importance), by_namespace(budgets))
     assert violations == sum(one.key in protected for one in victims)
     plain = one_by_one(new, on_node, lower, protected)  # which of equals is first is all the same
     assert {one.key for one in victims} == {one.key for one in plain}
@@ -274,7 +276,7 @@ def test_columns_say_what_the_lower_pods_of_each_node_take(
         obj = pod(f"p{at}", f"n{where}", requests={"cpu": str(cpu)}, priority=of)
         found.pods.append(finished(obj) if done else obj)
     view = found.snapshot().view()
-    lower = LowerPods(make_pod("new", priority=priority), view)
+    lower = LowerPriorityPods(make_pod("new", priority=priority), view)
     for row in range(4):
         there = [one for one in view.pods(row) if not one.finished]
         mine = [one for one in there if (one.priority or 0) < priority]

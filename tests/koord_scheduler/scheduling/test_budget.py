@@ -10,8 +10,7 @@ from koord.util.timebudget import TimeBudget, in_time
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.diagnosis import NodeStatuses
 from koord_scheduler.framework.interfaces import PostFilterPlugin, PreFilterPlugin
-from koord_scheduler.framework.results import PostFilterResult
-from koord_scheduler.framework.status import Status
+from koord_scheduler.framework.status import PostFilterResult, Status
 from tests.support.scheduler.loop import Loop
 
 

@@ -5,17 +5,21 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from koord.cluster.decoding import POD
 from koord.cluster.facts import ClusterPod
+from koord.cluster.kinds import POD
 from koord.cluster.view import View
 from koord.util.simulatedclock import SimulatedClock
 from koord_scheduler.framework.cyclestate import CycleState
-from koord_scheduler.framework.extension.handlers import FailedPod, HookFailed, StartHooks
-from koord_scheduler.framework.extension.pods import NextPodPlugin, ResizePodPlugin
-from koord_scheduler.framework.interfaces import PreEnqueuePlugin, PreFilterPlugin
-from koord_scheduler.framework.profiles.profile import ProfileError
+from koord_scheduler.framework.handlers import FailedPod, HookFailed, StartHooks
+from koord_scheduler.framework.interfaces import (
+    NextPodPlugin,
+    PreEnqueuePlugin,
+    PreFilterPlugin,
+    ResizePodPlugin,
+)
+from koord_scheduler.framework.profile import ProfileError
 from koord_scheduler.framework.status import Status
-from koord_scheduler.scheduling.nextpod import next_pod_of
+from koord_scheduler.scheduling.scheduler import next_pod_of
 from tests.support.scheduler.framework import FreeCpu, make_pod
 from tests.support.scheduler.loop import Loop
 

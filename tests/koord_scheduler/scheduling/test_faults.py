@@ -9,7 +9,7 @@ import pytest
 
 from koord.cluster.facts import ClusterPod
 from koord.cluster.view import View
-from koord.controlplane.testing.server import refusal
+from koord.controlplane.testing import api_error_response
 from koord.kube.errors import Unreachable
 from koord.kube.transport import Call
 from koord_scheduler.framework.calls import TimeLimits
@@ -22,9 +22,8 @@ from koord_scheduler.framework.interfaces import (
     PreBindPlugin,
     ReservePlugin,
 )
-from koord_scheduler.framework.results import PostFilterResult, Wait
-from koord_scheduler.framework.status import Status
-from koord_scheduler.scheduling import bindingcycle
+from koord_scheduler.framework.status import PostFilterResult, Status, Wait
+from koord_scheduler.scheduling import cycle
 from tests.support.scheduler.framework import (
     FreeCpu,
     PlainFilter,
@@ -37,7 +36,7 @@ from tests.support.scheduler.loop import Loop
 
 def answers(status: int, reason: str = "") -> Callable[[Call], None]:
     def fault(call: Call) -> None:
-        raise refusal(call, status, reason or f"Status{status}", "no")
+        raise api_error_response(call, status, reason or f"Status{status}", "no")
 
     return fault
 
@@ -177,7 +176,7 @@ async def test_a_pod_that_the_watch_has_bound_before_the_answer_is_bound() -> No
 
     def late(call: Call) -> None:
         loop.api.deliver()
-        raise refusal(call, 500, "Timeout", "too late")
+        raise api_error_response(call, 500, "Timeout", "too late")
 
     loop.api.lost.append(late)
     key = loop.api.add_pod("web")
@@ -227,7 +226,7 @@ async def test_many_bindings_that_hang_stop_the_cycles_and_show_in_health(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Pods wait in the queue then, and not on nodes."""
-    monkeypatch.setattr("koord_scheduler.scheduling.scheduler.MOST_BINDINGS", 2)
+    monkeypatch.setattr("koord_scheduler.scheduling.scheduler.MAX_BINDINGS", 2)
     loop = await started()
     loop.api.hang = True
     for number in range(4):
@@ -290,7 +289,7 @@ async def test_a_pod_that_is_deleted_on_its_way_is_forgotten(
     """Wherever it is then; no request is made that is in vain, if that is known."""
     account, gate = Account(), Gate(pre_bind=when == "pre_bind")
     if when == "slot":
-        monkeypatch.setattr(bindingcycle, "AT_ONCE", 1)
+        monkeypatch.setattr(cycle, "AT_ONCE", 1)
     loop = await started(account, permit={"Gate": gate}, preBind={"Gate": gate})
     await loop.settle()
     loop.api.hang = when != "pre_bind"

@@ -11,7 +11,7 @@ import pytest
 from koord.cluster.columns import Mask
 from koord.cluster.facts import ClusterPod
 from koord.cluster.view import View
-from koord.controlplane.testing.server import refusal
+from koord.controlplane.testing import api_error_response
 from koord.kube.transport import Call
 from koord_scheduler.framework.calls import TimeLimits
 from koord_scheduler.framework.cyclestate import CycleState
@@ -30,9 +30,8 @@ from koord_scheduler.framework.interfaces import (
     VectorFilterPlugin,
     VectorScorePlugin,
 )
-from koord_scheduler.framework.nodeinfo import NodeInfo
-from koord_scheduler.framework.results import NodeScore, Scores, Verdicts, Wait
-from koord_scheduler.framework.status import Status
+from koord_scheduler.framework.status import NodeScore, Scores, Status, Verdicts, Wait
+from koord_scheduler.framework.types import NodeInfo
 from tests.support.scheduler.framework import FreeCpu
 from tests.support.scheduler.loop import Loop
 
@@ -171,7 +170,7 @@ def holds() -> None:
 
 
 def refuse(call: Call) -> None:
-    raise refusal(call, 500, "Fault", "no")
+    raise api_error_response(call, 500, "Fault", "no")
 
 
 def fails() -> Status:

@@ -6,7 +6,7 @@ from typing import Any
 from koord.kube.errors import Unreachable
 from koord.util.simulatedclock import SimulatedClock
 from koord.util.stop import Stop
-from koord_scheduler.scheduling.podstatus import PodStatuses, Unscheduled
+from koord_scheduler.scheduling.failures import PodScheduledCondition, PodStatuses
 from tests.support.scheduler.framework import make_pod
 
 
@@ -29,7 +29,7 @@ async def test_a_condition_is_sent_again_when_two_of_one_pod_were_on_their_way()
     statuses, stop = PodStatuses(client, clock), Stop(clock)  # type: ignore[arg-type]
     running = asyncio.create_task(statuses.run(stop))
     for message in ("first", "second"):
-        statuses.report(make_pod(), Unscheduled("Unschedulable", message), None)
+        statuses.report(make_pod(), PodScheduledCondition("Unschedulable", message), None)
         await clock.settle()
     assert len(client.asked) == 2
     for each in tuple(client.asked):

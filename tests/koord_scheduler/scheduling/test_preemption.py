@@ -5,10 +5,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from koord.controlplane.testing.server import refusal
+from koord.controlplane.testing import api_error_response
 from koord.util.stop import Stop
 from koord_scheduler_plugins.default_preemption import DefaultPreemption, DefaultPreemptionArgs
-from koord_scheduler_plugins.default_preemption.acting import Preemptions
+from koord_scheduler_plugins.default_preemption.preemption import Preemptions
 from tests.support.scheduler.loop import Loop
 
 
@@ -94,7 +94,7 @@ async def test_a_deletion_that_fails_leads_to_another_try() -> None:
 
     def fail(call: Any) -> None:
         if call.method == "DELETE":
-            raise refusal(call, 500, "InternalError", "scripted")
+            raise api_error_response(call, 500, "InternalError", "scripted")
         loop.api.faults.append(fail)
 
     async with leading() as loop:

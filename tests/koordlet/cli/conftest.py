@@ -9,23 +9,23 @@ from pathlib import Path
 
 import pytest
 
+from koord.api.node import Node
 from koord.api.nodemetric import NodeMetricSpec, NodeMetricStatus, Usage, node_metric
-from koord.api.nodes.node import Node
-from koord.api.pods.pod import Pod
+from koord.api.pod import Pod
 from koord.api.qos import KubeQoS
 from koord.component.http.responses import json_bytes
 from koord.component.http.site import UnixServer
 from koord.component.page.serving import Page
 from koord.util.errors import OptionError
 from koord.util.health import Health
-from koord.util.owneddir import OwnedDirectory
+from koord.util.ownedfiles import OwnedDirectory
 from koordlet.cli.koordletctl import main
 from koordlet.metriccache.cache import MetricCache
-from koordlet.metriccache.kinds import Cadence, Keep
-from koordlet.plugin.testing.clock import SimulatedClock
-from koordlet.server.ctl.app import CtlSources, create_ctl_app
+from koordlet.metriccache.kinds import Cadence, RetentionClass
+from koordlet.plugin.testing.scripted import SimulatedClock
+from koordlet.server.control_app import CtlSources, create_ctl_app
 from koordlet.statesinformer.informer import StatesInformer
-from koordlet.statesinformer.model import ContainerMeta, PodMeta
+from koordlet.statesinformer.podmeta import ContainerMeta, PodMeta
 from tests.support.kube.health_page import HealthPage
 
 
@@ -289,7 +289,7 @@ def daemon(tmp_path):
         "boot",
         clock,
         intervals=dict.fromkeys(Cadence, 1.0),
-        retentions=dict.fromkeys(Keep, 300.0),
+        retentions=dict.fromkeys(RetentionClass, 300.0),
     )
     states = StatesInformer(clock)
     states.set_node(Node("worker", capacity={"cpu": "4", "memory": "8Gi"}))

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from koordlet.cli.ctl.client import (
-    BadAnswer,
-    BadQuestion,
+    BadRequest,
+    BadResponse,
     CtlClient,
     NoDaemon,
     NotPermitted,
-    NotTheDaemon,
+    UntrustedSocket,
     default_run_dirs,
 )
 
@@ -91,19 +91,19 @@ def test_a_daemon_that_hangs_is_given_up(tmp_path):
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(tmp_path / "ctl.sock"))
         server.listen()
-        with pytest.raises(BadAnswer, match=r"none within 0\.05 s"):
+        with pytest.raises(BadResponse, match=r"none within 0\.05 s"):
             CtlClient([tmp_path], timeout=0.05).get("status")
 
 
 @pytest.mark.parametrize(
     ("answer", "error", "message"),
     [
-        (b"", BadAnswer, "connection closed"),
-        (b"SSH-2.0\r\n\r\n", BadAnswer, "connection closed"),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", BadAnswer, "wanted JSON"),
-        (b"HTTP/1.1 503 No\r\nContent-Length: 8\r\n\r\nnot yet\n", BadAnswer, "^not yet$"),
-        (b"HTTP/1.1 400 No\r\nContent-Length: 4\r\n\r\nwhy?", BadQuestion, r"^why\?$"),
-        (b"HTTP/1.1 404 No\r\nContent-Length: 4\r\n\r\nwhat", BadQuestion, "another version"),
+        (b"", BadResponse, "connection closed"),
+        (b"SSH-2.0\r\n\r\n", BadResponse, "connection closed"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", BadResponse, "wanted JSON"),
+        (b"HTTP/1.1 503 No\r\nContent-Length: 8\r\n\r\nnot yet\n", BadResponse, "^not yet$"),
+        (b"HTTP/1.1 400 No\r\nContent-Length: 4\r\n\r\nwhy?", BadRequest, r"^why\?$"),
+        (b"HTTP/1.1 404 No\r\nContent-Length: 4\r\n\r\nwhat", BadRequest, "another version"),
     ],
 )
 def test_every_other_answer_is_an_error_for_people(tmp_path, answer, error, message):
@@ -142,7 +142,7 @@ def test_another_users_process_is_not_asked(tmp_path):
     """A socket in a place that is not ours proves nothing."""
     with (
         served_by(NOBODY, tmp_path),
-        pytest.raises(NotTheDaemon, match=rf"process {os.getpid()} of user {NOBODY}; ask as"),
+        pytest.raises(UntrustedSocket, match=rf"process {os.getpid()} of user {NOBODY}; ask as"),
     ):
         CtlClient([tmp_path]).get("status")
 
@@ -150,12 +150,12 @@ def test_another_users_process_is_not_asked(tmp_path):
 @pytest.mark.parametrize("kind", ["answer", "line"])
 def test_an_answer_without_end_is_given_up(tmp_path, monkeypatch, kind):
     """It neither fills the memory of this command nor its terminal."""
-    monkeypatch.setattr("koordlet.cli.ctl.client.MOST_BYTES", 1000)
+    monkeypatch.setattr("koordlet.cli.ctl.client.MAX_BYTES", 1000)
     body = b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + b"x" * 1500
     client = CtlClient([tmp_path])
     ask = {
         "answer": lambda: client.get("status"),
         "line": lambda: list(client.stream("record", query={}, silence=5)),
     }
-    with listener(tmp_path, body), pytest.raises(BadAnswer, match=r"at most 0 MiB .* found more"):
+    with listener(tmp_path, body), pytest.raises(BadResponse, match=r"at most 0 MiB .* found more"):
         ask[kind]()

@@ -7,10 +7,10 @@ import pytest
 import koordlet
 from koord.api.qos import KubeQoS
 from koord.util.clock import SystemClock
-from koord.util.owneddir import OwnedDirectory
-from koordlet.host.proc.procfiles import parse_boot_id
+from koord.util.ownedfiles import OwnedDirectory
+from koordlet.host.procfiles import parse_boot_id
 from koordlet.plugin.testing import FakeHost
-from koordlet.qosmanager.quarantine import Quarantine
+from koordlet.qosmanager.admission import Quarantine
 from tests.support.kube.daemon_flags import host_flags
 
 UID = "f2b9c1de-0000-4000-8000-000000000001"

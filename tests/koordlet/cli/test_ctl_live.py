@@ -16,8 +16,7 @@ from dataclasses import replace
 import pytest
 
 from koord.util.clock import stamp
-from koordlet.metriccache.kinds import POD_CPU_USAGE, POD_MEMORY_USAGE
-from koordlet.metriccache.sample import Sample
+from koordlet.metriccache.kinds import POD_CPU_USAGE, POD_MEMORY_USAGE, Sample
 
 PATIENCE = 60.0  # seconds; only a broken view takes them
 LEFT = b"\x1b[?1049l"  # back from the alternate screen

@@ -57,7 +57,7 @@ def test_json_keeps_what_was_said(ctl, hostile):
 
 
 def test_followed_events_are_printable_too(capsys):
-    from koordlet.cli.ctl.audit import _print
+    from koordlet.cli.ctl.explain import _print
 
     event = {"createdAt": f"2026-07-24{HOSTILE}", "name": HOSTILE, "message": HOSTILE}
     _print([event], "json")

@@ -6,16 +6,14 @@ import os
 import pytest
 
 from koord.api.qos import KubeQoS
-from koord.util.owneddir import OwnedDirectory
+from koord.util.ownedfiles import OwnedDirectory
 from koordlet.cli.koordletctl import main
-from koordlet.daemon.rundir import RunDir
-from koordlet.executor.claims.claim import Key
-from koordlet.executor.claims.desired import DesiredValue
+from koordlet.daemon.environment import RunDir
+from koordlet.executor.claims.claim import DesiredValue, Key
 from koordlet.executor.claims.target import Target
-from koordlet.executor.journal.journal import Journal
-from koordlet.executor.journal.records import Record, header, set_line
+from koordlet.executor.journal import Journal, JournalRecord, header_line, set_line
 from koordlet.executor.kernel.writer import Writer
-from koordlet.host.descriptors import Descriptors
+from koordlet.host.files import Descriptors
 from koordlet.host.host import Host
 from koordlet.host.resources import CPU_QUOTA, CPU_SHARES
 from koordlet.plugin.testing import FakeHost, SimulatedClock
@@ -98,7 +96,7 @@ def test_the_table_says_what_is_there_now(restore, squeeze):
 
 def test_a_long_restore_shows_how_far_it_is(restore, squeeze, monkeypatch):
     """Thousands of values take seconds; the answer itself stays what it is."""
-    monkeypatch.setattr("koord.component.progress.AFTER", 0.0)
+    monkeypatch.setattr("koord.component.terminal.AFTER", 0.0)
     squeeze()
 
     _, text = restore("--output=json")
@@ -207,11 +205,11 @@ PLANTED = {
 def plant(run_dir, *rows):
     """A journal as whoever may write it makes it: what is there now is "ours"."""
     planted = [
-        Record(name, level, place, 0, 0, ("P",), original, "5", "5")
+        JournalRecord(name, level, place, 0, 0, ("P",), original, "5", "5")
         for name, level, place, original in rows
     ]
     lines = [set_line(number, record) for number, record in enumerate(planted, 1)]
-    (run_dir / "journal").write_bytes(header(BOOT) + b"".join(lines))
+    (run_dir / "journal").write_bytes(header_line(BOOT) + b"".join(lines))
 
 
 LIMIT = '{"unit":"tasks","form":"number or max","low":1,"high":4194304}'
@@ -248,7 +246,7 @@ def plant_file(run_dir, be, name, original, definition):
     """What is there now is "ours"."""
     inode = os.stat(be).st_ino
     row = (name, "qos", "kubepods/besteffort", 0, inode, ("P",), original, "5", "5", (), definition)
-    (run_dir / "journal").write_bytes(header(BOOT) + set_line(1, Record(*row)))
+    (run_dir / "journal").write_bytes(header_line(BOOT) + set_line(1, JournalRecord(*row)))
 
 
 @pytest.mark.parametrize("name", PLANTED_FILES)
@@ -316,7 +314,7 @@ def test_a_sound_record_beside_a_planted_one_is_restored(host, run_dir, restore)
     inode = os.stat(host.paths.cgroup / "cpu/kubepods/besteffort").st_ino
     plant(run_dir, SHARES, PLANTED["absolute"][:4])
     text = (run_dir / "journal").read_bytes()
-    sound = Record(*SHARES[:3], 0, inode, ("P",), SHARES[3], "5", "5")
+    sound = JournalRecord(*SHARES[:3], 0, inode, ("P",), SHARES[3], "5", "5")
     (run_dir / "journal").write_bytes(text + set_line(1, sound))
 
     code, out = restore()

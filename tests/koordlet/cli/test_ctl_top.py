@@ -6,14 +6,22 @@ from datetime import UTC, datetime
 import pytest
 from rich.console import ConsoleDimensions
 
-from koord.component.tables import console, plain
+from koord.component.terminal import console, plain
 from koord.util.clock import stamp
 from koord.util.errors import KoordError
 from koordlet.cli.ctl.arguments import SORTS
 from koordlet.cli.ctl.client import CtlClient
-from koordlet.cli.ctl.live import LiveView, watch
-from koordlet.cli.ctl.podview import PodDetails, pod_view
-from koordlet.cli.ctl.toptable import ORDERS, headline, rows, sort_pods, sparkline
+from koordlet.cli.ctl.top import (
+    ORDERS,
+    LiveView,
+    PodDetails,
+    headline,
+    pod_view,
+    rows,
+    sort_pods,
+    sparkline,
+    watch,
+)
 from koordlet.metriccache.kinds import (
     CONTAINER_CPU_USAGE,
     NODE_CPU_USAGE,
@@ -26,8 +34,8 @@ from koordlet.metriccache.kinds import (
     POD_NETWORK_TRANSMIT,
     POD_PSI,
     QOS_CPU_USAGE,
+    Sample,
 )
-from koordlet.metriccache.sample import Sample
 
 FIGURES = {
     "cpu_cores": None,

@@ -10,8 +10,7 @@ from datetime import UTC, datetime
 import pytest
 
 from koord.util.clock import stamp
-from koordlet.metriccache.kinds import KINDS, NODE_CPU_USAGE, POD_CPU_USAGE
-from koordlet.metriccache.sample import Sample
+from koordlet.metriccache.kinds import KINDS, NODE_CPU_USAGE, POD_CPU_USAGE, Sample
 from koordlet.plugin.testing import FakeHost
 
 EVERY_QUESTION = (
@@ -450,7 +449,7 @@ def test_the_start_imports_nothing_heavy():
     """Asking must not cost more than the answer, and asyncio alone is 19 MiB."""
     heavy = ("aiohttp", "asyncio", "structlog", "pyroute2", "psutil", "yaml", "prometheus_client")
     script = (
-        "import sys, koordlet.cli.koordletctl as ctl, koordlet.cli.ctl.top, koordlet.cli.ctl.live;"
+        "import sys, koordlet.cli.koordletctl as ctl, koordlet.cli.ctl.top, koordlet.cli.ctl.top;"
         f"print([name for name in {heavy!r} if name in sys.modules])"
     )
 

@@ -6,20 +6,17 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from koord.api.slo.nodeslo import NodeSLO
+from koord.api.nodeslo import NodeSLO
 from koord.util.clock import Stamp
-from koordlet.collectors.engine.base import Collector
-from koordlet.collectors.engine.lease import Lease
-from koordlet.collectors.engine.metrics import CollectorMetrics
-from koordlet.collectors.engine.reader import Reader
-from koordlet.collectors.engine.sampling import SamplingContext, SamplingPass
-from koordlet.collectors.engine.skips import Skips
+from koordlet.collectors.engine.collector import Collector
+from koordlet.collectors.engine.reader import Reader, ReadLease, SkippedReads
+from koordlet.collectors.engine.rounds import CollectorMetrics
+from koordlet.collectors.engine.sampler import SamplingContext, SamplingPass
 from koordlet.collectors.registry import CollectorOptions, build_collectors
 from koordlet.host.host import Host
-from koordlet.metriccache.kinds import Cadence, Kind
-from koordlet.metriccache.sample import Sample
+from koordlet.metriccache.kinds import Cadence, Kind, Sample
 from koordlet.plugin.testing import FakeHost, FakePod, SimulatedClock, make_pod
-from koordlet.statesinformer.model import ContainerMeta, PodMeta
+from koordlet.statesinformer.podmeta import ContainerMeta, PodMeta
 
 PERIODS = {
     Cadence.USAGE: 1.0,
@@ -60,14 +57,14 @@ class Machine:
             lambda: self.page_cache,
             self.gates.__contains__,
         )
-        self.skips = Skips(self.clock)
+        self.skips = SkippedReads(self.clock)
         self.reader = self.make_reader()
         self.use(self.collectors)
         self.samples: dict[tuple[str, ...], float] = {}
 
     def make_reader(self) -> Reader:
         host = Host(self.host.paths, monotonic=self.clock.monotonic)
-        return Reader(host, Lease(self.clock), self.skips, self.clock)
+        return Reader(host, ReadLease(self.clock), self.skips, self.clock)
 
     def use(self, collectors: Iterable[Collector]) -> None:
         """Run these collectors from now on."""

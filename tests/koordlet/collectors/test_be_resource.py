@@ -3,7 +3,7 @@
 import pytest
 
 from koord.api.qos import KubeQoS
-from koordlet.collectors.be_resource import real_limit_milli, usage_milli
+from koordlet.collectors.qos_usage import real_limit_milli, usage_milli_cores
 from koordlet.metriccache.kinds import NODE_BE
 
 
@@ -35,7 +35,7 @@ def test_the_limit_is_the_smallest_cpuset_or_the_quota(sizes, quota, period, lim
 )
 def test_usage_is_cut_to_whole_milliseconds_of_cpu_first(increase, seconds, milli):
     """Koordinator's examples."""
-    assert usage_milli(increase, seconds) == milli
+    assert usage_milli_cores(increase, seconds) == milli
 
 
 def test_first_usage_is_unknown_and_the_second_is_a_rate(machine):

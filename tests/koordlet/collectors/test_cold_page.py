@@ -5,8 +5,8 @@ from array import array
 
 import pytest
 
-from koord.api.slo.nodeslo import CgroupBase, HostApplication, NodeSLO
-from koordlet.host.idletracking import PIECE
+from koord.api.nodeslo import CgroupBase, HostApplication, NodeSLO
+from koordlet.host.idle_pages import PAGES_PER_STEP
 from koordlet.metriccache import kinds
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -102,9 +102,9 @@ def idle_tracking(node, owners):
     paths = node.host.paths
     bitmap = paths.sys / "kernel/mm/page_idle/bitmap"
     bitmap.parent.mkdir(parents=True)
-    bitmap.write_bytes(bytes(PIECE // 8))
+    bitmap.write_bytes(bytes(PAGES_PER_STEP // 8))
     by_frame = [inode for inode, pages in owners.items() for _ in range(pages)]
-    rest = PIECE - len(by_frame)
+    rest = PAGES_PER_STEP - len(by_frame)
     (paths.proc / "kpagecgroup").write_bytes(array("Q", by_frame + [0] * rest).tobytes())
     (paths.proc / "kpageflags").write_bytes(
         array("Q", [1 << 5] * len(by_frame) + [0] * rest).tobytes()

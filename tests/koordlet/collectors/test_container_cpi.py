@@ -107,7 +107,7 @@ def test_a_container_that_ended_has_no_sample_and_leaks_nothing(counted, counter
 
 
 def test_containers_take_turns_when_there_are_too_many(counted, counters, monkeypatch):
-    monkeypatch.setattr(container_cpi, "MOST_DESCRIPTORS", 8)
+    monkeypatch.setattr(container_cpi, "MAX_DESCRIPTORS", 8)
     for number in range(2, 6):
         counted.run_pod(f"u{number}")
     for _ in range(5):

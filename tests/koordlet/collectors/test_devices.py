@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from koordlet.collectors.devices import SEARCH_PAUSE
+from koordlet.collectors.devices import SEARCH_INTERVAL
 from koordlet.collectors.registry import CollectorOptions, build_collectors
 from koordlet.metriccache.kinds import (
     CONTAINER_GPU_CORE_USAGE,
@@ -16,8 +16,8 @@ from koordlet.metriccache.kinds import (
     POD_GPU_CORE_USAGE,
     POD_GPU_MEMORY_USAGE,
 )
-from koordlet.nvml.answers import FoundGpu, GpuProcess
 from koordlet.nvml.gpus import GpuReading
+from koordlet.nvml.process import GpuProcess, GpuStatus
 from koordlet.rules.devices import Gpu, XpuSet
 from tests.support.node.nvml_stub import add_pci_device
 
@@ -48,7 +48,7 @@ def devices(machine: Any) -> Any:
 def answered(machine: Any, *processes: GpuProcess, error: str = "") -> None:
     """NVML has just answered."""
     gpu = Gpu(uuid="GPU-0", minor=0, model="T4", memory=1000, error=error)
-    reading = GpuReading(machine.clock.monotonic() + 1, (FoundGpu(gpu, "", processes),))
+    reading = GpuReading(machine.clock.monotonic() + 1, (GpuStatus(gpu, "", processes),))
     machine.published["gpu_reading"] = reading
 
 
@@ -126,7 +126,7 @@ def test_containers_are_searched_only_for_new_processes(devices: Any) -> None:
 
     assert tick() == 30.0
     group.set_processes(99)  # as if it had moved there; the other one stays where it was found
-    for _ in range(int(SEARCH_PAUSE) - 1):
+    for _ in range(int(SEARCH_INTERVAL) - 1):
         assert tick() == 30.0
     assert tick() == 31.0
 

@@ -5,10 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 
-from koordlet.collectors.cadvisor import NODE, Owner, network
-from koordlet.collectors.node_exporter import NodeExporter
-from koordlet.collectors.traffic import TrafficRates
-from koordlet.host.net.links import Link, LinkStats
+from koordlet.collectors.network_compat import (
+    CADVISOR_NODE,
+    CadvisorContainer,
+    NodeExporter,
+    cadvisor_network_families,
+)
+from koordlet.collectors.node_network import TrafficRates
+from koordlet.host.net.interfaces import Link, LinkStats
 from koordlet.host.net.netfiles import InterfaceCounters, parse_net_dev
 from koordlet.metriccache import kinds
 
@@ -114,8 +118,12 @@ def test_cadvisor_names():
         + b"lo: 1 1 0 0 0 0 0 0 1 1 0 0 0 0 0 0\n"
         + b"vethab: 1 1 0 0 0 0 0 0 1 1 0 0 0 0 0 0\n"
     )
-    named = samples(network([(NODE, found), (Owner("/kubepods/podx", pod="p"), found)]))
-    root = tuple(sorted({**Owner("/")._asdict(), "interface": "eth0"}.items()))
+    named = samples(
+        cadvisor_network_families(
+            [(CADVISOR_NODE, found), (CadvisorContainer("/kubepods/podx", pod="p"), found)]
+        )
+    )
+    root = tuple(sorted({**CadvisorContainer("/")._asdict(), "interface": "eth0"}.items()))
 
     assert named["container_network_receive_bytes_total", *root] == 10
     assert named["container_network_receive_packets_total", *root] == 1

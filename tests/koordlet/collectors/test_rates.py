@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordlet.collectors.rates import EXPIRES_AFTER, Previous, Rates
+from koordlet.collectors.engine.usage import READING_TTL, PreviousReadings, Rates
 
 counters = st.integers(0, 2**64 - 1)
 times = st.floats(0, 1e9)
@@ -78,12 +78,12 @@ def test_absence_does_not_count_once_there_is_a_reading():
 
 def test_expired_readings_are_forgotten():
     """Pods come and go for months; what is kept does not grow."""
-    previous: Previous[int] = Previous(1.0)
+    previous: PreviousReadings[int] = PreviousReadings(1.0)
     for second in range(1000):
-        previous.swap(f"pod {second}", 1, float(second))
+        previous.exchange(f"pod {second}", 1, float(second))
         previous.purge(float(second))
 
-    assert len(previous) <= 2 * EXPIRES_AFTER + 2
+    assert len(previous) <= 2 * READING_TTL + 2
 
 
 @given(counters, times, counters, times)

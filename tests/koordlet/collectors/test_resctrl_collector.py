@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
-from koordlet.host.resctrl.monitoring import parse_usage
+from koordlet.host.resctrl.groups import parse_usage
 from koordlet.metriccache.kinds import RESCTRL_LLC, RESCTRL_MB
-from koordlet.plugin.testing.resctrl import FakeResctrl
+from koordlet.plugin.testing.kernel import FakeResctrl
 
 LLC, BANDWIDTH = "koordlet_resctrl_llc_occupancy", "koordlet_resctrl_memory_bandwidth"
 
@@ -85,7 +85,7 @@ def test_switched_off_it_imports_nothing():
     """Nor do claims on values of resctrl that nobody makes."""
     code = (
         "import sys, koordlet.collectors.registry, koordlet.executor.kernel.writer\n"
-        "off = ('koordlet.host.resctrl.monitoring', 'koordlet.executor.kernel.resctrl')\n"
+        "off = ('koordlet.host.resctrl.groups', 'koordlet.executor.kernel.resctrl')\n"
         "assert not [name for name in sys.modules if name.startswith(off)]\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

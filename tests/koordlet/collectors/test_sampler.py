@@ -7,15 +7,13 @@ from collections.abc import Callable
 
 import pytest
 
-from koord.util.health import Status
+from koord.util.health import HealthStatus
 from koord.util.stop import Stop
-from koordlet.collectors.engine.lease import GivenUp, Lease
-from koordlet.collectors.engine.sampler import MAX_GIVEN_UP, Sampler
-from koordlet.collectors.engine.skips import FIRST_PAUSE
+from koordlet.collectors.engine.reader import INITIAL_BACKOFF, LeaseRevoked, ReadLease
+from koordlet.collectors.engine.sampler import MAX_ABANDONED_THREADS, Sampler
 from koordlet.host.resources import MEMINFO, MEMORY_STAT
 from koordlet.metriccache import kinds
-from koordlet.metriccache.kinds import Cadence
-from koordlet.metriccache.sample import Sample
+from koordlet.metriccache.kinds import Cadence, Sample
 from koordlet.plugin.testing import SimulatedClock
 
 REAL_LIMIT = 60.0  # seconds that a thread may take
@@ -98,7 +96,7 @@ async def test_passes_come_at_a_fixed_rate_on_one_thread_of_their_own(running):
 
     assert len(collector.threads) == 1
     assert threading.current_thread().name not in collector.threads
-    assert sampler.health().status is Status.OK
+    assert sampler.health().status is HealthStatus.OK
 
 
 async def test_turns_are_missed_while_a_pass_runs_and_counted(running):
@@ -135,7 +133,7 @@ async def test_a_read_that_hangs_costs_its_thread_and_the_next_one_skips_the_fil
     assert ("pod_memory_usage", "stuck") not in machine.samples
     assert len(collector.threads) == 2
     health = sampler.health()
-    assert health.status is Status.DEGRADED
+    assert health.status is HealthStatus.DEGRADED
     assert "stuck/memory.stat" in health.reason
     assert machine.own_metric("koordlet_sampling_threads_given_up") == 1
 
@@ -143,7 +141,7 @@ async def test_a_read_that_hangs_costs_its_thread_and_the_next_one_skips_the_fil
     let_go()
     await machine.clock.until(lambda: machine.own_metric("koordlet_sampling_threads_given_up") == 0)
     assert machine.samples == samples
-    assert sampler.health().status is Status.OK
+    assert sampler.health().status is HealthStatus.OK
 
 
 async def test_a_file_that_hung_is_tried_again_after_a_pause(running):
@@ -154,11 +152,11 @@ async def test_a_file_that_hung_is_tried_again_after_a_pause(running):
     await _until_given_up(machine, 1)
     await _advance_until(machine.clock, lambda: collector.rounds > 1)
     let_go()
-    await machine.clock.until(lambda: sampler.health().status is Status.OK)
+    await machine.clock.until(lambda: sampler.health().status is HealthStatus.OK)
     path = machine.host.paths.cgroup / "memory/stuck/memory.stat"
     path.unlink()
     machine.host.group("stuck").use_memory(4096)
-    await machine.clock.advance(FIRST_PAUSE * 1.1)
+    await machine.clock.advance(INITIAL_BACKOFF * 1.1)
     await _advance_until(
         machine.clock, lambda: machine.samples.get(("pod_memory_usage", "stuck")) == 4096
     )
@@ -166,22 +164,24 @@ async def test_a_file_that_hung_is_tried_again_after_a_pause(running):
 
 async def test_only_so_many_threads_may_hang(running):
     """Then sampling stops and says so, until one of them comes back."""
-    names = [f"stuck{n}" for n in range(MAX_GIVEN_UP + 1)]
+    names = [f"stuck{n}" for n in range(MAX_ABANDONED_THREADS + 1)]
     let_go = [running.hang(name) for name in names]
     collector = Groups(*names)
     machine, sampler = running(collector)
-    await _until_given_up(machine, MAX_GIVEN_UP)
+    await _until_given_up(machine, MAX_ABANDONED_THREADS)
     await machine.clock.advance(5.0)
 
-    assert collector.rounds == MAX_GIVEN_UP
-    assert sampler.health().status is Status.UNHEALTHY
+    assert collector.rounds == MAX_ABANDONED_THREADS
+    assert sampler.health().status is HealthStatus.UNHEALTHY
     assert "stuck0" in sampler.health().reason
 
     let_go[0]()
     await machine.clock.until(
-        lambda: machine.own_metric("koordlet_sampling_threads_given_up") == MAX_GIVEN_UP - 1
+        lambda: (
+            machine.own_metric("koordlet_sampling_threads_given_up") == MAX_ABANDONED_THREADS - 1
+        )
     )
-    await _advance_until(machine.clock, lambda: collector.rounds == MAX_GIVEN_UP + 1)
+    await _advance_until(machine.clock, lambda: collector.rounds == MAX_ABANDONED_THREADS + 1)
 
 
 async def test_a_pass_that_never_ends_makes_sampling_unhealthy(running):
@@ -199,7 +199,7 @@ async def test_a_pass_that_never_ends_makes_sampling_unhealthy(running):
     await machine.clock.until(lambda: endless.rounds == 1)
     await machine.clock.advance(20)
 
-    assert sampler.health().status is Status.UNHEALTHY
+    assert sampler.health().status is HealthStatus.UNHEALTHY
     go.set()
 
 
@@ -222,7 +222,7 @@ async def _advance_until(clock: SimulatedClock, condition: Callable[[], bool]) -
 def test_a_lease_can_be_revoked_only_while_its_thread_waits_for_the_kernel():
     """From then on exactly one thread works with the shared objects."""
     clock = SimulatedClock()
-    lease = Lease(clock)
+    lease = ReadLease(clock)
     assert lease.during("file", lambda: clock.tick(5.0) or "text") == ("text", 500.0)
     assert lease.revoke_if_hung(3.0) is None
 
@@ -234,14 +234,14 @@ def test_a_lease_can_be_revoked_only_while_its_thread_waits_for_the_kernel():
         revoked.append(lease.revoke_if_hung(3.0))
 
     revoked = []
-    with pytest.raises(GivenUp):
+    with pytest.raises(LeaseRevoked):
         lease.during("file", hang)
     assert revoked == [None, "file", None]
 
 
 def test_a_lease_outlives_a_read_that_raises():
     """What could not be read is not what hangs."""
-    lease = Lease(clock := SimulatedClock())
+    lease = ReadLease(clock := SimulatedClock())
     with pytest.raises(OSError, match="gone"):
         lease.during("file", lambda: (_ for _ in ()).throw(OSError("gone")))
     clock.tick(5.0)

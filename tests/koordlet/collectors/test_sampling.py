@@ -4,12 +4,11 @@ import json
 
 import pytest
 
-from koord.util.health import Status
-from koordlet.collectors.engine.sampling import SamplingPass
+from koord.util.health import HealthStatus
+from koordlet.collectors.engine.sampler import SamplingPass
 from koordlet.host.resources import CPU_THROTTLE, CPU_USAGE, MEMINFO, MEMORY_STAT
 from koordlet.metriccache import kinds
-from koordlet.metriccache.kinds import Cadence
-from koordlet.metriccache.sample import Sample
+from koordlet.metriccache.kinds import Cadence, Sample
 
 
 class Scripted:
@@ -96,7 +95,7 @@ def test_a_slow_collector_is_late(machine):
 
     assert rounds(machine, "slow", "late") == 1
     assert machine.value(kinds.NODE_CPU_USAGE) == 1.0
-    assert machine.sampling.health()["slow"].status is Status.DEGRADED
+    assert machine.sampling.health()["slow"].status is HealthStatus.DEGRADED
 
 
 def test_what_this_host_lacks_is_not_a_failure(make_machine):
@@ -107,7 +106,7 @@ def test_what_this_host_lacks_is_not_a_failure(make_machine):
     machine.tick()
 
     assert rounds(machine, "pod_pressure", "unsupported") == 1
-    assert machine.sampling.health()["pod_pressure"].status is Status.OK
+    assert machine.sampling.health()["pod_pressure"].status is HealthStatus.OK
 
 
 def test_a_collector_without_any_sample_for_a_malformed_file_has_failed(machine):
@@ -118,7 +117,7 @@ def test_a_collector_without_any_sample_for_a_malformed_file_has_failed(machine)
 
     assert rounds(machine, "node_resource", "failed") == 5
     health = machine.sampling.health()["node_resource"]
-    assert health.status is Status.UNHEALTHY
+    assert health.status is HealthStatus.UNHEALTHY
     assert "meminfo" in health.reason
 
 
@@ -129,12 +128,12 @@ def test_a_collector_is_unhealthy_after_three_periods_without_work(machine):
     machine.tick()
     collector.work = fail
     machine.tick()
-    assert machine.sampling.health()["c"].status is Status.OK
+    assert machine.sampling.health()["c"].status is HealthStatus.OK
     machine.tick()
     machine.tick()
     machine.tick()
 
-    assert machine.sampling.health()["c"].status is Status.UNHEALTHY
+    assert machine.sampling.health()["c"].status is HealthStatus.UNHEALTHY
     assert machine.sampling.sources() == []
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordlet.collectors.engine.schedule import Schedule
+from koordlet.collectors.engine.sampler import Schedule
 from koordlet.metriccache.kinds import Cadence
 
 PERIODS = {Cadence.USAGE: 1.0, Cadence.PSI: 10.0}

@@ -4,15 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordlet.collectors.system_resource import (
-    numa_cpu_shares,
-    numa_memory_rest,
-    system_usage,
-)
-from koordlet.collectors.usageslots import NOTHING, HostAppsUsage, Usage
+from koordlet.collectors.engine.usage import NO_USAGE, HostAppsUsage, Usage
+from koordlet.collectors.node_usage import numa_cpu_shares, numa_memory_rest, system_usage
 from koordlet.metriccache.kinds import SYS_CPU_USAGE, SYS_MEMORY_USAGE
 
-NO_APPS = HostAppsUsage(NOTHING, NOTHING)
+NO_APPS = HostAppsUsage(NO_USAGE, NO_USAGE)
 usages = st.builds(Usage, st.floats(0, 1e4), st.floats(0, 1e13))
 
 
@@ -27,7 +23,7 @@ usages = st.builds(Usage, st.floats(0, 1e4), st.floats(0, 1e13))
 )
 def test_system_is_what_pods_and_host_applications_leave(node, pods, apps, system):
     """Koordinator's worked examples."""
-    found = system_usage(Usage(*node), Usage(*pods), HostAppsUsage(NOTHING, Usage(*apps)), None)
+    found = system_usage(Usage(*node), Usage(*pods), HostAppsUsage(NO_USAGE, Usage(*apps)), None)
 
     assert found == pytest.approx(system)
 

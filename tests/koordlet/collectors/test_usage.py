@@ -2,14 +2,13 @@
 
 import pytest
 
-from koord.api.nodes.machine import NODE_CPU_INFO
+from koord.api.machine import NODE_CPU_INFO
+from koord.api.nodeslo import CgroupBase, HostApplication, NodeSLO
 from koord.api.qos import KubeQoS
-from koord.api.slo.nodeslo import CgroupBase, HostApplication, NodeSLO
-from koordlet.collectors.node_info import NODE_NUMA_INFO
-from koordlet.collectors.node_numa import numa_cores
-from koordlet.collectors.node_storage import NODE_LOCAL_STORAGE
-from koordlet.collectors.qos_resource import divide
-from koordlet.collectors.usageslots import Usage
+from koordlet.collectors.engine.usage import Usage
+from koordlet.collectors.node_info import NODE_LOCAL_STORAGE, NODE_NUMA_INFO
+from koordlet.collectors.node_usage import numa_cores
+from koordlet.collectors.qos_usage import divide
 from koordlet.metriccache import kinds
 
 GIB = 2**30

@@ -17,12 +17,11 @@ from koord.util.logs import LevelSpec, configure, set_levels
 from koord.util.stop import Stop
 from koordlet.daemon import run
 from koordlet.daemon.components import DaemonComponents
-from koordlet.daemon.settings.settings import Settings, load_settings
+from koordlet.daemon.settings import Settings, load_settings
 from koordlet.plugin import ExtensionPlugin, FeatureSpec, PluginRegistry
 from koordlet.plugin.testing import FakeGroup, FakeHost, FakePod, SimulatedClock
-from koordlet.server.upstreamfamilies import FAMILIES
-from koordlet.statesinformer.callbacks import StateType
-from koordlet.statesinformer.informer import StatesInformer
+from koordlet.server.app import FAMILIES
+from koordlet.statesinformer.informer import StatesInformer, StateType
 from tests.support.kube.daemon_flags import host_flags
 from tests.support.kube.inline_executor import InlineExecutor
 from tests.support.kube.own_metrics import passes_of

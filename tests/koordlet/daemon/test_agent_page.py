@@ -3,8 +3,8 @@
 import json
 
 from koord.api.qos import KubeQoS
-from koordlet.daemon.serve.page import build_agent_page
-from koordlet.server.page.marks import Marks
+from koordlet.daemon.status_page import build_agent_page
+from koordlet.server.page.charts import ChangeAnnotations
 
 
 async def test_a_daemon_shows_what_it_measures_and_runs(daemon, built):
@@ -12,7 +12,7 @@ async def test_a_daemon_shows_what_it_measures_and_runs(daemon, built):
     daemon.busy_pod("p1", KubeQoS.BEST_EFFORT, cores=0.5)
     await daemon.start()
     await daemon.seconds(4)
-    page = build_agent_page(built.components, Marks(daemon.clock.wall))
+    page = build_agent_page(built.components, ChangeAnnotations(daemon.clock.wall))
     answer = json.loads(json.dumps(await page.snapshot(), allow_nan=False))
     sections = answer["sections"]
     assert sections["charts"]["cpu"]["series"]["node"][-1] == 2.0

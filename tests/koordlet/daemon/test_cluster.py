@@ -18,8 +18,7 @@ import pytest
 from koord.api.eviction import EvictionOutcome
 from koord.api.qos import KubeQoS
 from koord.component.http.exposition import Exposition
-from koord.kube.errors import ConfigError
-from koord.kube.resource import (
+from koord.kube.client import (
     CONFIG_MAPS,
     DEVICES,
     EVENTS,
@@ -29,14 +28,15 @@ from koord.kube.resource import (
     NODES,
     PODS,
 )
+from koord.kube.errors import ConfigError
 from koord.util.stop import Stop
 from koordlet.daemon import run
-from koordlet.daemon.cluster.pluginclient import NotAllowed
-from koordlet.daemon.settings.settings import load_settings
+from koordlet.daemon.cluster import NotAllowed
+from koordlet.daemon.settings import load_settings
 from koordlet.plugin import ExtensionPlugin, FeatureSpec, PluginRegistry
 from koordlet.plugin.testing import FakeHost, SimulatedClock, make_pod
-from koordlet.reporter.pace import place
-from koordlet.server.upstreamfamilies import FAMILIES
+from koordlet.reporter.schedule import node_phase
+from koordlet.server.app import FAMILIES
 from koordlet.statesinformer.informer import StatesInformer
 from koordlet_plugins.eviction.memory import MemoryEvict
 from tests.support.kube.apiserver import ApiServer
@@ -452,7 +452,7 @@ async def test_restarted_agents_wait_for_their_turn(node: Node, server: ApiServe
     metric = server.objects.get(METRICS, "n1")
     fresh = {"updateTime": "2023-11-14T22:13:15Z", "nodeMetric": {}}
     server.objects.replace(METRICS, metric | {"status": fresh})
-    wait = (place("n1") * 30 - node.clock.wall()) % 30
+    wait = (node_phase("n1") * 30 - node.clock.wall()) % 30
     await node.start("--report-change-threshold=0")
     await node.seconds(int(wait) - 1)
     assert node.status() == fresh
@@ -779,7 +779,7 @@ async def test_only_a_yes_of_the_api_server_lets_a_pod_be_killed(
     pod = node.states.pod(UID)
     eviction = asyncio.ensure_future(node.probe.evict(pod, reason="memory 92 %"))
     await node.until(eviction.done)
-    insisted = await node.probe.insist(pod, reason="memory 92 %")
+    insisted = await node.probe.kill_overdue(pod, reason="memory 92 %")
 
     assert (await eviction).outcome is outcome
     assert insisted.outcome is EvictionOutcome.IGNORED
@@ -811,7 +811,7 @@ async def test_who_runs_on_after_a_yes_is_killed_only_where_that_is_asked_for(
     await node.seconds(3)
     assert process.poll() is None
 
-    insisted = asyncio.ensure_future(node.probe.insist(pod, reason="memory 92 %"))
+    insisted = asyncio.ensure_future(node.probe.kill_overdue(pod, reason="memory 92 %"))
     if outcome is EvictionOutcome.KILLED:
         await node.clock.until(lambda: process.poll() is not None)
         node.pod.containers["c1"].set_processes()
@@ -939,14 +939,14 @@ def test_standalone_imports_nothing_of_the_cluster() -> None:
 def test_devices_are_imported_where_their_gate_is_on() -> None:
     """A node without them pays nothing for their code."""
     code = (
-        "import sys, koordlet.daemon.run, koordlet.cli.koordlet, koordlet.daemon.cluster.cluster\n"
+        "import sys, koordlet.daemon.run, koordlet.cli.koordlet, koordlet.daemon.cluster\n"
         "ours = [name for name in sys.modules if name.startswith('koordlet')]\n"
         "print(*(name for name in ours if 'nvml' in name or 'device' in name or 'podres' in name))"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ
     )
-    assert set(done.stdout.split()) <= {"koordlet.host.cgroups.devicevalues"}
+    assert set(done.stdout.split()) <= {"koordlet.host.cgroups.keyed_files"}
 
 
 async def test_devices_of_files_are_reported(node: Node, server: ApiServer) -> None:

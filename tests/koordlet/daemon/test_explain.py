@@ -8,7 +8,7 @@ import pytest
 
 from koord.api.qos import KubeQoS
 from koordlet.plugin import ClaimScope, ExtensionPlugin, Level, Target, resources
-from koordlet.plugin.claims import ClaimState, Wording
+from koordlet.plugin.kernel import AuditText, ClaimState
 from koordlet.plugin.testing import FakeHost
 
 BE = KubeQoS.BEST_EFFORT
@@ -23,7 +23,7 @@ class Squeeze(ExtensionPlugin):
             resources.CPU_QUOTA,
             Level.QOS,
             frozenset({BE}),
-            wording=Wording("AdjustBEByNodeCPUUsage", "update BE group to cfs_quota: {value}"),
+            audit_text=AuditText("AdjustBEByNodeCPUUsage", "update BE group to cfs_quota: {value}"),
         ),
         ClaimScope(resources.CPU_SHARES, Level.POD),
     )
@@ -189,7 +189,7 @@ async def test_a_config_file_that_speaks_of_dry_run_wins(daemon, tmp_path, conte
     await daemon.seconds(3)
     assert len(daemon.events("config.read")) == 1
     assert (await daemon.ctl("dry-run"))["plugins"][0]["dryRun"] is by_hand
-    assert len(daemon.events("dry_run.as_configured")) == (not by_hand)
+    assert len(daemon.events("dry_run.reset")) == (not by_hand)
 
 
 async def test_a_foreign_write_shows_at_once(squeezed):

@@ -5,12 +5,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from koord.component.heap import (
+from koord.component.process import (
     GROWING,
     THRESHOLDS,
-    leave_heap,
-    settle_growing_heap,
-    settle_heap,
+    freeze_growing_heap,
+    freeze_heap,
+    restore_gc,
 )
 
 
@@ -26,7 +26,7 @@ def own_collector() -> Iterator[None]:
 @pytest.mark.usefixtures("own_collector")
 async def test_what_was_there_at_the_start_is_set_aside() -> None:
     """A full collection that looks at every imported module holds up the loop for 40 ms."""
-    settle_heap()
+    freeze_heap()
 
     assert gc.get_freeze_count() > 10_000
     assert len(gc.get_objects()) < 1000
@@ -36,10 +36,10 @@ async def test_what_was_there_at_the_start_is_set_aside() -> None:
 @pytest.mark.usefixtures("own_collector")
 async def test_a_heap_that_grows_is_left_without_a_look() -> None:
     """What has come since the start is set aside at once, references to it or not."""
-    settle_growing_heap()
+    freeze_growing_heap()
     assert gc.get_threshold() == GROWING
     frozen = gc.get_freeze_count()
     kept = [[number] for number in range(1000)]
-    leave_heap()
+    restore_gc()
 
     assert gc.get_freeze_count() >= frozen + len(kept)

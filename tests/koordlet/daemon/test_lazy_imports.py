@@ -28,14 +28,13 @@ def imported() -> set[str]:
         "koordlet.collectors.cold_page",
         "koordlet.collectors.devices",
         "koordlet.collectors.resctrl",
-        "koordlet.executor.kernel.cookies",
-        "koordlet.executor.kernel.resctrlgroups",
-        "koordlet.executor.kernel.resctrltasks",
-        "koordlet.executor.kernel.trafficclasses",
+        "koordlet.host.cpu_scheduler",
+        "koordlet.host.resctrl.groups",
+        "koordlet.host.resctrl.tasks",
+        "koordlet.host.net.tc.objects",
         "koordlet.host.devices",
-        "koordlet.host.idletracking",
+        "koordlet.host.idle_pages",
         "koordlet.host.net.guard",
-        "koordlet.host.net.tc.ends",
         "koordlet.host.net.tc.kernel",
         "koordlet.host.perf",
         "koordlet.nvml",
@@ -47,4 +46,4 @@ def imported() -> set[str]:
 )
 def test_it_is_not_imported(imported, module):
     assert module not in imported
-    assert "koordlet.executor.kernel.media" in imported
+    assert "koordlet.host.objects" in imported

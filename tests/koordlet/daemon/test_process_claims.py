@@ -6,7 +6,7 @@ import pytest
 
 from koord.api.qos import KubeQoS
 from koordlet.cli.koordletctl import main
-from koordlet.executor.journal.records import Record, header, set_line
+from koordlet.executor.journal import JournalRecord, header_line, set_line
 from koordlet.host.paths import HostPaths
 from koordlet.plugin.testing import FakeHost
 from tests.support.kube.daemon_flags import LAID_OUT
@@ -119,14 +119,14 @@ def test_a_planted_journal_is_refused_at_the_start(start, group, tmp_path):
     victim.mkdir()
     (victim / "cpu.shares").write_text("5\n")
     boot_id = (tmp_path / "host/proc/sys/kernel/random/boot_id").read_text().strip()
-    planted = Record("cpu_shares", "pod", "../../victim", 0, 0, ("P",), "1024", "5", "5")
+    planted = JournalRecord("cpu_shares", "pod", "../../victim", 0, 0, ("P",), "1024", "5", "5")
     (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "journal").write_bytes(header(boot_id) + set_line(1, planted))
+    (tmp_path / "run" / "journal").write_bytes(header_line(boot_id) + set_line(1, planted))
 
     daemon = start()
     daemon.until(lambda: squeezed(group))
 
-    [event] = daemon.events("journal.records_refused")
+    [event] = daemon.events("journal.records_rejected")
     assert event["count"] == 1
     assert (
         "cpu_shares of ../../victim in the journal is refused: its place"

@@ -15,7 +15,7 @@ TRIES = 10
 HANGING = """
 import time
 from koordlet.daemon import run
-from koordlet.statesinformer.pods.podsource import PodSource
+from koordlet.statesinformer.pod_source import PodSource
 run.STOP_LIMIT = 0.5
 PodSource._look = lambda self: time.sleep(3600)
 from koordlet.cli.koordlet import main
@@ -69,7 +69,7 @@ def test_a_second_signal_ends_it_at_once(start):
     daemon.signal(signal.SIGSTOP, signal.SIGTERM, signal.SIGINT, signal.SIGCONT)
 
     assert daemon.wait() == 1
-    assert daemon.events("daemon.ended_by_second_signal")
+    assert daemon.events("daemon.killed_by_second_signal")
     assert not daemon.events("daemon.stopped")
     assert "Traceback" not in daemon.stderr
 

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from koord.api.qos import KubeQoS
-from koordlet.daemon.act.runtimehooks import HooksPart
+from koordlet.daemon.runtimehooks import HooksPart
 from koordlet.host.cgroups.layout import Driver
 
 MIB = 2**20

@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from koord.util.owneddir import OwnedDirectory
+from koord.util.ownedfiles import OwnedDirectory
 from koord.util.stop import Stop
-from koordlet.executor.evictions.budget import EvictionBudget
-from koordlet.executor.evictions.decisions import Decisions
-from koordlet.executor.evictions.eviction import Eviction, EvictionRequest, Killing
+from koordlet.executor.evictions.decisions import Decisions, EvictionMetrics
+from koordlet.executor.evictions.eviction import Eviction, EvictionRequest, KillResult
 from koordlet.executor.evictions.evictor import Evictor
-from koordlet.executor.evictions.metrics import EvictionMetrics
+from koordlet.executor.evictions.limits import EvictionBudget
 from koordlet.plugin.testing import ScriptedEvictions, SimulatedClock, make_pod
 from tests.support.kube.inline_executor import InlineExecutor
 
@@ -27,10 +26,10 @@ class ScriptedKiller:
         self.processes = 3
         self.error = ""
 
-    async def kill(self, group: str, uid: str) -> Killing:
+    async def kill(self, group: str, uid: str) -> KillResult:
         """As koordlet.executor's Kills."""
         self.killed.append((group, uid))
-        return Killing(self.processes, self.error)
+        return KillResult(self.processes, self.error)
 
 
 class Bench:
@@ -90,9 +89,9 @@ class Bench:
         await self.clock.settle()
         return await task
 
-    async def insist(self, name: str, **more: Any) -> Eviction:
+    async def kill_overdue(self, name: str, **more: Any) -> Eviction:
         """Say that a pod has ignored its eviction."""
-        return await self.evictor.insist(self.request(name, **more))
+        return await self.evictor.kill_overdue(self.request(name, **more))
 
     def count(self, outcome: str, plugin: str = "MemoryEvict") -> float:
         labels = {"plugin": plugin, "reason": plugin, "outcome": outcome}

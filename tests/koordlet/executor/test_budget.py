@@ -5,9 +5,9 @@ import json
 
 import pytest
 
-from koord.util import atomicfile
-from koord.util.owneddir import OwnedDirectory
-from koordlet.executor.evictions.budget import EvictionBudget
+from koord.util import ownedfiles
+from koord.util.ownedfiles import OwnedDirectory
+from koordlet.executor.evictions.limits import EvictionBudget
 
 BOOT = "boot-1"
 
@@ -80,7 +80,7 @@ async def test_a_full_disk_is_reported_and_the_count_goes_on(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(atomicfile, "_write_durably", full)
+        patched.setattr(ownedfiles, "_write_durably", full)
         for _ in range(2):
             budget.take()
             await budget.save()

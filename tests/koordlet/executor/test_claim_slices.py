@@ -2,12 +2,11 @@
 
 import asyncio
 
-from koord.util.slices import SLICE
+from koord.util.timebudget import SLICE
 from koordlet.executor.claimmanager import ClaimManager
-from koordlet.executor.claims.claim import Claim, ClaimScope, ClaimState
-from koordlet.executor.claims.desired import ApplyResult
+from koordlet.executor.claims.claim import ApplyResult, Claim, ClaimScope, ClaimState
 from koordlet.executor.claims.target import Level, Target
-from koordlet.executor.kernel.worker import InlineWorker
+from koordlet.executor.kernel.view import InlineWorker
 from koordlet.host.resources import CPU_SHARES
 from koordlet.plugin.testing import SimulatedClock
 
@@ -50,4 +49,4 @@ async def test_many_claims_are_settled_in_slices():
 
     assert {outcome.state for outcome in settling.result()} == {ClaimState.IN_FORCE}
     assert turns >= 3 * 5
-    assert len(await manager.slow_snapshot()) == len(claims)
+    assert len(await manager.snapshot_in_slices()) == len(claims)

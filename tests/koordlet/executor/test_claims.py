@@ -13,7 +13,7 @@ from koordlet.plugin import (
     Unavailable,
     resources,
 )
-from koordlet.plugin.claims import ClaimState
+from koordlet.plugin.kernel import ClaimState
 from koordlet.plugin.testing import FakeHost, PluginHarness
 
 BE = KubeQoS.BEST_EFFORT

@@ -3,7 +3,7 @@
 import pytest
 
 from koordlet.executor.claims.claim import Claim, Part
-from koordlet.executor.claims.combine import combinable, combine, scaled_quota
+from koordlet.executor.claims.table import combinable, combine, scaled_quota
 from koordlet.executor.claims.target import Level, Target
 from koordlet.host.resources import (
     CPU_QUOTA,

@@ -5,13 +5,12 @@ import os
 
 import pytest
 
-from koord.util.owneddir import OwnedDirectory
-from koordlet.executor.claims.claim import Claim, ClaimState, Key
-from koordlet.executor.claims.desired import RELEASE, DesiredValue
+from koord.util.ownedfiles import OwnedDirectory
+from koordlet.executor.claims.claim import RELEASE, Claim, ClaimState, DesiredValue, Key
 from koordlet.executor.claims.target import Level, Target
-from koordlet.executor.journal.journal import Journal
+from koordlet.executor.journal import Journal
 from koordlet.executor.kernel.writer import Writer
-from koordlet.host.descriptors import Descriptors
+from koordlet.host.files import Descriptors
 from koordlet.host.host import Host
 from koordlet.host.resources import (
     BLKIO_READ_BPS,

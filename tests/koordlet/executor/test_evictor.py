@@ -6,7 +6,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from koord.api.eviction import EvictionOutcome
-from koord.util.health import OK, Status
+from koord.util.health import OK, HealthStatus
 
 REFUSED, FAILED = EvictionOutcome.REFUSED, EvictionOutcome.FAILED
 
@@ -142,7 +142,7 @@ async def test_the_budget_ends_evictions_for_the_rest_of_the_hour(bench) -> None
     )
     assert bench.count("over_budget", "CPUEvict") == 1
     assert bench.api.events[-1].reason == "evictPodFail"
-    assert bench.evictor.health().status is Status.DEGRADED
+    assert bench.evictor.health().status is HealthStatus.DEGRADED
     assert "the next in 2400 s" in bench.evictor.health().reason
     await bench.clock.advance(2400)
     assert (await bench.evict("c")).accepted

@@ -9,13 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from koord.util.atomicfile import FileWriteError
-from koord.util.owneddir import OwnedDirectory
-from koordlet.executor.journal import journal as journals
-from koordlet.executor.journal import records
-from koordlet.executor.journal.appendlog import AppendLog
-from koordlet.executor.journal.journal import Journal, JournalError
-from koordlet.executor.journal.records import Record
+from koord.util.ownedfiles import FileWriteError, OwnedDirectory
+from koordlet.executor import journal as journals
+from koordlet.executor import journal as records
+from koordlet.executor.journal import AppendLog, Journal, JournalError, JournalRecord
 
 BOOT = "da8d657c-8fa2-46c4-9aeb-64c0a40defa8"
 PINNED = (
@@ -27,7 +24,7 @@ PINNED = (
 
 
 def record(place="kubepods/besteffort", original="-1", intended="50000", **more):
-    return Record(
+    return JournalRecord(
         "cpu_quota", "qos", place, 0, 4711, ("BECPUSuppress",), original, original, intended, **more
     )
 
@@ -44,9 +41,9 @@ def test_the_format_stays():
     """A newer koordlet must read what this one writes: the bytes of version 1."""
     text = b"".join(
         [
-            records.header(BOOT),
+            records.header_line(BOOT),
             records.set_line(7, record(earlier=("1", "2"))),
-            records.now_line(7, "-1", "50000", "40000"),
+            records.update_line(7, "-1", "50000", "40000"),
             records.drop_line(6),
         ]
     )
@@ -134,13 +131,13 @@ def test_a_flipped_bit_costs_one_line(tmp_path):
     data = bytearray(file.read_bytes())
     for at in range(len(data)):
         data[at] ^= 1 << at % 8
-        contents = records.read(bytes(data))
+        contents = records.read_journal(bytes(data))
         data[at] ^= 1 << at % 8
         assert contents.boot_id == BOOT
         assert contents.damaged >= 1
         assert len(contents.records) >= 1
         assert all(contents.records[n] == journal.records[n] for n in contents.records)
-    assert len(records.read(bytes(data)).records) == len(numbers)
+    assert len(records.read_journal(bytes(data)).records) == len(numbers)
 
 
 texts = st.text(max_size=20)
@@ -148,7 +145,7 @@ texts = st.text(max_size=20)
 
 @given(
     st.builds(
-        Record,
+        JournalRecord,
         texts,
         texts,
         texts,
@@ -164,7 +161,7 @@ texts = st.text(max_size=20)
 )
 def test_a_record_is_read_as_it_was_written(written):
     """With the definition of a plugin's own kernel file or without."""
-    contents = records.read(PINNED + records.set_line(1, written))
+    contents = records.read_journal(PINNED + records.set_line(1, written))
 
     assert (contents.records, contents.damaged) == ({1: written}, 0)
 
@@ -176,13 +173,13 @@ def test_a_koordlet_without_definitions_reads_the_rest_of_a_record():
     assert more.split(b" ", 1)[1] == plain.split(b" ", 1)[1][:-2] + b',"{}"]\n'
     for wrong in (b"7", b"null", b"[]"):
         text = plain.split(b" ", 1)[1][:-2] + b"," + wrong + b"]"
-        assert records.read(PINNED + line(text)).damaged == 1
+        assert records.read_journal(PINNED + line(text)).damaged == 1
 
 
 @given(st.binary(max_size=400))
 def test_anything_may_lie_there(data):
     """No text makes the reader fail."""
-    assert not records.read(data).records
+    assert not records.read_journal(data).records
 
 
 @given(
@@ -195,7 +192,7 @@ def test_any_line_with_a_good_checksum_may_lie_there(found):
     """Fields of the wrong type are damage, too."""
     text = journals.records.json.dumps(found).encode()
 
-    records.read(PINNED + line(text))
+    records.read_journal(PINNED + line(text))
 
 
 def test_a_newer_format_is_left_alone(tmp_path):

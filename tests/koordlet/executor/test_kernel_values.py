@@ -7,9 +7,9 @@ import pytest
 
 from koordlet.executor.claims.claim import Key
 from koordlet.executor.claims.target import Level, Target
-from koordlet.executor.kernel.kernelvalues import KernelValues
-from koordlet.host.descriptors import Descriptors
+from koordlet.executor.kernel.values import KernelValues
 from koordlet.host.errors import KernelFileError
+from koordlet.host.files import Descriptors
 from koordlet.host.host import Host
 from koordlet.host.resources import CPU_SHARES, CPUSET_CPUS_WANTED
 from koordlet.plugin.testing import FakeHost
@@ -26,7 +26,7 @@ def fill(monkeypatch: pytest.MonkeyPatch) -> None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return write(fd, data)
 
-    monkeypatch.setattr("koordlet.executor.kernel.kernelvalues.os.write", refusing)
+    monkeypatch.setattr("koordlet.executor.kernel.values.os.write", refusing)
 
 
 def test_no_cpus_of_its_own_become_all_cpus_where_there_are_processes(
@@ -51,7 +51,7 @@ def test_other_values_are_not_guessed(tmp_path, monkeypatch) -> None:
     def refusing(fd: int, data: bytes) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("koordlet.executor.kernel.kernelvalues.os.write", refusing)
+    monkeypatch.setattr("koordlet.executor.kernel.values.os.write", refusing)
     values, key = KernelValues(Host(host.paths, Descriptors(0))), _key(CPU_SHARES)
     inode = values.read(key).inode
 

@@ -7,11 +7,15 @@ import pytest
 
 from koord.api.qos import KubeQoS
 from koord.util.clock import SystemClock
-from koordlet.executor.kernel.view import KernelView, Reading
-from koordlet.executor.kernel.watching import Watcher
-from koordlet.executor.kernel.worker import InlineWorker, ThreadWorker
+from koordlet.executor.kernel.view import (
+    InlineWorker,
+    KernelView,
+    ThreadWorker,
+    ValueWatcher,
+    WatchedValue,
+)
 from koordlet.host.cgroups.layout import Driver, Layout
-from koordlet.host.descriptors import IDLE_TICKS, Descriptors
+from koordlet.host.files import IDLE_TICKS, Descriptors
 from koordlet.host.host import Host
 from koordlet.host.resources import CPU_IDLE, CPU_QUOTA, CPU_USAGE, CPUSET_CPUS
 from koordlet.plugin.testing import FakeHost, SimulatedClock
@@ -41,9 +45,9 @@ async def test_values_and_what_is_missing(view, fake, clock):
         [(CPU_QUOTA, BE), (CPU_QUOTA, "kubepods/gone"), (CPUSET_CPUS, BE)]
     )
     assert readings == [
-        Reading(-1, clock.monotonic()),
+        WatchedValue(-1, clock.monotonic()),
         None,
-        Reading(frozenset(range(4)), clock.monotonic()),
+        WatchedValue(frozenset(range(4)), clock.monotonic()),
     ]
     assert await view.read(CPU_USAGE, BE) == 2_500_000_000  # a group begins with a second
     assert await view.read(CPU_USAGE, "kubepods/gone") is None
@@ -125,7 +129,7 @@ class TestWatcher:
     @pytest.fixture
     def watcher(self, fake):
         worker = ThreadWorker("test-watch")
-        yield Watcher(Host(fake.paths, Descriptors(0)), worker, SystemClock())
+        yield ValueWatcher(Host(fake.paths, Descriptors(0)), worker, SystemClock())
         worker.close()
 
     async def test_it_calls_in_another_thread(self, watcher, fake):

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from koord.api.eviction import EvictionOutcome
-from koordlet.executor.evictions.eviction import Killing
+from koordlet.executor.evictions.eviction import KillResult
 from koordlet.executor.evictions.kill import KillRefused, PodKiller, check_group
-from koordlet.executor.evictions.permits import REMEMBERED
-from koordlet.executor.kernel.worker import InlineWorker
+from koordlet.executor.evictions.limits import MAX_ACCEPTED_ENTRIES
+from koordlet.executor.kernel.view import InlineWorker
 from koordlet.host.host import Host
 from koordlet.host.resources import CGROUP_PROCS
 from koordlet.plugin.testing import FakeHost
@@ -46,7 +46,7 @@ async def test_no_pod_is_killed_unless_the_flag_says_so(bench) -> None:
     """Not even when an accepted eviction is ignored."""
     await bench.evict("crunch")
     await bench.clock.advance(GRACE)
-    assert (await bench.insist("crunch")).outcome is EvictionOutcome.IGNORED
+    assert (await bench.kill_overdue("crunch")).outcome is EvictionOutcome.IGNORED
     assert bench.count("ignored") == 1
 
 
@@ -75,7 +75,7 @@ async def test_an_answer_that_is_no_yes_kills_no_pod(lethal, killer, outcome, me
         assert (await lethal.evict("crunch")).outcome is outcome
         await lethal.clock.advance(600)
 
-    insisted = await lethal.insist("crunch")
+    insisted = await lethal.kill_overdue("crunch")
     assert insisted.outcome is EvictionOutcome.IGNORED
     assert insisted.message == "the API server has not accepted an eviction of this pod"
     assert killer.killed == []
@@ -89,7 +89,7 @@ async def test_the_latest_answer_counts(lethal, killer, outcome, message) -> Non
     lethal.api.answer(outcome, message=message)
     assert (await lethal.evict("crunch")).outcome is outcome
 
-    assert (await lethal.insist("crunch")).outcome is EvictionOutcome.IGNORED
+    assert (await lethal.kill_overdue("crunch")).outcome is EvictionOutcome.IGNORED
     assert killer.killed == []
 
 
@@ -101,7 +101,7 @@ async def test_a_yes_after_a_no_permits(lethal, killer) -> None:
     await lethal.evict("crunch")
     await lethal.clock.advance(GRACE)
 
-    assert (await lethal.insist("crunch")).outcome is EvictionOutcome.KILLED
+    assert (await lethal.kill_overdue("crunch")).outcome is EvictionOutcome.KILLED
 
 
 async def test_a_yes_is_about_one_pod(lethal, killer) -> None:
@@ -109,8 +109,8 @@ async def test_a_yes_is_about_one_pod(lethal, killer) -> None:
     await lethal.evict("crunch")
     await lethal.clock.advance(GRACE)
 
-    assert (await lethal.insist("sort")).outcome is EvictionOutcome.IGNORED
-    assert (await lethal.insist("crunch", uid="new")).outcome is EvictionOutcome.IGNORED
+    assert (await lethal.kill_overdue("sort")).outcome is EvictionOutcome.IGNORED
+    assert (await lethal.kill_overdue("crunch", uid="new")).outcome is EvictionOutcome.IGNORED
     assert killer.killed == []
 
 
@@ -119,13 +119,13 @@ async def test_the_grace_period_is_over_first(lethal, killer, asked, own, grace)
     """That of the eviction, else the pod's own, whatever a plugin thinks."""
     await lethal.evict("crunch", grace=asked, grace_seconds=own)
     await lethal.clock.advance(grace - 1)
-    early = await lethal.insist("crunch", grace_seconds=own)
+    early = await lethal.kill_overdue("crunch", grace_seconds=own)
     assert (early.outcome, early.retry_after) == (EvictionOutcome.UNDER_WAY, 1.0)
     assert early.message == f"accepted; its grace period of {grace} s is not over"
     assert killer.killed == []
     await lethal.clock.advance(1)
 
-    assert (await lethal.insist("crunch")).outcome is EvictionOutcome.KILLED
+    assert (await lethal.kill_overdue("crunch")).outcome is EvictionOutcome.KILLED
 
 
 async def test_who_asks_again_does_not_begin_the_grace_period_anew(lethal, killer) -> None:
@@ -135,7 +135,7 @@ async def test_who_asks_again_does_not_begin_the_grace_period_anew(lethal, kille
     await lethal.evict("crunch", grace_seconds=130)
     await lethal.clock.advance(5)
 
-    assert (await lethal.insist("crunch")).outcome is EvictionOutcome.KILLED
+    assert (await lethal.kill_overdue("crunch")).outcome is EvictionOutcome.KILLED
 
 
 async def test_a_deletion_that_lasts_longer_is_waited_for(lethal, killer) -> None:
@@ -144,7 +144,7 @@ async def test_a_deletion_that_lasts_longer_is_waited_for(lethal, killer) -> Non
     await lethal.clock.advance(GRACE)
     request = lethal.request("crunch")
     later = replace(request.pod, gone_by=lethal.clock.wall() + 10)
-    early = await lethal.evictor.insist(replace(request, pod=later))
+    early = await lethal.evictor.kill_overdue(replace(request, pod=later))
 
     assert (early.outcome, early.retry_after) == (EvictionOutcome.UNDER_WAY, 10.0)
 
@@ -152,12 +152,12 @@ async def test_a_deletion_that_lasts_longer_is_waited_for(lethal, killer) -> Non
 async def test_accepted_evictions_are_remembered_within_bounds(lethal, killer) -> None:
     """The latest ones."""
     lethal.limit = 0
-    for number in range(REMEMBERED + 1):
+    for number in range(MAX_ACCEPTED_ENTRIES + 1):
         await lethal.evict(f"pod-{number}")
     await lethal.clock.advance(GRACE)
 
-    assert (await lethal.insist("pod-0")).outcome is EvictionOutcome.IGNORED
-    assert (await lethal.insist("pod-1")).outcome is EvictionOutcome.KILLED
+    assert (await lethal.kill_overdue("pod-0")).outcome is EvictionOutcome.IGNORED
+    assert (await lethal.kill_overdue("pod-1")).outcome is EvictionOutcome.KILLED
 
 
 async def test_a_pod_without_processes_is_gone(alone, killer) -> None:
@@ -190,7 +190,7 @@ async def test_in_dry_run_no_pod_is_killed(lethal, alone, killer) -> None:
         bench.dry_run.add("MemoryEvict")
         assert (await bench.evict("crunch")).outcome is EvictionOutcome.WOULD_EVICT
         await bench.clock.advance(GRACE)
-        assert (await bench.insist("crunch")).outcome is EvictionOutcome.IGNORED
+        assert (await bench.kill_overdue("crunch")).outcome is EvictionOutcome.IGNORED
     assert killer.killed == []
 
 
@@ -198,7 +198,7 @@ async def test_who_ignores_an_eviction_is_killed(lethal, killer) -> None:
     """It counts as one pod that has ended, and once in the budget."""
     await lethal.evict("crunch")
     await lethal.clock.advance(GRACE)
-    killed = await lethal.insist("crunch")
+    killed = await lethal.kill_overdue("crunch")
     assert killed.outcome is EvictionOutcome.KILLED
     assert killed.message == (
         "accepted, but the pod still runs after its grace period; 3 processes killed"
@@ -263,7 +263,7 @@ async def test_what_cannot_be_killed_is_reported(tmp_path, clock) -> None:
     await clock.advance(10)
 
     assert "host's pid namespace" in (await killing).error
-    assert await killer.kill("kubepods/podgone", "gone") == Killing(0)
+    assert await killer.kill("kubepods/podgone", "gone") == KillResult(0)
     assert "wanted the cgroup" in (await killer.kill("kubepods", "u1")).error
 
 
@@ -274,7 +274,7 @@ async def test_koordlet_does_not_kill_itself(tmp_path, clock) -> None:
     pod.containers["c1"].set_processes(os.getpid())
     killer = PodKiller(Host(host.paths), InlineWorker(), clock)
 
-    assert await killer.kill(pod.group.path, "u1") == Killing(
+    assert await killer.kill(pod.group.path, "u1") == KillResult(
         0, "this is the pod of koordlet itself"
     )
 
@@ -293,7 +293,7 @@ async def test_the_kernel_kills_a_whole_cgroup_where_it_can(tmp_path, clock) -> 
     pod.containers["c1"].set_processes()
     await clock.advance(1)
 
-    assert await killing == Killing(2)
+    assert await killing == KillResult(2)
     assert kill.read_text() == "1\n"
 
 

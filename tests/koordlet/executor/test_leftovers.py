@@ -5,9 +5,9 @@ import asyncio
 import pytest
 from structlog.testing import capture_logs
 
-from koord.util.health import Status
+from koord.util.health import HealthStatus
 from koord.util.stop import Stop
-from koordlet.executor.kernel.worker import InlineWorker
+from koordlet.executor.kernel.view import InlineWorker
 from koordlet.executor.restorer import Restorer
 from tests.support.node.model_tree import QUOTA, SHARES, ModelTree, desired, release
 
@@ -49,7 +49,7 @@ async def test_everything_is_restored_at_the_start(tree, bench):
         ("restored", ("Squeeze",))
     ]
     assert bench.restorer.counts() == {"changed": 0, "kept": 0}
-    assert bench.restorer.health().status is Status.OK
+    assert bench.restorer.health().status is HealthStatus.OK
 
 
 async def test_kept_values_wait_two_minutes_for_their_owner(tree, bench):
@@ -85,15 +85,15 @@ async def test_what_cannot_be_restored_is_reported_and_tried_again(tree, bench):
     tree.foreign(QUOTA, "be", "30000")
     with capture_logs() as logs:
         await bench.restorer.end()
-    assert [log["event"] for log in logs] == ["values.not_restored"]
+    assert [log["event"] for log in logs] == ["values.restore_failed"]
     health = bench.restorer.health()
-    assert health.status is Status.DEGRADED
+    assert health.status is HealthStatus.DEGRADED
     assert "cpu_quota of be/pod1 could not be restored" in health.reason
     tree.foreign(QUOTA, "be", "-1")
     await tree.clock.advance(60)
 
     assert tree.read(QUOTA, "be/pod1") == "80000"
-    assert bench.restorer.health().status is Status.OK
+    assert bench.restorer.health().status is HealthStatus.OK
 
 
 async def test_a_hung_kernel_file_does_not_hold_up_start_and_end(tree, killed):
@@ -108,4 +108,4 @@ async def test_a_hung_kernel_file_does_not_hold_up_start_and_end(tree, killed):
         beginning = asyncio.create_task(restorer.begin())
         await tree.clock.advance(9)
         await beginning
-    assert [log["event"] for log in logs] == ["values.not_restored_in_time"]
+    assert [log["event"] for log in logs] == ["values.restore_timed_out"]

@@ -5,13 +5,10 @@ import asyncio
 import pytest
 
 from koordlet.executor.claims.claim import Key
-from koordlet.executor.claims.inforce import Seen
+from koordlet.executor.claims.in_force import MAX_LOOKUPS, ObservedValue, read_claimed_values
 from koordlet.executor.claims.target import Level, Target
-from koordlet.executor.kernel.view import KernelView
-from koordlet.executor.kernel.watching import Reading
-from koordlet.executor.kernel.worker import InlineWorker
-from koordlet.executor.lookups import MOST, look_at
-from koordlet.host.descriptors import Descriptors
+from koordlet.executor.kernel.view import InlineWorker, KernelView, WatchedValue
+from koordlet.host.files import Descriptors
 from koordlet.host.host import Host
 from koordlet.host.resources import CPU_QUOTA, MEMORY_HIGH, MIN_FREE_KBYTES, OOM_SCORE_ADJ
 from koordlet.plugin.testing import FakeHost, SimulatedClock
@@ -29,7 +26,7 @@ class Hanging:
         if not self.answers:
             await asyncio.Event().wait()
         self.answers -= 1
-        return [Reading(7, 0.0) for _ in reads]
+        return [WatchedValue(7, 0.0) for _ in reads]
 
 
 @pytest.fixture
@@ -45,10 +42,14 @@ async def test_values_are_read_when_asked(tmp_path, clock):
     quota, free = Key(BE, CPU_QUOTA), Key(Target.node(), MIN_FREE_KBYTES)
     missing = Key(BE, MEMORY_HIGH)
 
-    seen = await look_at(kernel, clock, [quota, free, missing])
+    seen = await read_claimed_values(kernel, clock, [quota, free, missing])
 
     now = clock.wall()
-    assert seen == {quota: Seen(-1, now), free: Seen(67584, now), missing: Seen(None, now)}
+    assert seen == {
+        quota: ObservedValue(-1, now),
+        free: ObservedValue(67584, now),
+        missing: ObservedValue(None, now),
+    }
 
 
 async def test_another_process_of_the_same_number_is_not_ours(tmp_path, clock):
@@ -58,7 +59,7 @@ async def test_another_process_of_the_same_number_is_not_ours(tmp_path, clock):
     kernel = KernelView(Host(host.paths, Descriptors(0)), InlineWorker(), clock)
     ours, other = (Key(Target(Level.PROCESS, "7", at), OOM_SCORE_ADJ) for at in (1234, 99))
 
-    seen = await look_at(kernel, clock, [ours, other])
+    seen = await read_claimed_values(kernel, clock, [ours, other])
 
     assert [seen[key].value for key in (ours, other)] == [5, None]
 
@@ -66,7 +67,7 @@ async def test_another_process_of_the_same_number_is_not_ours(tmp_path, clock):
 async def test_a_kernel_file_that_hangs_does_not_keep_the_answer(clock):
     """What was read until then counts."""
     keys = [Key(Target(Level.POD, f"pod{number}"), CPU_QUOTA) for number in range(500)]
-    asked = asyncio.create_task(look_at(Hanging(answers=1), clock, keys))
+    asked = asyncio.create_task(read_claimed_values(Hanging(answers=1), clock, keys))
     await clock.advance(3)
 
     assert asked.done()
@@ -74,6 +75,6 @@ async def test_a_kernel_file_that_hangs_does_not_keep_the_answer(clock):
 
 
 async def test_a_question_reads_so_many_values_at_most(clock):
-    keys = [Key(Target(Level.POD, f"pod{number}"), CPU_QUOTA) for number in range(MOST + 5)]
+    keys = [Key(Target(Level.POD, f"pod{number}"), CPU_QUOTA) for number in range(MAX_LOOKUPS + 5)]
 
-    assert len(await look_at(Hanging(answers=100), clock, keys)) == MOST
+    assert len(await read_claimed_values(Hanging(answers=100), clock, keys)) == MAX_LOOKUPS

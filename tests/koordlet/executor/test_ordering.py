@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from koord.util.cpulist import parse_cpulist
-from koordlet.executor.kernel.ordering import Move, in_order
+from koord.api.machine import parse_cpulist
+from koordlet.executor.kernel.plan import ValueChange, ordered_steps
 from koordlet.host.resources import (
     CPU_BURST,
     CPU_IDLE,
@@ -21,7 +21,7 @@ TREE = ("be", "be/pod1", "be/pod1/c1", "be/pod1/c2", "be/pod2", "be/pod2/c1")
 
 def written(*moves):
     """The writes as (place, value)."""
-    steps = in_order([Move(*move) for move in moves])
+    steps = ordered_steps([ValueChange(*move) for move in moves])
     return [(moves[s.move][1], moves[s.move][3] if s.via is None else s.via) for s in steps]
 
 
@@ -57,16 +57,19 @@ def test_a_cpuset_that_shifts_goes_through_the_union_and_is_tightened_at_once():
 )
 def test_burst_is_never_above_quota(old, new, first):
     """The quota grows before the burst, and shrinks after it."""
-    moves = [Move(CPU_BURST, "p", old[1], new[1]), Move(CPU_QUOTA, "p", old[0], new[0])]
+    moves = [
+        ValueChange(CPU_BURST, "p", old[1], new[1]),
+        ValueChange(CPU_QUOTA, "p", old[0], new[0]),
+    ]
 
-    assert moves[in_order(moves)[0].move].resource is first
+    assert moves[ordered_steps(moves)[0].move].resource is first
 
 
 def test_shares_come_after_the_end_of_idleness():
     """It resets them."""
-    moves = [Move(CPU_SHARES, "p", 1024, 512), Move(CPU_IDLE, "p", 1, 0)]
+    moves = [ValueChange(CPU_SHARES, "p", 1024, 512), ValueChange(CPU_IDLE, "p", 1, 0)]
 
-    assert [moves[s.move].resource for s in in_order(moves)] == [CPU_IDLE, CPU_SHARES]
+    assert [moves[s.move].resource for s in ordered_steps(moves)] == [CPU_IDLE, CPU_SHARES]
 
 
 quotas = st.sampled_from([-1, 1000, 20_000, 50_000, 100_000, 200_000])
@@ -92,12 +95,12 @@ def test_every_step_of_a_quota_batch_is_accepted(old, new, version, shuffled):
     groups = {place: ModelGroup(quota=q, burst=b) for place, (q, b) in old.items()}
     kernel = KernelModel(version, groups)
     moves = [
-        Move(resource, place, old[place][n], new[place][n])
+        ValueChange(resource, place, old[place][n], new[place][n])
         for place in TREE
         for n, resource in enumerate((CPU_QUOTA, CPU_BURST))
     ]
     moves = [moves[n] for n in shuffled]
-    for step in in_order(moves):
+    for step in ordered_steps(moves):
         move = moves[step.move]
         kernel.set(move.resource, move.place, move.new)
     assert {p: (g.quota, g.burst) for p, g in groups.items()} == new
@@ -123,9 +126,9 @@ def test_every_step_of_a_cpuset_batch_is_accepted(data, version, shuffled):
     old, new = (data.draw(cpuset_trees(version)) for _ in range(2))
     groups = {place: ModelGroup(cpus=c, busy=True) for place, c in old.items()}
     kernel = KernelModel(version, groups)
-    moves = [Move(CPUSET_CPUS_WANTED, p, old[p], new[p]) for p in TREE]
+    moves = [ValueChange(CPUSET_CPUS_WANTED, p, old[p], new[p]) for p in TREE]
     moves = [moves[n] for n in shuffled]
-    for step in in_order(moves):
+    for step in ordered_steps(moves):
         move = moves[step.move]
         kernel.set(move.resource, move.place, move.new if step.via is None else step.via)
         for place, group in groups.items():

@@ -6,25 +6,23 @@ from dataclasses import replace
 import pytest
 
 from koord.util.errors import OptionError
-from koord.util.owneddir import OwnedDirectory
-from koordlet.executor.claims.claim import Claim, ClaimScope, ClaimState, Key
-from koordlet.executor.claims.desired import RELEASE, DesiredValue
+from koord.util.ownedfiles import OwnedDirectory
+from koordlet.executor.claims.claim import RELEASE, Claim, ClaimScope, ClaimState, DesiredValue, Key
 from koordlet.executor.claims.table import ClaimTable
 from koordlet.executor.claims.target import Level, Target
-from koordlet.executor.journal.journal import Journal
-from koordlet.executor.kernel.kernelvalues import KernelValues
+from koordlet.executor.journal import Journal
+from koordlet.executor.kernel.values import KernelValues
 from koordlet.executor.kernel.writer import Writer
-from koordlet.host.descriptors import Descriptors
+from koordlet.host.files import Descriptors
 from koordlet.host.host import Host
-from koordlet.host.kernelfile import KernelFile
-from koordlet.host.valueforms import NumberOrMax, OneWord, WholeNumber
+from koordlet.host.kernelfile import ChoiceForm, IntegerForm, IntegerOrMaxForm, KernelFile
 from koordlet.plugin.testing import FakeHost, SimulatedClock
 from tests.support.node.model_tree import BOOT, Died, Mortal
 
 POD = Target(Level.POD, "kubepods/pod1", qos="BE")
-PIDS = KernelFile("pids.max", "tasks", NumberOrMax(1, 4_194_304))
-SWAPPINESS = KernelFile("/proc/sys/vm/swappiness", "percent", WholeNumber(0, 100))
-KIND = KernelFile("misc.kind", "a word", OneWord(("hot", "cold")))
+PIDS = KernelFile("pids.max", "tasks", IntegerOrMaxForm(1, 4_194_304))
+SWAPPINESS = KernelFile("/proc/sys/vm/swappiness", "percent", IntegerForm(0, 100))
+KIND = KernelFile("misc.kind", "a word", ChoiceForm(("hot", "cold")))
 VALUES = {Key(POD, PIDS): 50, Key(POD, KIND): "cold", Key(Target.node(), SWAPPINESS): 10}
 
 
@@ -110,7 +108,7 @@ def test_after_death_at_any_step_the_next_start_restores_without_the_plugin(node
 def test_a_later_declaration_of_the_file_goes_on_with_the_record(node):
     """Another range and another form: the value is still ours, with its original."""
     live(node)
-    wider = KernelFile("pids.max", "processes", WholeNumber(0, 200))
+    wider = KernelFile("pids.max", "processes", IntegerForm(0, 200))
     writer = node.writer()
     key = Key(POD, wider)
 
@@ -142,9 +140,9 @@ def test_a_file_that_is_not_of_the_form_is_not_claimed(node):
 
 
 def test_a_file_that_this_kernel_lacks_is_unsupported(node):
-    row = KernelFile("rdma.none", "x", WholeNumber(0, 1))
+    row = KernelFile("rdma.none", "x", IntegerForm(0, 1))
     other = {1: "io.none", 2: "blkio.none"}[node.version]
-    for missing in (row, KernelFile(other, "x", WholeNumber(0, 1))):
+    for missing in (row, KernelFile(other, "x", IntegerForm(0, 1))):
         [applied] = node.writer().apply([want(Key(POD, missing), 1)])
         assert applied.state is ClaimState.UNSUPPORTED
 
@@ -169,7 +167,7 @@ def test_a_record_that_names_another_file_is_refused_and_left(node):
 
 def test_two_plugins_with_one_file_are_in_conflict():
     """By the file, whatever each declares of it."""
-    table, other = ClaimTable(), KernelFile("pids.max", "x", WholeNumber(1, 9))
+    table, other = ClaimTable(), KernelFile("pids.max", "x", IntegerForm(1, 9))
     table.declare("A", (ClaimScope(PIDS, Level.POD),))
 
     with pytest.raises(OptionError, match=r"B may_claim: found 'value of pids\.max at level pod"):

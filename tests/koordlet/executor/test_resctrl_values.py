@@ -5,19 +5,16 @@ import signal
 
 import pytest
 
-from koord.util.owneddir import OwnedDirectory
-from koordlet.executor.claims.claim import ClaimState, Key
-from koordlet.executor.claims.desired import RELEASE, DesiredValue
+from koord.util.ownedfiles import OwnedDirectory
+from koordlet.executor.claims.claim import RELEASE, ClaimState, DesiredValue, Key
 from koordlet.executor.claims.target import Level, Target
-from koordlet.executor.journal.appendlog import no_step
-from koordlet.executor.journal.journal import Journal
+from koordlet.executor.journal import Journal, ignore_step
 from koordlet.executor.kernel.writer import Writer
-from koordlet.host.descriptors import Descriptors
+from koordlet.host.files import Descriptors
 from koordlet.host.host import Host
 from koordlet.host.resources import RESCTRL_GROUP, RESCTRL_L3, RESCTRL_MB, RESCTRL_TASKS
 from koordlet.plugin.testing import FakeHost, SimulatedClock
-from koordlet.plugin.testing.kernel import FakeKernelValues
-from koordlet.plugin.testing.resctrl import FakeResctrl, FakeTasks
+from koordlet.plugin.testing.kernel import FakeKernelValues, FakeResctrl, FakeResctrlTasks
 
 IN_FORCE, FAILED, GONE = ClaimState.IN_FORCE, ClaimState.FAILED, ClaimState.GONE
 
@@ -46,10 +43,10 @@ class Bench:
         self.tree.start(7, threads=(71, 72))
         self.tree.start(8)
 
-    def writer(self, step=no_step):
+    def writer(self, step=ignore_step):
         host = Host(self.fake.paths, Descriptors(0))
-        media = {root: make(host) for root, make in self.fake.media.items()}
-        values = FakeKernelValues(host, step, media)
+        object_writers = {root: make(host) for root, make in self.fake.object_writers.items()}
+        values = FakeKernelValues(host, step, object_writers)
         journal = Journal(OwnedDirectory.open(self.run_dir), "boot")
         return Writer(host, journal, self.clock, values=values)
 
@@ -133,7 +130,7 @@ def test_a_process_that_was_half_moved_is_moved_back(bench, monkeypatch):
     class Died(BaseException):
         """kill -9."""
 
-    append = FakeTasks.append
+    append = FakeResctrlTasks.append
 
     def dying(self, tasks, thread):
         append(self, tasks, thread)
@@ -141,10 +138,10 @@ def test_a_process_that_was_half_moved_is_moved_back(bench, monkeypatch):
         if len(moved) == 2:
             raise Died
 
-    monkeypatch.setattr(FakeTasks, "append", dying)
+    monkeypatch.setattr(FakeResctrlTasks, "append", dying)
     with pytest.raises(Died):
         writer.apply(MOVES[:1])
-    monkeypatch.setattr(FakeTasks, "append", append)
+    monkeypatch.setattr(FakeResctrlTasks, "append", append)
     assert bench.tree.tasks("BE") == [7, 71]
 
     after = bench.writer()
@@ -154,7 +151,7 @@ def test_a_process_that_was_half_moved_is_moved_back(bench, monkeypatch):
 
 
 def test_threads_that_appear_amid_a_move_are_moved_too(bench, monkeypatch):
-    append = FakeTasks.append
+    append = FakeResctrlTasks.append
 
     def spawning(self, tasks, thread):
         append(self, tasks, thread)
@@ -163,7 +160,7 @@ def test_threads_that_appear_amid_a_move_are_moved_too(bench, monkeypatch):
             append(self, tasks, 7)
 
     bench.tree.make("BE")
-    monkeypatch.setattr(FakeTasks, "append", spawning)
+    monkeypatch.setattr(FakeResctrlTasks, "append", spawning)
     bench.writer().apply(MOVES[:1])
 
     assert bench.tree.tasks("BE") == [7, 71, 72, 73]

@@ -11,26 +11,22 @@ from functools import partial
 
 import pytest
 
-from koord.util.owneddir import OwnedDirectory
+from koord.util.ownedfiles import OwnedDirectory
 from koordlet.executor.claimmanager import ClaimManager
-from koordlet.executor.claims.claim import Claim, ClaimScope, ClaimState, Key
-from koordlet.executor.claims.desired import RELEASE, DesiredValue
-from koordlet.executor.claims.inforce import Seen, as_json
+from koordlet.executor.claims.claim import RELEASE, Claim, ClaimScope, ClaimState, DesiredValue, Key
+from koordlet.executor.claims.in_force import ObservedValue, claimed_value_json
 from koordlet.executor.claims.target import Level, Target
-from koordlet.executor.journal.appendlog import no_step
-from koordlet.executor.journal.journal import Journal
-from koordlet.executor.kernel.kernelvalues import KernelValues
-from koordlet.executor.kernel.trafficclasses import TrafficClasses
-from koordlet.executor.kernel.worker import InlineWorker
+from koordlet.executor.journal import Journal, ignore_step
+from koordlet.executor.kernel.values import KernelValues
+from koordlet.executor.kernel.view import InlineWorker
 from koordlet.executor.kernel.writer import Writer
-from koordlet.host.descriptors import Descriptors
 from koordlet.host.errors import Unsupported, Vanished
+from koordlet.host.files import Descriptors
 from koordlet.host.host import Host
-from koordlet.host.kerneltext import ABSENT
+from koordlet.host.net.netfiles import is_interface_name
 from koordlet.host.net.tc.kernel import KernelTraffic
-from koordlet.host.net.tc.names import is_interface_name
-from koordlet.host.net.tc.node import TrafficReader
-from koordlet.host.resource import Root
+from koordlet.host.net.tc.objects import TrafficReader, TrafficWriter
+from koordlet.host.resource import ABSENT, Root
 from koordlet.host.resources import TRAFFIC_CLASSES
 from koordlet.plugin.testing import FakeHost, SimulatedClock
 from tests.support.node.network_namespace import needs_namespaces, own_network, tc
@@ -60,12 +56,12 @@ class Bench:
         self.run_dir = root / "run"
         self.run_dir.mkdir(exist_ok=True)
 
-    def writer(self, step=no_step):
+    def writer(self, step=ignore_step):
         reader = TrafficReader(self.fake.paths, self.traffic)
         host = Host(self.fake.paths, Descriptors(0), objects={Root.TRAFFIC: reader})
-        media = {Root.TRAFFIC: TrafficClasses(host, self.traffic)}
+        object_writers = {Root.TRAFFIC: TrafficWriter(host.paths, self.traffic)}
         journal = Journal(OwnedDirectory.open(self.run_dir), "boot")
-        return Writer(host, journal, self.clock, values=KernelValues(host, step, media))
+        return Writer(host, journal, self.clock, values=KernelValues(host, step, object_writers))
 
     @property
     def there(self):
@@ -222,7 +218,7 @@ def test_dry_run_makes_nothing_and_explain_shows_what_it_would(bench):
         outcome = await manager.claim("test", claim)
         assert outcome.state is ClaimState.WOULD
         [shown] = manager.snapshot()
-        found = as_json(shown, Seen(ABSENT, 0.0))
+        found = claimed_value_json(shown, ObservedValue(ABSENT, 0.0))
         assert (found["target"], found["wanted"], found["value"]) == ("interface va", NODE, ABSENT)
 
     asyncio.run(story())
@@ -266,7 +262,7 @@ def test_a_container_has_no_interface_of_the_node(tmp_path):
     with pytest.raises(Unsupported, match="network namespace"):
         host.read(TRAFFIC_CLASSES, "lo")
     with pytest.raises(Unsupported, match="network namespace"):
-        TrafficClasses(host).identity(KEY)
+        TrafficWriter(host.paths).identity(KEY)
 
 
 def test_an_unknown_interface_has_vanished(bench):

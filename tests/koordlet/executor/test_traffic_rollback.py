@@ -4,21 +4,17 @@ from contextlib import contextmanager
 
 import pytest
 
-from koord.util.owneddir import OwnedDirectory
-from koordlet.executor.claims.claim import ClaimState, Key
-from koordlet.executor.claims.desired import RELEASE, DesiredValue
+from koord.util.ownedfiles import OwnedDirectory
+from koordlet.executor.claims.claim import RELEASE, ClaimState, DesiredValue, Key
 from koordlet.executor.claims.target import Target
-from koordlet.executor.journal.appendlog import no_step
-from koordlet.executor.journal.journal import Journal
-from koordlet.executor.kernel.kernelvalues import KernelValues
-from koordlet.executor.kernel.trafficclasses import TrafficClasses
+from koordlet.executor.journal import Journal, ignore_step
+from koordlet.executor.kernel.values import KernelValues
 from koordlet.executor.kernel.writer import Writer
-from koordlet.host.descriptors import Descriptors
+from koordlet.host.files import Descriptors
 from koordlet.host.host import Host
-from koordlet.host.net.guard.guarded import GuardedTraffic
-from koordlet.host.net.guard.records import RecordFile
+from koordlet.host.net.guard.commit_confirm import CommitConfirmTraffic, PendingChangesFile
 from koordlet.host.net.tc.kernel import KernelTraffic
-from koordlet.host.net.tc.node import TrafficReader
+from koordlet.host.net.tc.objects import TrafficReader, TrafficWriter
 from koordlet.host.resource import Root
 from koordlet.host.resources import TRAFFIC_CLASSES
 from koordlet.plugin.testing import FakeHost, SimulatedClock
@@ -48,10 +44,10 @@ def writer_and_guard(root):
     """A writer whose interfaces are guarded, without the helper process around the guard."""
     with own_network():
         clock, kernel, paths = SimulatedClock(), KernelTraffic(), FakeHost(root / "host", 2).paths
-        record = RecordFile(OwnedDirectory.open(root / "state"), "boot")
-        guard = GuardedTraffic(kernel, Server(kernel), record, clock)
+        record = PendingChangesFile(OwnedDirectory.open(root / "state"), "boot")
+        guard = CommitConfirmTraffic(kernel, Server(kernel), record, clock)
         host = Host(paths, Descriptors(0), objects={Root.TRAFFIC: TrafficReader(paths, guard)})
-        values = KernelValues(host, no_step, {Root.TRAFFIC: TrafficClasses(host, guard)})
+        values = KernelValues(host, ignore_step, {Root.TRAFFIC: TrafficWriter(host.paths, guard)})
         journal = Journal(OwnedDirectory.open(root / "run"), "boot")
         yield Writer(host, journal, clock, values=values), guard, clock
 

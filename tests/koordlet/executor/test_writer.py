@@ -4,11 +4,10 @@ import errno
 
 import pytest
 
-from koord.util.cpulist import parse_cpulist
-from koordlet.executor.claims.claim import ClaimState, Key
-from koordlet.executor.claims.desired import DesiredValue
+from koord.api.machine import parse_cpulist
+from koordlet.executor.claims.claim import ClaimState, DesiredValue, Key
 from koordlet.executor.claims.target import Level, Target
-from koordlet.executor.journal.appendlog import AppendLog
+from koordlet.executor.journal import AppendLog
 from koordlet.executor.kernel.conflicts import OnForeignChange
 from koordlet.host.resources import OOM_SCORE_ADJ
 from tests.support.node.kernel_model import MOST

@@ -2,7 +2,7 @@
 
 import pytest
 
-from koordlet.host.cgroups.cgroupfs import CgroupFs
+from koordlet.host.cgroups.hierarchies import CgroupFs
 
 
 @pytest.fixture

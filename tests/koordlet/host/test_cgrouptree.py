@@ -9,10 +9,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from koord.api.qos import KubeQoS
-from koordlet.host.cgroups import cgrouptree
-from koordlet.host.cgroups.cgrouptree import CHECK_TURNS, CLASS_TURNS, LIST_TURNS, CgroupTree
-from koordlet.host.cgroups.podtracks import PodDir
-from koordlet.plugin.testing.clock import SimulatedClock
+from koordlet.host.cgroups import tree as cgrouptree
+from koordlet.host.cgroups.tree import (
+    CHECK_EVERY_SCANS,
+    CLASS_DIRS_EVERY_SCANS,
+    LIST_EVERY_SCANS,
+    CgroupTree,
+    PodDir,
+)
+from koordlet.plugin.testing.scripted import SimulatedClock
 
 UID = "9dba1d9e-67ba-4db6-8a73-fb3ea297c363"
 SYSTEMD_UID = UID.replace("-", "_")
@@ -81,7 +86,7 @@ def test_an_unchanged_tree_gives_the_same_object(tmp_path: Path) -> None:
     tree = CgroupTree(tmp_path, SimulatedClock())
     first = tree.scan()
 
-    assert all(tree.scan() is first for _ in range(2 * LIST_TURNS))
+    assert all(tree.scan() is first for _ in range(2 * LIST_EVERY_SCANS))
 
 
 def test_pods_and_containers_come_and_go(tmp_path: Path) -> None:
@@ -92,13 +97,13 @@ def test_pods_and_containers_come_and_go(tmp_path: Path) -> None:
     [old] = tree.scan().pods
     assert (old.absent_at, old.containers[0].absent_at) == (None, None)
 
-    for _ in range(CHECK_TURNS):
+    for _ in range(CHECK_EVERY_SCANS):
         clock.tick(0.5)
         tree.scan()
     make(tmp_path, "kubepods/pod1/c2", "kubepods/burstable/pod2/c3")
     two = next(pod for pod in tree.scan().pods if pod.uid == "2")
     assert (two.absent_at, two.containers[0].absent_at) == (101.0, 101.0)
-    for _ in range(CHECK_TURNS - 1):
+    for _ in range(CHECK_EVERY_SCANS - 1):
         tree.scan()
     one = next(pod for pod in tree.scan().pods if pod.uid == "1")
     assert one.containers[0].absent_at is None
@@ -133,7 +138,7 @@ def test_a_pod_made_anew_under_its_old_name_is_a_new_one(tmp_path: Path) -> None
     clock.tick(0.5)
     (tmp_path / "kubepods/pod1").rename(tmp_path / "kubepods/old")  # keeps its inode number busy
     make(tmp_path, "kubepods/pod1/c1")
-    absent_at = {tree.scan().pods[0].absent_at for _ in range(CLASS_TURNS)}
+    absent_at = {tree.scan().pods[0].absent_at for _ in range(CLASS_DIRS_EVERY_SCANS)}
 
     assert 100.0 in absent_at
 
@@ -151,7 +156,7 @@ def test_a_container_replaced_between_two_scans_is_seen_in_turn(tmp_path: Path) 
         clock.tick(0.5)
         seen_after += 1
 
-    assert seen_after <= LIST_TURNS
+    assert seen_after <= LIST_EVERY_SCANS
     [container] = tree.scan().pods[0].containers
     assert container.absent_at is None or container.absent_at >= 100.0
 
@@ -200,7 +205,7 @@ def test_a_large_class_is_listed_when_its_link_count_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Listing thousands of directories twice a second would cost too much."""
-    monkeypatch.setattr(cgrouptree, "MANY", 2)
+    monkeypatch.setattr(cgrouptree, "MANY_PODS", 2)
     make(tmp_path, *(f"kubepods/pod{number}" for number in range(5)))
     tree = CgroupTree(tmp_path, SimulatedClock())
     tree.scan()
@@ -256,7 +261,7 @@ def test_after_a_full_turn_the_scan_is_what_is_there(
                 parents=True, exist_ok=True
             )
             wanted.setdefault(uid, set()).update({container} - {""})
-        for _ in range(LIST_TURNS):
+        for _ in range(LIST_EVERY_SCANS):
             clock.tick(0.5)
             pods = tree.scan().pods
 

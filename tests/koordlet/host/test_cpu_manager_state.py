@@ -8,10 +8,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from koord.api.nodes.cpumanager import CpuManagerState
+from koord.api.kubelet import CpuManagerState
 from koordlet.host.errors import KernelFileError
-from koordlet.host.topology.cpumanagerstate import (
-    MAX_BYTES,
+from koordlet.statesinformer.topology_source import (
+    MAX_STATE_BYTES,
     cpu_manager_state_file,
     read_cpu_manager_state,
 )
@@ -66,7 +66,7 @@ def test_case_of_keys_and_broken_lists(file):
         b'{"policyName":1}',
         b"\xff\xfe",
         b"[" * 100_000,
-        b'{"entries":{}}' + b" " * MAX_BYTES,
+        b'{"entries":{}}' + b" " * MAX_STATE_BYTES,
     ],
 )
 def test_what_is_no_checkpoint(file, data):

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordlet.host.cgroups.cpuvalues import (
+from koordlet.host.cgroups.cgroupfiles import (
     milli_to_quota,
     milli_to_shares,
     shares_to_weight,

@@ -6,15 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.api.nodes.machine import Cpu, CpuTopology
+from koord.api.machine import Cpu, CpuTopology
 from koordlet.host.paths import HostPaths
-from koordlet.host.topology.cpuinfo import (
-    CpuBasics,
-    CpuInfo,
-    parse_cpuinfo,
-    read_basics,
-    read_cpuinfo,
-)
+from koordlet.host.topology import CpuBasics, CpuInfo, parse_cpuinfo, read_basics, read_cpuinfo
 
 DATA = Path(__file__).parent / "data"
 ONE_THREAD = CpuTopology((Cpu(0, 0, 0, 0),))

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from koordlet.host.descriptors import IDLE_TICKS, Descriptors, raise_nofile
 from koordlet.host.errors import Hung, KernelFileError, TooLarge, Unsupported, Vanished
+from koordlet.host.files import IDLE_TICKS, Descriptors, raise_nofile
 
 
 def open_descriptors() -> int:
@@ -172,7 +172,7 @@ def test_a_file_that_hangs_is_left_alone(files):
     """Its descriptor is not closed: another thread is still in there; no other enters again."""
     held = Descriptors()
     held.read(files[0])
-    held.give_up(files[0])
+    held.abandon(files[0])
 
     for read in (held.read, held.read_once):
         with pytest.raises(Hung, match="has not returned"):
@@ -189,7 +189,7 @@ def test_an_open_that_hung_leaves_no_descriptor(tmp_path, monkeypatch):
     really_open = os.open
 
     def slow_open(name, flags):
-        held.give_up(name)
+        held.abandon(name)
         return really_open(name, flags)
 
     monkeypatch.setattr(os, "open", slow_open)

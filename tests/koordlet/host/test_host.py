@@ -8,8 +8,8 @@ from koord.api.qos import KubeQoS
 from koordlet.host import resources as r
 from koordlet.host.cgroups.cgroupfiles import CpuThrottle, CpuTime
 from koordlet.host.cgroups.layout import Driver, Layout
-from koordlet.host.descriptors import Descriptors
 from koordlet.host.errors import KernelFileError, Unsupported, Vanished
+from koordlet.host.files import Descriptors
 from koordlet.host.host import RECHECK_SECONDS, Host
 from koordlet.plugin.testing.host import FakeHost
 

@@ -7,7 +7,7 @@ import pytest
 
 from koordlet.host.errors import KernelFileError, TooLarge, Unsupported, Vanished
 from koordlet.host.files import MAX_BYTES, names_in, parse_file, read_file, read_head
-from koordlet.host.proc.procfiles import parse_int
+from koordlet.host.procfiles import parse_int
 
 
 def test_files_of_proc_are_read_whole():

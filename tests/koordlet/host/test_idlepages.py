@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordlet.host.cgroups.idlepages import parse_idle_pages
+from koordlet.host.idle_pages import parse_idle_pages
 
 KINDS = "csei dsei cfei dfei csui dsui cfui dfui csea dsea cfea dfea csua dsua cfua dfua slab"
 CFEI = "2633728 4640768 66531328 340172800 52834304 52834304 0 0"

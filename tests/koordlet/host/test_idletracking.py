@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koordlet.host.errors import KernelFileError, Unsupported
-from koordlet.host.idlefiles import BITMAP
-from koordlet.host.idletracking import PIECE, IdleTracking, cold_pages
+from koordlet.host.idle_pages import IDLE_BITMAP, PAGES_PER_STEP, IdleTracking, cold_pages
 from koordlet.host.paths import HostPaths
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -23,7 +22,7 @@ class Memory:
     """Page frames in files as the kernel shows them. A set bit stays until the page is used."""
 
     def __init__(self, paths, frames):
-        self.bitmap = paths.sys / BITMAP
+        self.bitmap = paths.sys / IDLE_BITMAP
         self.bitmap.parent.mkdir(parents=True)
         paths.proc.mkdir(parents=True)
         self.bitmap.write_bytes(bytes(frames // 8))
@@ -65,9 +64,9 @@ def paths(tmp_path):
 
 def test_what_stays_idle_between_two_passes_is_cold(paths):
     """By cgroup; what was used is not, nor anonymous, shared and active memory."""
-    memory = Memory(paths, PIECE * 2)
+    memory = Memory(paths, PAGES_PER_STEP * 2)
     memory.hold(range(10), POD)
-    memory.hold(range(PIECE, PIECE + 4), OTHER)
+    memory.hold(range(PAGES_PER_STEP, PAGES_PER_STEP + 4), OTHER)
     memory.hold([20], POD, LRU | ANON)
     memory.hold([21], POD, LRU | SWAP_BACKED)
     memory.hold([22], POD, LRU | ACTIVE)
@@ -76,21 +75,21 @@ def test_what_stays_idle_between_two_passes_is_cold(paths):
 
     tracking.advance(0, 1)
     assert (tracking.passes, tracking.cold) == (0, {})
-    memory.use(0, 1, PIECE)
+    memory.use(0, 1, PAGES_PER_STEP)
     tracking.advance(299, 1)
     assert tracking.passes == 0
     tracking.advance(300, 1)
 
     assert tracking.passes == 1
     assert tracking.cold == {POD: 8 * PAGE, OTHER: 3 * PAGE}
-    memory.use(*range(PIECE, PIECE + 4))
+    memory.use(*range(PAGES_PER_STEP, PAGES_PER_STEP + 4))
     tracking.advance(600, 1)
     assert tracking.cold == {POD: 10 * PAGE}
 
 
 def test_a_large_page_counts_whole(paths):
     """It has its idle bit at its head only."""
-    memory = Memory(paths, PIECE)
+    memory = Memory(paths, PAGES_PER_STEP)
     memory.hold([512], POD, LRU | HEAD)
     memory.hold(range(513, 1024), 0, TAIL)
     memory.hold([1024], OTHER)
@@ -103,8 +102,8 @@ def test_a_large_page_counts_whole(paths):
 
 def test_a_budget_spreads_a_pass_over_rounds(paths):
     """Each piece costs a millisecond here; nothing is published before all were looked at."""
-    memory = Memory(paths, PIECE * 10)
-    memory.hold(range(0, PIECE * 10, PIECE), POD)
+    memory = Memory(paths, PAGES_PER_STEP * 10)
+    memory.hold(range(0, PAGES_PER_STEP * 10, PAGES_PER_STEP), POD)
     tracking = IdleTracking(paths, Cpu())
 
     rounds = 0
@@ -119,7 +118,7 @@ def test_a_budget_spreads_a_pass_over_rounds(paths):
 
 def test_pages_younger_than_the_age_never_count(paths):
     """The pause lasts from the end of a pass, however long that took."""
-    memory = Memory(paths, PIECE * 4)
+    memory = Memory(paths, PAGES_PER_STEP * 4)
     memory.hold([0], POD)
     tracking = IdleTracking(paths, Cpu())
     for now in (0, 100, 200):
@@ -133,7 +132,7 @@ def test_pages_younger_than_the_age_never_count(paths):
 
 @pytest.mark.parametrize("name", ["bitmap", "kpageflags", "kpagecgroup"])
 def test_a_file_that_is_missing_is_an_error_with_its_path(paths, name):
-    memory = Memory(paths, PIECE)
+    memory = Memory(paths, PAGES_PER_STEP)
     gone = memory.bitmap if name == "bitmap" else paths.proc / name
     gone.unlink()
     with pytest.raises(KernelFileError, match=name):
@@ -143,7 +142,7 @@ def test_a_file_that_is_missing_is_an_error_with_its_path(paths, name):
 def test_only_a_file_of_the_kernel_is_written(tmp_path):
     """With real roots a plain file in its place is refused."""
     paths = HostPaths.below(tmp_path)
-    memory = Memory(paths, PIECE)
+    memory = Memory(paths, PAGES_PER_STEP)
     real = dataclasses.replace(paths, laid_out=False)
     with pytest.raises(KernelFileError, match="wanted a kernel file"):
         IdleTracking(real).advance(0, 1)
@@ -151,7 +150,7 @@ def test_only_a_file_of_the_kernel_is_written(tmp_path):
 
 
 def test_a_kernel_without_it_is_unsupported(paths):
-    (paths.sys / BITMAP).parent.mkdir(parents=True)
+    (paths.sys / IDLE_BITMAP).parent.mkdir(parents=True)
     with pytest.raises(Unsupported):
         IdleTracking(paths).advance(0, 1)
 

@@ -7,14 +7,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.util.errors import InvalidObject
-from koordlet.host.kernelfile import LONGEST_DEFINITION, KernelFile
+from koordlet.host.kernelfile import (
+    MAX_DEFINITION_LENGTH,
+    ChoiceForm,
+    IntegerForm,
+    IntegerOrMaxForm,
+    KernelFile,
+)
 from koordlet.host.resource import Root
 from koordlet.host.resources import BY_NAME
-from koordlet.host.valueforms import NumberOrMax, OneWord, WholeNumber
 
-PERCENT = WholeNumber(0, 100)
-TASKS = NumberOrMax(1, 4_194_304)
-TEMPERATURES = OneWord(("hot", "cold"))
+PERCENT = IntegerForm(0, 100)
+TASKS = IntegerOrMaxForm(1, 4_194_304)
+TEMPERATURES = ChoiceForm(("hot", "cold"))
 FILES = ("pids.max", "memory.swappiness", "misc.max", "/proc/sys/vm/swappiness", "blkio.weight_x")
 
 
@@ -130,22 +135,22 @@ def test_unusable_parts_are_refused(unit, form, needs):
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: WholeNumber(2, 1),
-        lambda: WholeNumber(0, 2**63),
-        lambda: WholeNumber(-(2**63) - 1, 0),
-        lambda: WholeNumber(0.0, 1),
-        lambda: WholeNumber(False, True),
-        lambda: WholeNumber("0", "1"),
-        lambda: NumberOrMax(-1, 5),
-        lambda: OneWord(("one",)),
-        lambda: OneWord(("a", "a")),
-        lambda: OneWord(["a", "b"]),
-        lambda: OneWord(("a", "b c")),
-        lambda: OneWord(("a", "b\n")),
-        lambda: OneWord(("a", "")),
-        lambda: OneWord(("a", 7)),
-        lambda: OneWord("ab"),
-        lambda: OneWord(tuple(f"w{n}" for n in range(17))),
+        lambda: IntegerForm(2, 1),
+        lambda: IntegerForm(0, 2**63),
+        lambda: IntegerForm(-(2**63) - 1, 0),
+        lambda: IntegerForm(0.0, 1),
+        lambda: IntegerForm(False, True),
+        lambda: IntegerForm("0", "1"),
+        lambda: IntegerOrMaxForm(-1, 5),
+        lambda: ChoiceForm(("one",)),
+        lambda: ChoiceForm(("a", "a")),
+        lambda: ChoiceForm(["a", "b"]),
+        lambda: ChoiceForm(("a", "b c")),
+        lambda: ChoiceForm(("a", "b\n")),
+        lambda: ChoiceForm(("a", "")),
+        lambda: ChoiceForm(("a", 7)),
+        lambda: ChoiceForm("ab"),
+        lambda: ChoiceForm(tuple(f"w{n}" for n in range(17))),
     ],
 )
 def test_unusable_forms_are_refused(make):
@@ -196,12 +201,14 @@ def test_only_values_of_the_declaration_are_written(form, may, may_not, no_value
 words = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,31}\Z", fullmatch=True)
 forms = st.one_of(
     st.tuples(st.integers(-(2**63), 2**63 - 1), st.integers(-(2**63), 2**63 - 1)).map(
-        lambda pair: WholeNumber(*sorted(pair))
+        lambda pair: IntegerForm(*sorted(pair))
     ),
     st.tuples(st.integers(0, 2**63 - 1), st.integers(0, 2**63 - 1)).map(
-        lambda pair: NumberOrMax(*sorted(pair))
+        lambda pair: IntegerOrMaxForm(*sorted(pair))
     ),
-    st.lists(words, min_size=2, max_size=16, unique=True).map(lambda found: OneWord(tuple(found))),
+    st.lists(words, min_size=2, max_size=16, unique=True).map(
+        lambda found: ChoiceForm(tuple(found))
+    ),
 )
 units = st.text(min_size=1, max_size=80).filter(str.isprintable)
 
@@ -211,7 +218,7 @@ def test_a_definition_makes_the_row_again(file, unit, form):
     """Within its bound, whatever was declared."""
     row = KernelFile(file, unit, form, needs="a module")
 
-    assert len(row.definition) <= LONGEST_DEFINITION
+    assert len(row.definition) <= MAX_DEFINITION_LENGTH
     again = KernelFile.from_definition(file, row.definition)
     assert (again, again.unit, again.form) == (row, unit, form)
     assert again.definition == row.definition

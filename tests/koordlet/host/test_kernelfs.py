@@ -5,8 +5,7 @@ import os
 import pytest
 
 from koordlet.host.errors import KernelFileError
-from koordlet.host.kernelfs import check_kernel_file, file_system_type
-from koordlet.host.paths import HostPaths
+from koordlet.host.paths import HostPaths, check_kernel_file, file_system_type
 from koordlet.host.resource import Root
 
 FILES = [

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from koordlet.host.cgroups.kubeletdriver import MAX_CONFIG, _warn, driver_of_kubelet
+from koordlet.host.cgroups.hierarchies import MAX_CONFIG, _log_unknown_driver, driver_of_kubelet
 from koordlet.host.cgroups.layout import Driver
 
 CONFIG = "/var/lib/kubelet/config.yaml"
@@ -21,7 +21,7 @@ STATUS = f"Name:\tkubelet\nUid:\t{ROOT}\nGid:\t0\t0\t0\t0\nNSpid:\t4711\n"
 
 @pytest.fixture(autouse=True)
 def forget_warnings():
-    _warn.cache_clear()
+    _log_unknown_driver.cache_clear()
 
 
 def run_kubelet(proc, *arguments, config=None, comm="kubelet", status=STATUS, pid=4711):
@@ -171,7 +171,7 @@ def test_a_config_file_that_cannot_be_trusted_gives_no_driver(tmp_path, path, sp
 
     assert drivers == [None] * 3
     [entry] = logs
-    assert entry["event"] == "kubelet_driver.unknown"
+    assert entry["event"] == "kubelet_driver.not_found"
     assert found in entry["error"]
 
 

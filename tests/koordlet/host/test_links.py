@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordlet.host.net.links import decode_counters, decode_link, fold_stats64
+from koordlet.host.net.interfaces import decode_counters, decode_link, fold_stats64
 from koordlet.host.net.netlink import attributes, error_number, messages
 
 STATS64 = """

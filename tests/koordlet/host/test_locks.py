@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koordlet.host.errors import KernelFileError
-from koordlet.host.locks import _holders, _uids, flock_holder, process_uids
+from koordlet.host.processes import _holders, _uids, flock_holder, process_uids
 
 LOCKS = b"""\
 1: POSIX  ADVISORY  WRITE 100 00:1b:256 0 EOF

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from koordlet.doctor.modules import MODULES, probe_modules
+from koordlet.doctor.probes import MODULES, probe_modules
 
 
 @pytest.mark.parametrize(

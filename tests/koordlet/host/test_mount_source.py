@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from koord.util.errors import UnsafeFile
-from koordlet.host import mountsource
-from koordlet.host.mountsource import check_mount_source
+from koordlet.host import paths
+from koordlet.host.paths import check_mount_source
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def test_those_that_others_can_replace_or_write(
 
 
 def test_those_of_other_users(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mountsource, "is_trusted", lambda uid: False)
+    monkeypatch.setattr(paths, "is_trusted", lambda uid: False)
     with pytest.raises(UnsafeFile, match=f"user {os.getuid()} as its owner"):
         check_mount_source(root, "/tmp/vgpulock")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from koordlet.host.errors import KernelFileError, Vanished
-from koordlet.host.proc.namespaces import network_namespace, node_network_process, sees_host_pids
+from koordlet.host.processes import network_namespace, node_network_process, sees_host_pids
 
 
 def write(path: Path, text: str = "") -> None:

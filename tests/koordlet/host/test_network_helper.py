@@ -14,7 +14,7 @@ import pytest
 from koord.util.clock import SystemClock
 from koordlet.host.errors import KernelFileError
 from koordlet.host.net.guard.client import HelperTraffic, start
-from koordlet.host.net.tc import TrafficRefused
+from koordlet.host.net.tc.tree import TrafficRefused
 from tests.support.node.network_namespace import needs_namespaces
 from tests.support.node.two_nodes import BE_FLOOD, FLOOD, LIMITS, NoNamespaces, TwoNodes
 

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from koordlet.host.errors import KernelFileError, Unsupported
-from koordlet.host.net.network import NodeNetwork, link_speed
-from koordlet.host.net.rtnetlink import LinkReader
+from koordlet.host.net.interfaces import LinkReader, NodeNetwork, link_speed
 
 NET_DEV = (Path(__file__).parent / "data/net_dev").read_text()
 
@@ -61,7 +60,7 @@ def test_pyroute2_as_a_whole_is_not_loaded(tmp_path):
     """It costs 9 MiB; a plugin that imports it later gets it whole all the same."""
     program = (
         "import sys\n"
-        "from koordlet.host.net.rtnetlink import LinkReader\n"
+        "from koordlet.host.net.interfaces import LinkReader\n"
         "first = LinkReader().read()\n"
         "assert not [name for name in sys.modules if name.startswith('pyroute2')]\n"
         "import pyroute2\n"
@@ -86,7 +85,7 @@ def test_closing_gives_the_descriptors_back():
 
 CHANGES = """
 import contextlib, subprocess, time
-from koordlet.host.net.rtnetlink import LinkReader
+from koordlet.host.net.interfaces import LinkReader
 
 def ip(command):
     subprocess.run(["ip", *command.split()], check=True)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from koordlet.host.topology.numa import numa_node_ids, read_huge_pages, read_numa_nodes
+from koordlet.host.topology import numa_node_ids, read_huge_pages, read_numa_nodes
 
 MEMINFO = "Node {0} MemTotal: 1000 kB\nNode {0} MemFree: 400 kB\n"
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordlet.host.cgroups.numastat import parse_v1_numa_stat, parse_v2_numa_stat
+from koordlet.host.cgroups.cgroupfiles import parse_v1_numa_stat, parse_v2_numa_stat
 
 V1 = """\
 total=10 N0=10 N2=0

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from koordlet.host.proc.otheragent import other_agent_process
-from koordlet.host.proc.pids import system_processes
-from koordlet.host.proc.procfiles import parse_pid_depth, parse_pid_users
+from koordlet.host.processes import other_agent_process, system_processes
+from koordlet.host.procfiles import parse_pid_depth, parse_pid_users
 
 OURS = str(os.geteuid())
 

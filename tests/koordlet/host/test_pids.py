@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from koordlet.host.errors import KernelFileError
-from koordlet.host.proc.pids import process_groups, process_stat
+from koordlet.host.processes import process_groups, process_stat
 
 
 def add_process(proc: Path, pid: int, stat: str) -> None:

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordlet.host.cgroups.priomap import (
-    MOST_INTERFACES,
+from koordlet.host.cgroups.keyed_files import (
+    MAX_INTERFACES,
     PRIORITIES,
     is_priorities,
     parse_priorities,
@@ -59,7 +59,7 @@ def test_values_that_are_none(value):
         b"eth0 5\neth0 6\n",
         b"eth0 05\n",
         b"x 0\n" * 2,
-        b"".join(b"v%d 0\n" % at for at in range(MOST_INTERFACES + 1)),
+        b"".join(b"v%d 0\n" % at for at in range(MAX_INTERFACES + 1)),
     ],
 )
 def test_files_that_no_kernel_has(data):

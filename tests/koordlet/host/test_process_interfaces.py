@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from koordlet.host.errors import KernelFileError, Vanished
-from koordlet.host.net.network import process_interfaces
-from koordlet.host.proc.namespaces import network_namespace
+from koordlet.host.net.interfaces import process_interfaces
+from koordlet.host.processes import network_namespace
 
 HEADER = b"Inter-|   Receive\n face |bytes\n"
 

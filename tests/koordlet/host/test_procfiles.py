@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordlet.host.proc import procfiles
-from koordlet.host.proc.procfiles import (
+from koordlet.host import procfiles
+from koordlet.host.procfiles import (
     ProcessStat,
     parse_boot_id,
     parse_cmdline,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordlet.host.proc.psi import Pressure, Stall, parse_pressure
+from koordlet.host.procfiles import Pressure, Stall, parse_pressure
 
 SOME = b"some avg10=1.50 avg60=0.20 avg300=0.00 total=123\n"
 FULL = b"full avg10=0.00 avg60=0.00 avg300=0.00 total=7\n"

@@ -5,8 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from koordlet.host.devices.pci import pci_address, pci_topology
-from koordlet.host.devices.rdma import DeviceFile, rdma_files, read_rdma_interfaces
+from koordlet.host.devices import (
+    DeviceFile,
+    pci_address,
+    pci_topology,
+    rdma_files,
+    read_rdma_interfaces,
+)
 from koordlet.host.errors import KernelFileError, NoSuchDevice
 from koordlet.rules.devices import DeviceTopology, RdmaInterface
 from tests.support.node.nvml_stub import add_pci_device

@@ -4,13 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordlet.host.descriptors import Descriptors
 from koordlet.host.errors import KernelFileError, Unsupported
+from koordlet.host.files import Descriptors
 from koordlet.host.host import Host
 from koordlet.host.resctrl import schemata
-from koordlet.host.resctrl.groups import parse_presence
-from koordlet.host.resctrl.names import is_group_name, is_membership
-from koordlet.host.resctrl.status import last_status
+from koordlet.host.resctrl.groups import last_status, parse_presence
+from koordlet.host.resctrl.schemata import is_group_name, is_membership
 from koordlet.host.resctrl.tasks import parse_membership
 from koordlet.host.resources import (
     RESCTRL_CBM_MASK,
@@ -20,7 +19,7 @@ from koordlet.host.resources import (
     RESCTRL_TASKS,
 )
 from koordlet.plugin.testing import FakeHost
-from koordlet.plugin.testing.resctrl import FakeResctrl
+from koordlet.plugin.testing.kernel import FakeResctrl
 
 INTEL = b"    MB:0=100;1= 90\n    L3:0=7ff;1=00f\n"  # as Linux 5.15 fills up
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordlet.host.net.routes import parse_default_interface, parse_default_interface_6
+from koordlet.host.net.netfiles import parse_default_interface, parse_default_interface_6
 
 HEAD = "Iface Destination Gateway Flags RefCnt Use Metric Mask MTU Window IRTT\n"
 DEFAULT = "eth0 00000000 010200C0 0003 0 0 0 00000000 0 0 0\n"

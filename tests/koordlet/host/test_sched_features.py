@@ -2,7 +2,7 @@
 
 import pytest
 
-from koordlet.host.proc.schedfeatures import feature_parser, feature_text
+from koordlet.host.cpu_scheduler import feature_parser, feature_text
 from koordlet.host.resources import BY_NAME, SCHED_FEATURE
 
 LIST = b"GENTLE_FAIR_SLEEPERS NO_HRTICK WA_IDLE NO_WA_IDLE\n"

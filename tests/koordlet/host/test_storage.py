@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordlet.host.proc.mounts import parse_mountinfo
-from koordlet.host.topology.storage import read_local_storage, volume_group
+from koordlet.host.storage import parse_mountinfo, read_local_storage, volume_group
 
 DATA = Path(__file__).parent / "data"
 

@@ -12,19 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koordlet.doctor import privileges
-from koordlet.doctor.finding import Finding
-from koordlet.doctor.needs import CLAIMED, CONTROLLERS, NEEDS
 from koordlet.doctor.privileges import (
     CAPABILITIES,
     missing_capabilities,
     missing_privileges,
     parse_effective_capabilities,
 )
-from koordlet.doctor.probes import core_scheduling_problem, probe_host
-from koordlet.doctor.support import Claimable, findings
+from koordlet.doctor.probes import Finding, core_scheduling_problem, probe_host
+from koordlet.doctor.support import CLAIMED_BY_PLUGINS, CONTROLLERS, NEEDS, Claimable, findings
 from koordlet.features import GATES
 from koordlet.host.host import Host
-from koordlet.host.kernelfile import KernelFile
+from koordlet.host.kernelfile import IntegerForm, IntegerOrMaxForm, KernelFile
 from koordlet.host.paths import HostPaths
 from koordlet.host.resource import Resource
 from koordlet.host.resources import (
@@ -36,7 +34,6 @@ from koordlet.host.resources import (
     NUMA_MEMINFO,
     RESOURCES,
 )
-from koordlet.host.valueforms import NumberOrMax, WholeNumber
 from koordlet.plugin.testing import FakeHost
 
 ALL = "000001ffffffffff"
@@ -65,7 +62,7 @@ def test_gates_are_named_as_users_know_them():
     named += [need.needed_by for need in NEEDS]
     named += [capability.needed_by for capability in CAPABILITIES]
     named += [finding.needed_by for finding in findings(Host(HostPaths.for_mode("hostMode")))]
-    named = [gates for gates in named if gates != CLAIMED]
+    named = [gates for gates in named if gates != CLAIMED_BY_PLUGINS]
 
     assert {gate for gates in named for gate in gates} <= GATES.keys()
 
@@ -330,9 +327,9 @@ def test_kernel_files_of_a_plugin_s_own_are_looked_at(tmp_path, version):
     group = Host(host.paths).layout.root
     host.write(f"{hierarchy}/{group}/cpu.temper", "max\n")
     host.write("proc/sys/vm/swappiness", "60\n")
-    temper = KernelFile("cpu.temper", "tasks", NumberOrMax(1, 100))
-    narrow = KernelFile("cpu.temper", "tasks", WholeNumber(1, 100))
-    swappiness = KernelFile("/proc/sys/vm/swappiness", "percent", WholeNumber(0, 100))
+    temper = KernelFile("cpu.temper", "tasks", IntegerOrMaxForm(1, 100))
+    narrow = KernelFile("cpu.temper", "tasks", IntegerForm(1, 100))
+    swappiness = KernelFile("/proc/sys/vm/swappiness", "percent", IntegerForm(0, 100))
 
     found = looked_at(host, temper, swappiness)
     assert all(finding.supported for finding in found.values())
@@ -346,9 +343,9 @@ def test_kernel_files_of_a_plugin_s_own_are_looked_at(tmp_path, version):
 def test_what_would_provide_a_file_of_a_plugin_s_own(tmp_path):
     """As the plugin says, or the cgroup version that has such files; never the root flags."""
     rows = (
-        KernelFile("cpu.temper", "x", WholeNumber(0, 1), needs="a patched kernel"),
-        KernelFile("cpu.humour", "x", WholeNumber(0, 1)),
-        KernelFile("blkio.temper", "x", WholeNumber(0, 1)),
+        KernelFile("cpu.temper", "x", IntegerForm(0, 1), needs="a patched kernel"),
+        KernelFile("cpu.humour", "x", IntegerForm(0, 1)),
+        KernelFile("blkio.temper", "x", IntegerForm(0, 1)),
     )
     found = looked_at(FakeHost(tmp_path, 2), *rows)
 

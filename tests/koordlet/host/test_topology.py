@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from koord.api.nodes.machine import Cpu
+from koord.api.machine import Cpu
 from koordlet.host.errors import KernelFileError
-from koordlet.host.topology.cputopology import read_topology
+from koordlet.host.topology import read_topology
 
 
 def write(path: Path, text: str) -> None:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordlet.host.net.tc.dumps import Altered, Filter, parse_class, parse_filter
-from koordlet.host.net.tc.tree import Match, TrafficClass
+from koordlet.host.net.tc.kernel import AddressFilter, ModifiedTree, parse_class, parse_filter
+from koordlet.host.net.tc.tree import AddressMatch, TrafficClass
 
 G = 125_000_000
 
@@ -71,8 +71,8 @@ def test_a_class():
 def test_a_filter():
     """Of both IP versions; the table that holds them is none."""
     seven = ip_address("10.0.0.7")
-    assert parse_filter(*whole(FOUR)) == Filter(Match("from", seven, 7), 0x80000800)
-    assert parse_filter(*whole(SIX)).match == Match("to", ip_address("fd00::7"), 7)
+    assert parse_filter(*whole(FOUR)) == AddressFilter(AddressMatch("from", seven, 7), 0x80000800)
+    assert parse_filter(*whole(SIX)).match == AddressMatch("to", ip_address("fd00::7"), 7)
     table = message(0x80000000, 0x6B6C0000, 4 << 16, b"u32", attribute(4, struct.pack("=I", 1)))
     assert parse_filter(*whole(table)) is None
     assert parse_filter(*whole(message(0, 0x6B6C0000, 4 << 16, b"u32"))) is None
@@ -93,7 +93,7 @@ def test_a_filter():
     ],
 )
 def test_filters_of_others(info, name, options):
-    with pytest.raises(Altered):
+    with pytest.raises(ModifiedTree):
         parse_filter(*whole(message(1, 0x6B6C0000, info, name, *options)))
 
 
@@ -108,14 +108,14 @@ def test_a_damaged_message_is_read_or_refused(case, at, byte, length):
     damaged = bytearray(data)
     damaged[at % len(data)] = byte
     cut = bytes(damaged[: max(16, length % (len(data) + 1))])
-    with suppress(ValueError, struct.error, Altered):
+    with suppress(ValueError, struct.error, ModifiedTree):
         parse(cut, (0, len(cut)))
-    with suppress(ValueError, struct.error, Altered):
+    with suppress(ValueError, struct.error, ModifiedTree):
         parse(bytes(damaged), (0, len(damaged)))
 
 
 @given(st.binary(max_size=300))
 def test_any_bytes_are_read_or_refused(data):
     for parse in (parse_class, parse_filter):
-        with suppress(ValueError, struct.error, Altered):
+        with suppress(ValueError, struct.error, ModifiedTree):
             parse(data, (0, len(data)))

@@ -11,9 +11,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from koordlet.host.net.tc import ForeignQdisc, TrafficControl, TrafficRefused, kernel
+from koordlet.host.net.tc import kernel
 from koordlet.host.net.tc.kernel import KernelTraffic
-from koordlet.host.net.tc.tree import Match, TrafficClass, Tree
+from koordlet.host.net.tc.tree import (
+    AddressMatch,
+    ForeignQdisc,
+    TrafficClass,
+    TrafficControl,
+    TrafficRefused,
+    TrafficTree,
+)
 from tests.support.node.network_namespace import ip, needs_namespaces, own_network, tc
 
 pytestmark = needs_namespaces
@@ -138,7 +145,7 @@ def test_a_foreign_root_put_over_ours_stays(traffic):
 
 def test_a_foreign_root_that_comes_between_look_and_change_stays(traffic, monkeypatch):
     """The kernel itself refuses: there is no moment in which it could be lost."""
-    look, index = kernel._look_once, traffic.identity("va")
+    look, index = kernel._read_state_once, traffic.identity("va")
 
     def look_then_another(route, index):
         found = look(route, index)
@@ -146,7 +153,7 @@ def test_a_foreign_root_that_comes_between_look_and_change_stays(traffic, monkey
             tc("qdisc add dev va root handle 1: tbf rate 1mbit burst 10k latency 50ms")
         return found
 
-    monkeypatch.setattr(kernel, "_look_once", look_then_another)
+    monkeypatch.setattr(kernel, "_read_state_once", look_then_another)
 
     with pytest.raises(TrafficRefused):
         traffic.write("va", index, PODS.encode())
@@ -320,7 +327,7 @@ def test_any_tree_after_any_other(traffic, data):
 
 
 @st.composite
-def small_trees(draw) -> Tree:
+def small_trees(draw) -> TrafficTree:
     rates = st.sampled_from([1000, 125_000, 536_870_912, 1 << 32, 1 << 36])
     classes = [TrafficClass(1, 0, 1000, 1 << 36, 0)]
     for minor in sorted(draw(st.sets(st.integers(2, 6), max_size=4))):
@@ -335,8 +342,8 @@ def small_trees(draw) -> Tree:
     leaves = st.sampled_from([each.minor for each in classes if each.minor not in parents])
     addresses = st.sampled_from(list(map(ip_address, ("10.0.0.1", "10.0.0.2", "fd00::1", "::1"))))
     places = draw(st.sets(st.tuples(st.sampled_from(["from", "to"]), addresses), max_size=6))
-    matches = [Match(side, address, draw(leaves)) for side, address in places]
-    return Tree.of(draw(leaves), classes, matches)
+    matches = [AddressMatch(side, address, draw(leaves)) for side, address in places]
+    return TrafficTree.of(draw(leaves), classes, matches)
 
 
 @pytest.fixture
@@ -354,21 +361,21 @@ def pod_process():
 
 def test_the_end_of_a_pods_interface(traffic, pod_process):
     """By its namespace, whatever its name; of several the one that it had first."""
-    assert traffic.end_of(pod_process) == ""
+    assert traffic.veth_peer(pod_process) == ""
     ip(f"link add first index 70 type veth peer name eth0 index 40 netns {pod_process}")
-    assert traffic.end_of(pod_process) == "first"
+    assert traffic.veth_peer(pod_process) == "first"
     ip(f"link add second index 60 type veth peer name eth1 index 50 netns {pod_process}")
 
-    assert traffic.end_of(pod_process) == "first"
+    assert traffic.veth_peer(pod_process) == "first"
     ip("link set first name renamed")
-    assert traffic.end_of(pod_process) == "renamed"
+    assert traffic.veth_peer(pod_process) == "renamed"
     ip("link del renamed")
-    assert traffic.end_of(pod_process) == "second"
-    assert traffic.end_of(os.getpid()) == ""  # it is in the node's network itself
+    assert traffic.veth_peer(pod_process) == "second"
+    assert traffic.veth_peer(os.getpid()) == ""  # it is in the node's network itself
 
 
 @pytest.mark.parametrize("pid", [0, -1, 1 << 30, 1 << 70])
 def test_no_process_has_no_interface(traffic, pid):
     """As an error, never as another one's."""
     with pytest.raises(ProcessLookupError):
-        traffic.end_of(pid)
+        traffic.veth_peer(pid)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from koordlet.host.net.tc.kernel import _look_once
+from koordlet.host.net.tc.kernel import _read_state_once
 
 ROOT, CLSACT, OTHER = 0xFFFFFFFF, 0xFFFFFFF1, 9
 
@@ -33,19 +33,21 @@ def mq(*kinds, handle=0, below=0):
 @pytest.mark.parametrize("kind", ["noqueue", "pfifo_fast", "fq_codel", "fq"])
 def test_what_the_kernel_made_by_itself(kind):
     """It has no handle; clsact beside it is not looked at."""
-    found = _look_once(Route(Message("clsact", 0xFFFF0000, CLSACT), Message(kind, 0, ROOT)), 2)
+    found = _read_state_once(
+        Route(Message("clsact", 0xFFFF0000, CLSACT), Message(kind, 0, ROOT)), 2
+    )
 
     assert (found.text, found.queues) == ("absent", 0)
 
 
 def test_an_interface_without_a_root():
     """One that is down."""
-    assert _look_once(Route(), 2).text == "absent"
+    assert _read_state_once(Route(), 2).text == "absent"
 
 
 def test_queues_are_counted():
     """They are lost, for a time."""
-    found = _look_once(mq("fq_codel", "fq_codel", "pfifo_fast"), 2)
+    found = _read_state_once(mq("fq_codel", "fq_codel", "pfifo_fast"), 2)
 
     assert (found.text, found.queues) == ("absent", 3)
 
@@ -66,4 +68,4 @@ def test_queues_are_counted():
 )
 def test_what_another_agent_made(route, text):
     """It has a handle, is below mq, or of a kind that is no default."""
-    assert _look_once(route, 2).text == text
+    assert _read_state_once(route, 2).text == text

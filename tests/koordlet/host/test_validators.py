@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koordlet.host import resources
-from koordlet.host.validators import in_range
+from koordlet.host.resource import in_range
 
 
 def valid(resource, text, version=1):

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.util.errors import InvalidObject
-from koordlet.host.devices.xpu import MOST_BYTES, MOST_FILES, XpuFiles, parse_xpus
+from koordlet.host.devices import MAX_XPU_FILE_BYTES, MAX_XPU_FILES, XpuFiles, parse_xpus
 from koordlet.rules.devices import DeviceTopology, PeerLink, Xpu, XpuSet
 
 XPU: dict[str, Any] = {
@@ -85,7 +85,7 @@ def test_health(status: dict[str, Any] | None, error: str) -> None:
         b"{}",
         b'"x"',
         b"[" * 5000,
-        b"[" + b" " * MOST_BYTES + b"]",
+        b"[" + b" " * MAX_XPU_FILE_BYTES + b"]",
     ],
 )
 def test_what_is_refused(data: bytes) -> None:
@@ -302,10 +302,10 @@ def test_another_users_file_is_not_read(directory: Path) -> None:
 
 
 def test_of_too_many_files_the_first_count(directory: Path) -> None:
-    for number in range(MOST_FILES + 1):
+    for number in range(MAX_XPU_FILES + 1):
         (directory / f"{number:02}").write_bytes(text(uuid=f"u{number:02}"))
     files = XpuFiles(directory)
     found = files.read()
-    assert [xpu.uuid for xpu in found.xpus] == [f"u{number:02}" for number in range(MOST_FILES)]
+    assert [xpu.uuid for xpu in found.xpus] == [f"u{number:02}" for number in range(MAX_XPU_FILES)]
     assert not found.complete
     assert files.problem == "65 files; the first 64 by name count"

@@ -12,12 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from koord.api.nodes.node import AddressType, Node, NodeAddress
+from koord.api.node import AddressType, Node, NodeAddress
 from koord.kube import errors
 from koord.kube.transport import Traffic
-from koordlet.kubelet import client as kubelet_client
-from koordlet.kubelet.client import KubeletClient, KubeletOptions, PodsReader, kubelet_url
-from koordlet.kubelet.metrics import KubeletMetrics
+from koordlet import kubelet as kubelet_client
+from koordlet.kubelet import KubeletClient, KubeletMetrics, KubeletOptions, PodsReader, kubelet_url
 from tests.support.kube.apiserver import Handler
 from tests.support.kube.certificates import Authority
 from tests.support.kube.faults import answer, begin, drop, endless, hang, refuse
@@ -95,7 +94,7 @@ async def test_a_certificate_that_does_not_hold(
     kubelet = make_kubelet(authority, **certificate)
     await kubelet.start()
 
-    with pytest.raises(errors.NotTrusted, match=f"(?s){cause}.*{hint}"):
+    with pytest.raises(errors.TlsVerificationError, match=f"(?s){cause}.*{hint}"):
         await connect(node=lambda: kubelet.node).pods()
 
     assert kubelet.requests == []
@@ -105,9 +104,9 @@ async def test_a_certificate_that_does_not_hold(
 async def test_a_ca_of_its_own(kubelet: Kubelet, connect, authority, tmp_path: Path) -> None:
     """It goes before that of the API server, whose verification may even be off."""
     other = Authority(tmp_path, "another CA").certificate
-    with pytest.raises(errors.NotTrusted, match="--kubelet-ca-file"):
+    with pytest.raises(errors.TlsVerificationError, match="--kubelet-ca-file"):
         await connect(ca=other).pods()
-    with pytest.raises(errors.NotTrusted):
+    with pytest.raises(errors.TlsVerificationError):
         await connect(ca_file=other, token={"verify": False}).pods()
     assert kubelet.requests == []
 
@@ -195,11 +194,11 @@ def test_a_node_that_does_not_say_where(node: Node, found: str) -> None:
                 {"Content-Type": "text/plain"}), errors.Forbidden, "user=u, verb=get, subresource"),
         (refuse(500), errors.ServerError, "500"),
         (answer(b"<html>", 502), errors.ServerError, "502"),
-        (answer(b"not json"), errors.BadAnswer, "wanted a list of pods"),
-        (answer(b'{"items": [{"metadata"'), errors.BadAnswer, "wanted a list of pods"),
-        (answer(b'{"items": [{"metadata":' + b"[" * 100_000), errors.BadAnswer, "too deep"),
-        (answer(b'{"kind": "Status"}'), errors.BadAnswer, "a PodList with items"),
-        (answer(b'{"kind": "PodList", "items": {}}'), errors.BadAnswer, "wanted a list"),
+        (answer(b"not json"), errors.BadResponse, "wanted a list of pods"),
+        (answer(b'{"items": [{"metadata"'), errors.BadResponse, "wanted a list of pods"),
+        (answer(b'{"items": [{"metadata":' + b"[" * 100_000), errors.BadResponse, "too deep"),
+        (answer(b'{"kind": "Status"}'), errors.BadResponse, "a PodList with items"),
+        (answer(b'{"kind": "PodList", "items": {}}'), errors.BadResponse, "wanted a list"),
         (begin(b'{"items"', then_cut=True), errors.Unreachable, "wanted an answer"),
         (drop, errors.Unreachable, "wanted an answer"),
     ],
@@ -252,7 +251,7 @@ async def test_a_body_without_an_end(
     client = connect()
     tracemalloc.start()
 
-    with pytest.raises(errors.BadAnswer):
+    with pytest.raises(errors.BadResponse):
         await client.pods()
 
     peak = tracemalloc.get_traced_memory()[1]
@@ -280,7 +279,7 @@ async def test_a_configuration_of_another_shape(kubelet: Kubelet, connect, confi
     """Is refused whole."""
     kubelet.config = config
 
-    with pytest.raises(errors.BadAnswer, match="wanted an object with a kubeletconfig"):
+    with pytest.raises(errors.BadResponse, match="wanted an object with a kubeletconfig"):
         await connect().configz()
 
 
@@ -319,6 +318,6 @@ def test_whatever_stands_in_a_list_of_pods(value: dict[str, Any]) -> None:
     """Each item is a pod or a problem, or all of it is no answer."""
     try:
         pods, problems = PodsReader().end(json.dumps(value).encode())
-    except errors.BadAnswer:
+    except errors.BadResponse:
         return
     assert len(pods) + len(problems) >= len(value.get("items") or ())

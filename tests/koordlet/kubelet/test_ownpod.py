@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.kube.access.config import ApiConfig
-from koordlet.kubelet.ownpod import own_pod_uid, pod_uid
+from koord.kube.credentials import ApiConfig
+from koordlet.kubelet import own_pod_uid, pod_uid
 
 
 def jwt(claims: Any) -> str:

@@ -8,17 +8,16 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from koord.kube.access.config import ApiConfig
-from koord.kube.client import ApiClient
-from koord.kube.resource import CONFIG_MAPS, LEASES, NODE_METRICS, NODE_SLOS, NODES
+from koord.kube.client import CONFIG_MAPS, LEASES, NODE_METRICS, NODE_SLOS, NODES, ApiClient
+from koord.kube.credentials import ApiConfig
 from koord.kube.transport import Limits, Transport
 from koord.util.stop import Stop
 from koordlet.manager_fallback.changes import NODE_METRIC, NODE_SLO
-from koordlet.manager_fallback.duties import DutyOptions, ManagerDuties
-from koordlet.manager_fallback.mode import DutyMode
-from koordlet.plugin.testing.clock import SimulatedClock
+from koordlet.manager_fallback.mode import ManagerRoleMode
+from koordlet.manager_fallback.roles import ManagerRoleOptions, ManagerRoles
+from koordlet.plugin.testing.scripted import SimulatedClock
 from koordlet.statesinformer.informer import StatesInformer
-from koordlet.statesinformer.objects.kubesources import KubeNodeMetric, kube_node, kube_node_slo
+from koordlet.statesinformer.kube_sources import KubeNodeMetric, kube_node, kube_node_slo
 from tests.support.kube.apiserver import ApiServer
 from tests.support.kube.loopback_network import network_is_quiet
 
@@ -59,19 +58,21 @@ class Agent:
         self.server, self.client, self.clock = server, client, clock
         self.registry = CollectorRegistry()
         self.observe_only = ""  # why nothing may be written
-        self.duties: ManagerDuties
+        self.roles: ManagerRoles
         self._stop = Stop(clock)
         self._tasks: list[asyncio.Task[None]] = []
 
-    async def start(self, mode: DutyMode = DutyMode.AUTO) -> None:
+    async def start(self, mode: ManagerRoleMode = ManagerRoleMode.AUTO) -> None:
         states = StatesInformer(self.clock)
         node, slo = (
             kube(self.client, "n1", states, self.clock) for kube in (kube_node, kube_node_slo)
         )
         metric = KubeNodeMetric(self.client, "n1", states, self.clock)
         self.reported: list[str] = []
-        self.duties = ManagerDuties(
-            DutyOptions(mode=mode, config_namespace=NAMESPACE, config_name="slo-controller-config"),
+        self.roles = ManagerRoles(
+            ManagerRoleOptions(
+                mode=mode, config_namespace=NAMESPACE, config_name="slo-controller-config"
+            ),
             [(NODE_METRIC, metric), (NODE_SLO, slo)],
             node,
             client=self.client,
@@ -80,7 +81,7 @@ class Agent:
             observe_only=self._observe_only,
             report=self.reported.append,
         )
-        parts = (node, metric, slo, self.duties)
+        parts = (node, metric, slo, self.roles)
         self._tasks = [asyncio.create_task(part.run(self._stop)) for part in parts]
 
     async def _observe_only(self) -> str:
@@ -110,14 +111,14 @@ class Agent:
                      if item["metadata"]["name"] == "n1"), None)  # fmt: skip
 
     def state(self, kind: str) -> str:
-        return self.duties.state()[kind]
+        return self.roles.state()[kind]
 
     def held(self, name: str) -> float | None:
         return self.registry.get_sample_value("koordlet_manager_duty_held", {"object": name})
 
     def reasons(self) -> str:
         """What /healthz would say."""
-        return "; ".join(part.reason for part in self.duties.health().values() if part.reason)
+        return "; ".join(part.reason for part in self.roles.health().values() if part.reason)
 
     def writes(self, collection: str = "") -> list[Any]:
         verbs = ("create", "patch", "update")

@@ -5,17 +5,17 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.api.nodes.node import Node
-from koord.api.slo.sloconfig import SLOConfig
+from koord.api.node import Node
+from koord.api.slocontroller import SLOConfig
 from koordlet.manager_fallback.changes import (
     NODE_METRIC,
     NODE_SLO,
-    Duty,
+    ManagedObject,
     changes,
     only_if_unchanged,
 )
 from koordlet.rules.manager_fallback import node_metric_spec_for, node_slo_for
-from koordlet.statesinformer.objects.stored import stored
+from koordlet.statesinformer.kube_sources import parse_stored
 from tests.support.kube.object_store import json_patch
 
 NODE = Node("n1", uid="node-uid")
@@ -36,14 +36,14 @@ JSON = st.recursive(
 )  # fmt: skip
 
 
-def foreign(duty: Duty, spec: Any) -> dict[str, Any]:
+def foreign(managed_object: ManagedObject, spec: Any) -> dict[str, Any]:
     """What of a spec is not ours."""
     if not isinstance(spec, dict):
         return {}
-    ours = {field[0] for field in duty.managed if len(field) == 1}
+    ours = {field[0] for field in managed_object.managed if len(field) == 1}
     rest = {key: value for key, value in spec.items() if key not in ours}
-    policy = rest.pop("metricCollectPolicy", None) if duty is NODE_METRIC else None
-    inner = {field[-1] for field in duty.managed}
+    policy = rest.pop("metricCollectPolicy", None) if managed_object is NODE_METRIC else None
+    inner = {field[-1] for field in managed_object.managed}
     if isinstance(policy, dict):
         rest |= {f"policy {key}": value for key, value in policy.items() if key not in inner}
     return rest
@@ -54,15 +54,17 @@ def test_one_patch_is_enough_and_leaves_the_rest_alone(
     spec: Any, owners: list[Any], slo: bool
 ) -> None:
     """Whatever the object looked like before."""
-    duty, make = (NODE_SLO, node_slo_for) if slo else (NODE_METRIC, node_metric_spec_for)
+    managed_object, make = (NODE_SLO, node_slo_for) if slo else (NODE_METRIC, node_metric_spec_for)
     item = {"metadata": {"name": "n1", "uid": "u", "resourceVersion": "7"}, "spec": spec}
     item["metadata"] |= {"ownerReferences": owners, "labels": {"a": "b"}}
     wanted, _ = make(SLOConfig(), NODE)
-    before = stored(item)
-    patched = json_patch(item, [*only_if_unchanged(before), *changes(duty, NODE, before, wanted)])
+    before = parse_stored(item)
+    patched = json_patch(
+        item, [*only_if_unchanged(before), *changes(managed_object, NODE, before, wanted)]
+    )
 
-    assert changes(duty, NODE, stored(patched), wanted) == []
-    assert foreign(duty, patched["spec"]) == foreign(duty, spec)
+    assert changes(managed_object, NODE, parse_stored(patched), wanted) == []
+    assert foreign(managed_object, patched["spec"]) == foreign(managed_object, spec)
     assert patched["metadata"]["labels"] == {"a": "b"}
     kept = [owner for owner in owners if isinstance(owner, dict) and owner]
     assert [*patched["metadata"]["ownerReferences"][:-1]] == kept
@@ -74,4 +76,7 @@ def test_an_object_in_line_needs_nothing() -> None:
     owners = [{"kind": "Node", "apiVersion": "v1", "uid": "node-uid", "controller": True}, {"a": 1}]
     metadata = {"name": "n1", "uid": "u", "resourceVersion": "7", "ownerReferences": owners}
 
-    assert changes(NODE_METRIC, NODE, stored({"metadata": metadata, "spec": wanted}), wanted) == []
+    assert (
+        changes(NODE_METRIC, NODE, parse_stored({"metadata": metadata, "spec": wanted}), wanted)
+        == []
+    )

@@ -58,7 +58,10 @@ async def test_a_manager_that_comes_is_noticed_at_once(agent: Agent) -> None:
         agent.configure(cpu_burst={"clusterStrategy": {"policy": "auto"}})
         await agent.minutes(5)
     said = [(entry["event"], entry["object"]) for entry in logs if "duty" in entry["event"]]
-    assert sorted(said) == [("duty.left", "nodemetric"), ("duty.left", "nodeslo")]
+    assert sorted(said) == [
+        ("manager_role.released", "nodemetric"),
+        ("manager_role.released", "nodeslo"),
+    ]
     assert agent.held("nodeslo") == 0
     assert agent.server.asked("patch") == []
 

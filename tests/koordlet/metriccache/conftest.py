@@ -8,14 +8,13 @@ from typing import Any
 import pytest
 
 from koord.util.clock import stamp
-from koord.util.owneddir import OwnedDirectory
+from koord.util.ownedfiles import OwnedDirectory
 from koordlet.metriccache.cache import MetricCache
-from koordlet.metriccache.kinds import Cadence, Keep, Kind
-from koordlet.metriccache.sample import Sample
-from koordlet.plugin.testing.clock import SimulatedClock
+from koordlet.metriccache.kinds import Cadence, Kind, RetentionClass, Sample
+from koordlet.plugin.testing.scripted import SimulatedClock
 
 INTERVALS = dict.fromkeys(Cadence, 1.0) | {Cadence.PSI: 10.0, Cadence.CPI: 60.0}
-RETENTIONS = {Keep.NODE: 1800.0, Keep.POD: 300.0}
+RETENTIONS = {RetentionClass.NODE: 1800.0, RetentionClass.POD: 300.0}
 BOOT_ID = "5f1d8f6e-0000-4000-8000-000000000001"
 
 

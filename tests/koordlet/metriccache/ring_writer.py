@@ -11,10 +11,9 @@ import sys
 from pathlib import Path
 
 from koord.util.clock import Stamp
-from koord.util.owneddir import OwnedDirectory
+from koord.util.ownedfiles import OwnedDirectory
 from koordlet.metriccache.cache import MetricCache
-from koordlet.metriccache.kinds import POD_CPU_USAGE, Cadence, Keep
-from koordlet.metriccache.sample import Sample
+from koordlet.metriccache.kinds import POD_CPU_USAGE, Cadence, RetentionClass, Sample
 
 STEADY = 40
 RETENTION = 100.0
@@ -36,7 +35,7 @@ def open_cache(directory: Path, clock: TickClock) -> MetricCache:
         "boot",
         clock,
         intervals=dict.fromkeys(Cadence, 1.0),
-        retentions=dict.fromkeys(Keep, RETENTION),
+        retentions=dict.fromkeys(RetentionClass, RETENTION),
     )
 
 

@@ -15,10 +15,10 @@ from koordlet.metriccache.kinds import (
     NODE_MEMORY_USAGE,
     POD_CPU_USAGE,
     Cadence,
-    Keep,
+    RetentionClass,
+    Sample,
 )
-from koordlet.metriccache.sample import Sample
-from koordlet.plugin.testing.clock import SimulatedClock
+from koordlet.plugin.testing.scripted import SimulatedClock
 
 
 @pytest.mark.parametrize(
@@ -215,7 +215,7 @@ def _filled(ticks):
         "boot",
         clock,
         intervals=dict.fromkeys(Cadence, 1.0),
-        retentions=dict.fromkeys(Keep, 300.0),
+        retentions=dict.fromkeys(RetentionClass, 300.0),
     )
     points = []
     for pause, value in ticks:

@@ -5,8 +5,7 @@ import sys
 import tracemalloc
 
 from koord.util.clock import stamp
-from koordlet.metriccache.kinds import NODE_CPU_USAGE, POD_CPU_USAGE, Keep
-from koordlet.metriccache.sample import Sample
+from koordlet.metriccache.kinds import NODE_CPU_USAGE, POD_CPU_USAGE, RetentionClass, Sample
 
 TICKS = 20_000
 LIFE = 5  # ticks that a pod lives; a row is kept for 60
@@ -14,7 +13,7 @@ LIFE = 5  # ticks that a pod lives; a row is kept for 60
 
 def test_churn_leaves_files_rows_and_memory_flat(make_cache, clock, tmp_path):
     """Four pods at a time, 4,000 generations."""
-    cache = make_cache(tmp_path / "metrics", retentions=dict.fromkeys(Keep, 60.0))
+    cache = make_cache(tmp_path / "metrics", retentions=dict.fromkeys(RetentionClass, 60.0))
     file = tmp_path / "metrics" / "pod_cpu_usage.ring"
 
     def run(first: int, end: int) -> tuple[int, int, int]:

@@ -20,8 +20,8 @@ from koordlet.metriccache.kinds import (
     QOS_PSI,
     AnyKind,
     Kind,
+    Sample,
 )
-from koordlet.metriccache.sample import Sample
 from koordlet.plugin.testing import ScriptedMetrics, SimulatedClock
 
 

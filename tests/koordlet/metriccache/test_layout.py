@@ -9,8 +9,8 @@ from koordlet.metriccache.layout import (
     HEADER_BYTES,
     ColumnStamp,
     DamagedRing,
-    Geometry,
-    Identity,
+    RingGeometry,
+    RingIdentity,
     decode_key,
     encode_key,
     pack_entry,
@@ -18,11 +18,11 @@ from koordlet.metriccache.layout import (
     pack_stamp,
     unpack_entry,
     unpack_header,
-    whole_columns,
+    valid_columns,
 )
 
-IDENTITY = Identity("5f1d8f6e-0000-4000-8000-000000000001", "pod_cpu_usage")
-GEOMETRY = Geometry(columns=304, rows=176, key_bytes=40)
+IDENTITY = RingIdentity("5f1d8f6e-0000-4000-8000-000000000001", "pod_cpu_usage")
+GEOMETRY = RingGeometry(columns=304, rows=176, key_bytes=40)
 plain = st.text(st.characters(exclude_characters="\0", exclude_categories=()), max_size=60)
 
 
@@ -86,9 +86,9 @@ def test_keys_that_do_not_fit_are_refused(key):
 
 
 @given(st.floats(allow_nan=False), st.binary(max_size=100))
-def test_directory_entries_come_back(born, key):
+def test_directory_entries_come_back(created, key):
     """Whatever follows in the slot is ignored."""
-    assert unpack_entry(pack_entry(born, key) + b"left over") == (born, key)
+    assert unpack_entry(pack_entry(created, key) + b"left over") == (created, key)
 
 
 @given(st.integers(0, 200), st.integers(1, 255))
@@ -112,10 +112,10 @@ def test_a_free_row_is_empty():
 @given(st.binary(min_size=3 * 32 + 3 * 2 * 8, max_size=3 * 32 + 3 * 2 * 8))
 def test_arbitrary_columns_are_damaged(data):
     """Garbage in the column area is counted, never shown."""
-    geometry = Geometry(columns=3, rows=2, key_bytes=8)
+    geometry = RingGeometry(columns=3, rows=2, key_bytes=8)
     file = bytes(geometry.stamps_at) + data
 
-    columns, _ = whole_columns(memoryview(file), geometry)
+    columns, _ = valid_columns(memoryview(file), geometry)
 
     assert columns == []
 
@@ -123,7 +123,7 @@ def test_arbitrary_columns_are_damaged(data):
 @given(st.sets(st.integers(0, 2)), st.integers(0, 15), st.integers(1, 255))
 def test_only_the_changed_column_is_damaged(flipped, at, mask):
     """Columns are judged one by one."""
-    geometry = Geometry(columns=3, rows=2, key_bytes=8)
+    geometry = RingGeometry(columns=3, rows=2, key_bytes=8)
     heads, cells = b"", b""
     for sequence in (3, 1, 2):  # their slots are 0, 1 and 2
         body = bytes([sequence]) * 16
@@ -133,7 +133,7 @@ def test_only_the_changed_column_is_damaged(flipped, at, mask):
     for slot in flipped:
         data[geometry.cells_at + slot * 16 + at] ^= mask
 
-    columns, damaged = whole_columns(memoryview(data), geometry)
+    columns, damaged = valid_columns(memoryview(data), geometry)
 
     assert damaged == len(flipped)
     assert [stamp.sequence for stamp in columns] == sorted(

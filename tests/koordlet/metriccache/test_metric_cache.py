@@ -15,10 +15,10 @@ from koordlet.metriccache.kinds import (
     NODE_PSI,
     POD_CPU_USAGE,
     POD_PSI,
-    Keep,
     Kind,
+    RetentionClass,
+    Sample,
 )
-from koordlet.metriccache.sample import Sample
 
 MIB = 1024 * 1024
 MADE_UP = Kind("made_up", "bytes", "nothing", no_key)
@@ -156,7 +156,7 @@ def test_the_whole_window_asked_for_is_there(cache, feed, clock):
 def test_a_longer_retention_keeps_what_is_there_and_more_from_now_on(cache, feed):
     """A NodeMetric spec that asks for longer windows gets them without a restart."""
     feed(cache, POD_CPU_USAGE, [1.0] * 400, ("p",))
-    cache.set_retention(Keep.POD, 600)
+    cache.set_retention(RetentionClass.POD, 600)
     feed(cache, POD_CPU_USAGE, [1.0] * 400, ("p",))
 
     assert cache.aggregate(POD_CPU_USAGE, ("p",), 600).count == 601
@@ -166,7 +166,7 @@ def test_a_shorter_retention_keeps_the_newest(cache, feed):
     """Memory goes down and the newest samples stay."""
     feed(cache, POD_CPU_USAGE, [float(n) for n in range(300)], ("p",))
     before = cache.stats().file_bytes
-    cache.set_retention(Keep.POD, 60)
+    cache.set_retention(RetentionClass.POD, 60)
 
     found = cache.aggregate(POD_CPU_USAGE, ("p",), 60)
 
@@ -176,7 +176,7 @@ def test_a_shorter_retention_keeps_the_newest(cache, feed):
 
 def test_retention_ends_at_one_hour(cache, feed):
     """A spec that asks for a day does not cost a day of memory."""
-    cache.set_retention(Keep.NODE, 86400)
+    cache.set_retention(RetentionClass.NODE, 86400)
     feed(cache, NODE_CPU_USAGE, [1.0])
 
     assert cache.stats().file_bytes < 3700 * (8 + 32) + 1000
@@ -200,7 +200,7 @@ def test_an_idle_series_gives_its_row_to_a_new_one(cache, clock):
 
 def test_a_reused_row_shows_nothing_of_its_earlier_owner(make_cache, clock):
     """Right after the change of hands the ring still holds the old owner's cells."""
-    cache = make_cache(retentions=dict.fromkeys(Keep, 8.0))
+    cache = make_cache(retentions=dict.fromkeys(RetentionClass, 8.0))
     for tick in range(12):
         clock.tick(1)
         key = "old" if tick < 2 else "filler" if tick < 11 else "new"
@@ -236,7 +236,7 @@ def test_a_retention_beyond_the_bound_costs_history_not_series(make_cache, feed,
     keys = [(f"p{n}",) for n in range(60)]
     cache.append(stamp(clock), [Sample(POD_CPU_USAGE, 1.0, key) for key in keys])
 
-    cache.set_retention(Keep.POD, 3600)
+    cache.set_retention(RetentionClass.POD, 3600)
 
     assert cache.keys(POD_CPU_USAGE) == keys
     assert cache.stats().file_bytes <= MIB // 4

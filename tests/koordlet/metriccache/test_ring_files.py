@@ -11,10 +11,15 @@ from structlog.testing import capture_logs
 
 from koord.util.clock import stamp
 from koordlet.metriccache import layout
-from koordlet.metriccache.kinds import NODE_CPU_USAGE, POD_CPU_USAGE, Cadence, Keep
+from koordlet.metriccache.kinds import (
+    NODE_CPU_USAGE,
+    POD_CPU_USAGE,
+    Cadence,
+    RetentionClass,
+    Sample,
+)
 from koordlet.metriccache.layout import HEADER_BYTES, unpack_header
-from koordlet.metriccache.sample import Sample
-from koordlet.plugin.testing.clock import SimulatedClock
+from koordlet.plugin.testing.scripted import SimulatedClock
 
 MIB = 1024 * 1024
 
@@ -96,7 +101,7 @@ def _rewrite_header(file: Path, **changes) -> None:
     data = bytearray(file.read_bytes())
     identity, geometry = unpack_header(bytes(data[:HEADER_BYTES]))
     fields = {name: getattr(geometry, name) for name in ("columns", "rows", "key_bytes")}
-    data[:HEADER_BYTES] = layout.pack_header(identity, layout.Geometry(**fields | changes))
+    data[:HEADER_BYTES] = layout.pack_header(identity, layout.RingGeometry(**fields | changes))
     file.write_bytes(data)
 
 
@@ -225,7 +230,7 @@ def test_a_flipped_bit_in_the_directory_costs_one_row(make_cache, clock, metrics
 
 def test_every_single_byte_may_be_wrong(make_cache, clock, metrics):
     """Whatever byte of a file changes: no exception, and no value that was not written."""
-    limits = {"retentions": dict.fromkeys(Keep, 6.0)}
+    limits = {"retentions": dict.fromkeys(RetentionClass, 6.0)}
     fill(make_cache(metrics, **limits), clock, ticks=8, pods=2)
     file = metrics / "pod_cpu_usage.ring"
     good = file.read_bytes()
@@ -265,7 +270,7 @@ def test_other_intervals_and_retentions_take_the_history_over(make_cache, clock,
     cache = make_cache(
         metrics,
         intervals=dict.fromkeys(Cadence, 2.0),
-        retentions=dict.fromkeys(Keep, 60.0),
+        retentions=dict.fromkeys(RetentionClass, 60.0),
     )
 
     assert values(cache, 0)[-1] == 399

@@ -13,9 +13,15 @@ from koord.util.clock import SystemClock
 from koord.util.health import OK
 from koord.util.simulatedclock import SimulatedClock
 from koord.util.stop import Stop
-from koordlet.nvml.answers import HelperFailed
-from koordlet.nvml.gpus import ABSENT_PAUSE, ANSWER_LIMIT, OPEN_LIMIT, GpuReading, Gpus, GpuSinks
-from koordlet.nvml.process import HelperProcess
+from koordlet.nvml.gpus import (
+    NO_DRIVER_INTERVAL,
+    OPEN_TIMEOUT,
+    RESPONSE_TIMEOUT,
+    GpuMonitor,
+    GpuObservers,
+    GpuReading,
+)
+from koordlet.nvml.process import HelperError, HelperProcess
 from koordlet.rules.devices import DeviceTopology, GpuSet
 from tests.support.node.nvml_stub import NvmlStub, gpu
 
@@ -41,12 +47,12 @@ class FakeHelper:
         self._scene = scene
         self.gone = False
 
-    async def ask(self) -> bytes:
+    async def request(self) -> bytes:
         self._scene.asked += 1
         if self._scene.hangs:
             await asyncio.Event().wait()
         if self._scene.broken:
-            raise HelperFailed("it has ended")
+            raise HelperError("it has ended")
         return json.dumps(self._scene.answer).encode()
 
     async def end(self) -> bool:
@@ -70,9 +76,9 @@ class Scene:
         self.readings: list[GpuReading | None] = []
         self.stop = Stop(self.clock)
         self.task: asyncio.Task[None] | None = None
-        self.gpus = Gpus(
+        self.gpus = GpuMonitor(
             self._start,
-            GpuSinks(gpus=self.published.append, reading=self.readings.append),
+            GpuObservers(gpus=self.published.append, reading=self.readings.append),
             self.clock,
             self.registry,
             present=lambda: self.present,
@@ -127,12 +133,12 @@ async def test_one_helper_is_asked_each_interval(scene: Scene) -> None:
 async def test_a_node_without_the_driver_starts_no_helper(scene: Scene) -> None:
     """It has no GPUs: that is known, and all is well."""
     scene.present = False
-    await scene.seconds(3 * ABSENT_PAUSE)
+    await scene.seconds(3 * NO_DRIVER_INTERVAL)
     assert scene.helpers == []
     assert scene.published == [GpuSet("", ())]
     assert scene.gpus.health() == OK
     scene.present = True
-    await scene.seconds(ABSENT_PAUSE + 3)
+    await scene.seconds(NO_DRIVER_INTERVAL + 3)
     assert [gpu.uuid for gpu in scene.published[-1].gpus] == ["GPU-0"]
 
 
@@ -140,14 +146,14 @@ async def test_one_that_hangs_is_killed_and_the_gpus_stay_as_they_were(scene: Sc
     await scene.seconds(3)
     readings = len(scene.readings)
     scene.hangs = True
-    await scene.seconds(ANSWER_LIMIT + 3)
+    await scene.seconds(RESPONSE_TIMEOUT + 3)
     assert scene.helpers[0].gone
     assert "did not answer within 5 s" in scene.gpus.health().reason
     assert scene.failures >= 1
     assert len(scene.published) == 1
     assert len(scene.readings) <= readings + 2
     scene.hangs = False
-    await scene.seconds(OPEN_LIMIT + 10)
+    await scene.seconds(OPEN_TIMEOUT + 10)
     assert scene.gpus.health() == OK
     assert len(scene.published) == 1
 
@@ -221,9 +227,9 @@ async def test_the_real_helper(tmp_path: Path) -> None:
     nvml = NvmlStub(tmp_path)
     nvml.say(gpu(0), "hang nvmlDeviceGetName")
     clock, found, readings = SystemClock(), asyncio.Queue(), []
-    gpus = Gpus(
+    gpus = GpuMonitor(
         lambda: HelperProcess.start(nvml.environ, clock),
-        GpuSinks(gpus=found.put_nowait, reading=readings.append),
+        GpuObservers(gpus=found.put_nowait, reading=readings.append),
         clock,
         CollectorRegistry(),
         present=lambda: True,

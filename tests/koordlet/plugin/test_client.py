@@ -3,8 +3,8 @@
 import pytest
 
 from koord.util.errors import Unavailable
-from koordlet.daemon.cluster.pluginclient import PluginClient
-from koordlet.plugin.client import UnavailableClient
+from koordlet.daemon.cluster import PluginClient
+from koordlet.plugin.interfaces import UnavailableClient
 
 
 async def test_a_plugin_sees_that_there_is_no_api_server():

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from koord.util.stop import Stop
-from koordlet.plugin.testing.clock import SimulatedClock
+from koordlet.plugin.testing.scripted import SimulatedClock
 
 
 async def test_sleepers_wake_in_the_order_of_their_deadlines():

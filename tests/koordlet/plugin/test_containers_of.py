@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from koord.api.pods.pod import Container
+from koord.api.pod import Container
 from koordlet.plugin.pods import containers_of
 from koordlet.plugin.testing import make_pod
 

@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry
 
 from koord.util.simulatedclock import SimulatedClock
 from koordlet.plugin import Claim, ExtensionPlugin, Target, Unavailable, kinds, resources
-from koordlet.plugin.context import PluginContext
+from koordlet.plugin.base import PluginContext
 from koordlet.plugin.metrics import PluginMetrics
 from koordlet.plugin.testing import CapturedLog, make_pod
 

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.api.decoding.fields import Fields
-from koord.api.slo.nodeslo import merge_nodeslo
+from koord.api.fields import Fields
+from koord.api.nodeslo import merge_nodeslo
 from koord.util import documents
 from koordlet.plugin import Extension, ExtensionPlugin, InvalidObject, OptionError
-from koordlet.plugin.selfreport import MOST_PARTS, MOST_REASON
+from koordlet.plugin.base import MAX_PARTS, MAX_REASON
 from koordlet.plugin.testing import PluginHarness
 
 WHERE = "nodeSLO.spec.extensions.Object.idle-pods"
@@ -147,9 +147,9 @@ async def test_a_plugin_says_that_it_works_with_less(harness):
     assert harness.degraded == "no figures  [31m from the switch"
     plugin.degrade("x" * 1000, part="disk")
     assert harness.degraded.endswith("…")
-    assert len(harness.degraded) < 2 * MOST_REASON
+    assert len(harness.degraded) < 2 * MAX_REASON
     for number in range(100):
         plugin.degrade("y", part=str(number))
-    assert harness.degraded.count("; ") == MOST_PARTS - 1
+    assert harness.degraded.count("; ") == MAX_PARTS - 1
     plugin.degrade("")
     assert "no figures" not in harness.degraded

@@ -6,8 +6,8 @@ import time
 import pytest
 
 from koord.api.eviction import EvictionOutcome
+from koord.api.nodeslo import NodeSLO
 from koord.api.qos import KubeQoS
-from koord.api.slo.nodeslo import NodeSLO
 from koord.util.errors import OptionError
 from koordlet.plugin import (
     ClaimScope,
@@ -116,7 +116,7 @@ async def test_a_run_that_ends_early_has_no_more_rounds():
 
 async def test_a_run_that_makes_no_rounds(monkeypatch):
     """Waiting for rounds has an end."""
-    monkeypatch.setattr("koordlet.plugin.testing.harness.PATIENCE", 10.0)
+    monkeypatch.setattr("koordlet.plugin.testing.harness.ROUND_TIMEOUT", 10.0)
 
     class Waits(Watcher):
         async def run(self, stop):

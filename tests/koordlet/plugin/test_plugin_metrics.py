@@ -3,8 +3,8 @@
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from koord.component.plugins.errors import PluginError
-from koord.util.snakecase import snake_case
+from koord.component.plugins.registry import PluginError
+from koord.util.text import snake_case
 from koordlet.plugin import KoordError
 from koordlet.plugin.metrics import PluginMetrics
 

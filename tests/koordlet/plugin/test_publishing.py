@@ -6,17 +6,16 @@ import pytest
 
 from koordlet.metriccache.keys import UnknownSeries
 from koordlet.plugin import ExtensionPlugin, OptionError, kinds
-from koordlet.plugin.publisher import defect_of
-from koordlet.plugin.publishing import Cadence, Keep, Kind, Published
+from koordlet.plugin.publishing import Cadence, Kind, Published, RetentionClass, defect_of
 from koordlet.plugin.testing import PluginHarness
-from koordlet.server.ctl.windows import aggregates, find_kind
+from koordlet.server.control_app import aggregates, find_kind
 
 
 class DiskKey(NamedTuple):
     device: str
 
 
-WAIT = Kind("disk_watch_wait", "seconds", "how long a disk lets wait", DiskKey, Keep.POD)
+WAIT = Kind("disk_watch_wait", "seconds", "how long a disk lets wait", DiskKey, RetentionClass.POD)
 
 
 class DiskWatch(ExtensionPlugin):
@@ -84,9 +83,9 @@ async def test_only_what_was_declared_can_be_published(harness):
         WAIT,
         (WAIT,),
         (Published(kinds.POD_CPU_USAGE),),
-        (Published(Kind("disk_watch_", "s", "x", DiskKey, Keep.NODE)),),
-        (Published(Kind("other_wait", "s", "x", DiskKey, Keep.POD)),),
-        (Published(Kind("disk_watch_../x", "s", "x", DiskKey, Keep.POD)),),
+        (Published(Kind("disk_watch_", "s", "x", DiskKey, RetentionClass.NODE)),),
+        (Published(Kind("other_wait", "s", "x", DiskKey, RetentionClass.POD)),),
+        (Published(Kind("disk_watch_../x", "s", "x", DiskKey, RetentionClass.POD)),),
         (Published(WAIT, most=0),),
         (Published(WAIT, most=501),),
         (Published(WAIT),) * 9,
@@ -98,5 +97,5 @@ def test_declarations_are_checked(published):
 
 
 def test_a_cadence_may_be_chosen():
-    slow = Kind("disk_watch_slow", "s", "x", DiskKey, Keep.POD, Cadence.NETWORK)
+    slow = Kind("disk_watch_slow", "s", "x", DiskKey, RetentionClass.POD, Cadence.NETWORK)
     assert defect_of((Published(slow),), "disk_watch") == ""

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from koord.api.pods.pod import Pod
+from koord.api.pod import Pod
 from koord.component.flags import FlagSet
 from koord.util.errors import OptionError
 from koordlet.plugin import Claim, ClaimScope, InvalidObject, Level, PodMeta, Target, resources
@@ -26,16 +26,18 @@ class Shares(ReconcilingPlugin[int, int]):
     def rule(self) -> int | None:
         return self.factor
 
-    def wants(self, pod: Pod) -> int | None:
+    def pod_settings(self, pod: Pod) -> int | None:
         text = pod.annotations.get("shares")
         if text is not None and not text.isdigit():
             raise InvalidObject("shares", wanted="a number", found=text)
         return None if text is None else int(text)
 
-    def claims(self, meta: PodMeta, wants: int, rule: int) -> Iterator[Claim]:
+    def claims(self, meta: PodMeta, pod_settings: int, rule: int) -> Iterator[Claim]:
         self.made += 1
         for target in (Target.of_pod(meta), *_containers(meta)):
-            yield Claim(target=target, resource=SHARES, value=wants * rule, reason="asked for")
+            yield Claim(
+                target=target, resource=SHARES, value=pod_settings * rule, reason="asked for"
+            )
 
 
 def _containers(meta: PodMeta) -> list[Target]:

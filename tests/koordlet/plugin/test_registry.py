@@ -8,7 +8,7 @@ import pytest
 
 from koord.component.features import FeatureSpec
 from koord.component.plugins.discovery import discover
-from koord.component.plugins.errors import PluginError
+from koord.component.plugins.registry import PluginError
 from koordlet.plugin import PluginRegistry
 
 PLUGIN = """\

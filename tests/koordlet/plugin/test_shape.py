@@ -7,7 +7,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from koord.component.flags import FlagSet
-from koord.component.plugins.errors import PluginError
+from koord.component.plugins.registry import PluginError
 from koord.util.errors import OptionError
 from koordlet.features import feature_gates
 from koordlet.plugin import (
@@ -21,8 +21,7 @@ from koordlet.plugin import (
     Unavailable,
     resources,
 )
-from koordlet.plugin.claims import Part
-from koordlet.plugin.kernel import Resource
+from koordlet.plugin.kernel import Part, Resource
 from koordlet.plugin.testing import FakeHost, PluginHarness, SimulatedClock
 from koordlet.qosmanager.config import QOSExtensionConfig
 

@@ -4,11 +4,11 @@ from datetime import datetime
 
 import pytest
 
-from koord.api.pods.pod import Container, Pod
+from koord.api.pod import Container, Pod
 from koord.api.qos import KubeQoS
 from koordlet.metriccache.cache import MetricCache
-from koordlet.metriccache.kinds import Cadence, Keep
-from koordlet.plugin.testing.clock import SimulatedClock
+from koordlet.metriccache.kinds import Cadence, RetentionClass
+from koordlet.plugin.testing.scripted import SimulatedClock
 
 HOUR = 3600.0
 MIB, GIB = 1 << 20, 1 << 30
@@ -37,5 +37,5 @@ def cache(clock):
         "boot",
         clock,
         intervals=dict.fromkeys(Cadence, 1.0),
-        retentions={Keep.NODE: 1800.0, Keep.POD: 300.0},
+        retentions={RetentionClass.NODE: 1800.0, RetentionClass.POD: 300.0},
     )

@@ -8,20 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.util.errors import InvalidObject
-from koord.util.owneddir import OwnedDirectory
+from koord.util.ownedfiles import OwnedDirectory
 from koordlet.prediction.checkpoints import (
     CheckpointFiles,
     decode_checkpoint,
     encode_checkpoint,
 )
-from koordlet.prediction.histogram import CPU_BUCKETS, DecayingHistogram, Snapshot
-from koordlet.prediction.models import Checkpoint
+from koordlet.prediction.models import CPU_BUCKETS, Checkpoint, DecayingHistogram, HistogramSnapshot
 
 from .conftest import HOUR, unix
 
 POD = "0b3f6a6e-2c1d-4a52-9d8f-6f0e9d1c2b3a"
 T = unix("2026-07-01T00:00:00Z")
-EMPTY = Snapshot(None, {}, 0.0)
+EMPTY = HistogramSnapshot(None, {}, 0.0)
 UPSTREAM = (
     f'{{"UID":"{POD}","CPU":{{"referenceTimestamp":"2026-07-01T08:00:00.000000000+08:00",'
     '"bucketWeights":{"22":10000,"30":5000},"totalWeight":3.00004},"Memory":'
@@ -31,7 +30,7 @@ UPSTREAM = (
 
 
 def checkpoint(**fields):
-    cpu = Snapshot(T, {22: 2.0, 30: 1.0, 40: 0.00004}, 3.00004)
+    cpu = HistogramSnapshot(T, {22: 2.0, 30: 1.0, 40: 0.00004}, 3.00004)
     return Checkpoint(**{"id": POD, "cpu": cpu, "memory": EMPTY, "updated": T, "since": T} | fields)
 
 
@@ -67,7 +66,7 @@ def test_koordinators_own_file_is_read():
 
 def test_a_model_without_any_weight_is_written():
     """Upstream divides by zero."""
-    empty = checkpoint(cpu=Snapshot(T, {}, 0.0))
+    empty = checkpoint(cpu=HistogramSnapshot(T, {}, 0.0))
     assert decode_checkpoint(encode_checkpoint(empty), POD) == empty
 
 

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordlet.prediction.histogram import (
+from koordlet.prediction.models import (
     CPU_BUCKETS,
     MEMORY_BUCKETS,
     DecayingHistogram,
-    Snapshot,
+    HistogramSnapshot,
 )
 
 from .conftest import GIB, HOUR, MIB, unix
@@ -128,5 +128,5 @@ def test_a_restored_histogram_is_the_same(samples):
 
 def test_buckets_with_next_to_no_weight_do_not_count():
     histogram = DecayingHistogram(CPU_BUCKETS, 12 * HOUR)
-    histogram.restore(Snapshot(T, {22: 2.0, 40: 0.00004}, 2.00004))
+    histogram.restore(HistogramSnapshot(T, {22: 2.0, 40: 0.00004}, 2.00004))
     assert milli(histogram, 1.0) == [1035]

@@ -4,25 +4,25 @@ import asyncio
 
 import pytest
 
-from koord.api.amounts import Amounts
-from koord.api.nodes.node import Node
+from koord.api.node import Node
+from koord.api.nodemetric import Amounts
 from koord.util.clock import stamp
-from koord.util.health import Status
-from koord.util.owneddir import OwnedDirectory
+from koord.util.health import HealthStatus
+from koord.util.ownedfiles import OwnedDirectory
 from koord.util.stop import Stop
 from koordlet.metriccache.kinds import (
     NODE_CPU_USAGE,
     NODE_MEMORY_USAGE,
     POD_CPU_USAGE,
     POD_MEMORY_USAGE,
+    Sample,
 )
-from koordlet.metriccache.sample import Sample
 from koordlet.prediction.checkpoints import CheckpointFiles
 from koordlet.prediction.models import HalfLives
-from koordlet.prediction.objects import RAW_ALLOCATABLE
 from koordlet.prediction.prediction import PeakPrediction, PredictionOptions
+from koordlet.prediction.training import RAW_ALLOCATABLE
 from koordlet.statesinformer.informer import StatesInformer
-from koordlet.statesinformer.model import PodMeta
+from koordlet.statesinformer.podmeta import PodMeta
 
 from .conftest import GIB, HOUR, MIB, make_pod
 
@@ -229,10 +229,10 @@ def test_a_full_disk_is_reported_and_saving_goes_on_when_it_has_room(bench, monk
     bench.directory.write_text("no directory")
     bench.train(1, node=(1.5, 2 * GIB))
     bench.prediction.keep()
-    assert bench.prediction.health().status is Status.DEGRADED
+    assert bench.prediction.health().status is HealthStatus.DEGRADED
     bench.directory.unlink()
     bench.prediction.keep()
-    assert bench.prediction.health().status is Status.OK
+    assert bench.prediction.health().status is HealthStatus.OK
     assert (bench.directory / "__node__").exists()
 
 

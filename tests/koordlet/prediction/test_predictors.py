@@ -2,10 +2,10 @@
 
 import pytest
 
-from koord.api.amounts import Amounts
-from koordlet.prediction.predictors import (
+from koord.api.nodemetric import Amounts
+from koordlet.prediction.prediction import (
     Demand,
-    most_careful,
+    most_conservative,
     predict_by_classes,
     predict_by_pods,
 )
@@ -27,7 +27,7 @@ def test_a_node_with_room():
     by_classes = predict_by_classes([COLD, KNOWN, ENDING], PEAKS, node, FACTOR)
     assert by_classes.reclaimable == Amounts(1570, 1449551463)
     assert by_classes.peak == Amounts(1430, 1771674009)
-    result = most_careful([by_pods, by_classes])
+    result = most_conservative([by_pods, by_classes])
     assert result.reclaimable == Amounts(1450, 966367642)
     assert result.peak == Amounts(1550, 2254857830)
 
@@ -38,7 +38,7 @@ def test_a_small_node():
     by_classes = predict_by_classes([COLD, KNOWN, ENDING], PEAKS, node, FACTOR)
     assert by_pods.reclaimable == Amounts(450, 0)
     assert by_classes.reclaimable == Amounts(0, 0)
-    assert most_careful([by_pods, by_classes]).reclaimable == Amounts(0, 0)
+    assert most_conservative([by_pods, by_classes]).reclaimable == Amounts(0, 0)
 
 
 def test_a_peak_above_the_request_leaves_nothing():
@@ -66,7 +66,7 @@ def test_a_pod_without_a_peak_keeps_its_request_in_both():
 
 @pytest.mark.parametrize("first", [None, Amounts(8000, 8 * GIB)])
 def test_without_the_nodes_capacity_only_the_peak_is_known(first):
-    found = most_careful(
+    found = most_conservative(
         [predict_by_pods([KNOWN], first, FACTOR), predict_by_pods([KNOWN], None, FACTOR)]
     )
     assert found.reclaimable is None

@@ -8,13 +8,13 @@ from typing import Any, ClassVar
 import pytest
 from prometheus_client import CollectorRegistry
 
-from koord.api.nodes.node import Node
+from koord.api.node import Node
 from koord.component.features import FeatureGates, FeatureSpec, Stage
 from koord.util.health import Health, PartHealth
 from koordlet.features import feature_gates
 from koordlet.plugin import ExtensionPlugin, FlagSet, PluginRegistry, Stop
-from koordlet.plugin.client import UnavailableClient
-from koordlet.plugin.testing.clock import SimulatedClock
+from koordlet.plugin.interfaces import UnavailableClient
+from koordlet.plugin.testing.scripted import SimulatedClock
 from koordlet.qosmanager import QOSExtensionConfig, QOSManager
 from koordlet.qosmanager.runner import PluginRunner
 from koordlet.statesinformer.informer import StatesInformer

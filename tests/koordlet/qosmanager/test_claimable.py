@@ -2,7 +2,7 @@
 
 from koordlet.plugin import ClaimScope, ExtensionPlugin, FeatureSpec, Level, PluginRegistry
 from koordlet.plugin import resources as known
-from koordlet.qosmanager.claimable import claimable_by_others
+from koordlet.qosmanager.config import claimable_by_others
 
 
 class Acme(ExtensionPlugin):

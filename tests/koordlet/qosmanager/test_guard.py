@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from koord.util.owneddir import OwnedDirectory
-from koordlet.plugin.testing.clock import SimulatedClock
-from koordlet.qosmanager.hang import HangRecord, previous_hang
-from koordlet.qosmanager.quarantine import Quarantine
+from koord.util.ownedfiles import OwnedDirectory
+from koordlet.plugin.testing.scripted import SimulatedClock
+from koordlet.qosmanager.admission import Quarantine
+from koordlet.qosmanager.guard import HangRecord, previous_hang
 from tests.support.warm_python import WarmPython
 
 PATIENCE = 60.0  # seconds; only a plugin that is not stopped takes them
@@ -22,15 +22,15 @@ PROGRAM = textwrap.dedent(
     from prometheus_client import CollectorRegistry
     from koordlet.features import feature_gates
     from koord.component.features import FeatureGates, FeatureSpec
-    from koord.api.nodes.node import Node
+    from koord.api.node import Node
     from koordlet.plugin import ExtensionPlugin, FlagSet, PluginRegistry
-    from koordlet.plugin.client import UnavailableClient
+    from koordlet.plugin.interfaces import UnavailableClient
     from koordlet.qosmanager import QOSExtensionConfig, QOSManager
     from koordlet.qosmanager.guard import GuardOptions
     from koordlet.statesinformer.informer import StatesInformer
     from koord.util.clock import SystemClock
     from koord.util.health import Health
-    from koord.util.owneddir import OwnedDirectory
+    from koord.util.ownedfiles import OwnedDirectory
     from koord.util.stop import Stop
 
     def swallow():

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from koord.api.slo.nodeslo import NodeSLO
+from koord.api.nodeslo import NodeSLO
 from koord.component.features import FeatureSpec
-from koord.component.plugins.errors import PluginBlocked
-from koord.util.owneddir import OwnedDirectory
+from koord.component.plugins.registry import PluginBlocked
+from koord.util.ownedfiles import OwnedDirectory
 from koordlet.plugin import WAITS_FOR_EVENTS, ExtensionPlugin, StateType, Stop
 
 OFF = FeatureSpec()

@@ -7,9 +7,9 @@ import json
 import pytest
 from prometheus_client import generate_latest
 
-from koord.util.owneddir import OwnedDirectory
+from koord.util.ownedfiles import OwnedDirectory
 from koordlet.plugin import WAITS_FOR_EVENTS, Limits, Stop, Unavailable
-from koordlet.qosmanager.breaker import Breaker
+from koordlet.qosmanager.runner import Breaker
 
 
 async def test_a_round_over_its_deadline_is_ended_and_tried_again(bench):

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.api.nodes.node import Node, NodeAddress
-from koord.api.pods.pod import Container
+from koord.api.node import Node, NodeAddress
+from koord.api.pod import Container
 from koord.api.qos import KubeQoS
 from koord.util.errors import InvalidObject
 from koordlet.plugin.testing import make_pod
-from koordlet.replay.codec import decode, encode
-from koordlet.statesinformer.model import PodMeta
+from koordlet.replay.record_format import decode, encode
+from koordlet.statesinformer.podmeta import PodMeta
 
 TEXTS = st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=3)
 

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from koord.util.clock import Stamp
 from koord.util.errors import InvalidObject
 from koordlet.metriccache import kinds
-from koordlet.metriccache.sample import Sample
-from koordlet.replay.lines import Line, SampleReader, SampleWriter, read_line, without
+from koordlet.metriccache.kinds import Sample
+from koordlet.replay.record_format import LineKind, SampleReader, SampleWriter, read_line, without
 
 USAGE = st.floats(0, 1e12, allow_nan=False)
 TICKS = st.lists(st.dictionaries(st.sampled_from("abcdef"), USAGE, max_size=6), max_size=8)
@@ -22,7 +22,7 @@ def played(ticks):
         for text in writer.lines(Stamp(100.0 + number, 10.0 + number), 5.0 + number, samples):
             kind, content = read_line(text, "test")
             lines.append(kind)
-            if kind is Line.KEYS:
+            if kind is LineKind.KEYS:
                 reader.learn(*content)
             else:
                 found.append(reader.samples(content[3]))
@@ -48,7 +48,7 @@ def test_series_are_named_once():
     steady = [Sample(kinds.NODE_CPU_USAGE, 1), Sample(kinds.POD_CPU_USAGE, 0.5, ("u1",))]
     _, lines = played([steady, steady, steady])
 
-    assert lines == [Line.KEYS, Line.KEYS, Line.TICK, Line.TICK, Line.TICK]
+    assert lines == [LineKind.KEYS, LineKind.KEYS, LineKind.TICK, LineKind.TICK, LineKind.TICK]
 
 
 def test_kinds_of_another_version_are_left_out():
@@ -69,7 +69,7 @@ def test_values_are_never_taken_for_those_of_other_series():
     assert reader.samples({"pod_cpu_usage": [1.0, 2.0]}) == []
 
     for kind, content in without(b'["keys","pod_cpu_usage",[["u2"],'):
-        assert kind is Line.KEYS
+        assert kind is LineKind.KEYS
         reader.learn(*content)
     assert reader.samples({"pod_cpu_usage": [1.0]}) == []
 

@@ -5,23 +5,20 @@ import inspect
 import pytest
 from prometheus_client import CollectorRegistry
 
-from koord.api.nodes.node import Node
+from koord.api.node import Node
+from koord.api.nodeslo import merge_nodeslo
 from koord.api.qos import KubeQoS
-from koord.api.slo.nodeslo import merge_nodeslo
 from koord.util.clock import Stamp
 from koord.util.simulatedclock import SimulatedClock
 from koordlet.metriccache import kinds
-from koordlet.metriccache.sample import Sample
+from koordlet.metriccache.kinds import Sample
 from koordlet.plugin import ClaimScope, ExtensionPlugin, Level, Target, resources
-from koordlet.plugin.claims import ClaimState
-from koordlet.plugin.context import PluginContext
-from koordlet.plugin.kernel import KernelFile, NumberOrMax, OneWord, WholeNumber
+from koordlet.plugin.base import PluginContext
+from koordlet.plugin.kernel import ChoiceForm, ClaimState, IntegerForm, IntegerOrMaxForm, KernelFile
 from koordlet.plugin.metrics import PluginMetrics
 from koordlet.plugin.testing import CapturedLog, make_pod
-from koordlet.replay.codec import encode
-from koordlet.replay.comparison import as_json, compare
-from koordlet.replay.lines import Line, SampleWriter, read_line, write_line
-from koordlet.replay.player import Player
+from koordlet.replay.player import Player, as_json, compare
+from koordlet.replay.record_format import LineKind, SampleWriter, encode, read_line, write_line
 
 FACTS = {"driver": "cgroupfs", "root": "kubepods"}
 BE = KubeQoS.BEST_EFFORT
@@ -115,10 +112,10 @@ class Broken(ExtensionPlugin):
 def record(*, threshold=65):
     """The lines of a node that is busy for ten of twenty seconds."""
     pods = [make_pod("p1")]
-    yield write_line(Line.STATE, "node", encode(Node("n1", capacity={"cpu": "4"})))
-    yield write_line(Line.STATE, "pods", encode(pods))
-    yield write_line(Line.STATE, "node_slo", slo(threshold))
-    yield write_line(Line.READ, 500.0, "cpu_quota", GROUP, -1)
+    yield write_line(LineKind.STATE, "node", encode(Node("n1", capacity={"cpu": "4"})))
+    yield write_line(LineKind.STATE, "pods", encode(pods))
+    yield write_line(LineKind.STATE, "node_slo", slo(threshold))
+    yield write_line(LineKind.READ, 500.0, "cpu_quota", GROUP, -1)
     writer = SampleWriter()
     for second, cores in enumerate(BUSY):
         samples = [
@@ -128,8 +125,10 @@ def record(*, threshold=65):
         at = Stamp(1_700_000_000.0 + second, 1000.0 + second)
         yield from writer.lines(at, 500.0 + second, samples)
     change = {"what": "set", "resource": "cpu_quota", "place": GROUP, "plugins": ["Squeeze"]}
-    yield write_line(Line.CHANGE, 1006.0, {**change, "unit": "us", "old": -1, "new": 80000})
-    yield write_line(Line.CHANGE, 1012.0, {**change, "what": "restored", "old": 80000, "new": -1})
+    yield write_line(LineKind.CHANGE, 1006.0, {**change, "unit": "us", "old": -1, "new": 80000})
+    yield write_line(
+        LineKind.CHANGE, 1012.0, {**change, "what": "restored", "old": 80000, "new": -1}
+    )
 
 
 async def play(lines, *plugins, in_force=(), **options):
@@ -192,7 +191,8 @@ async def test_what_was_watched_is_seen_in_its_time():
     """A look is recorded after the watch, behind later samples."""
     plugin = Watch()
     looks = [
-        write_line(Line.READ, 502.0 + look / 10, "cpu_usage", GROUP, look) for look in range(1, 10)
+        write_line(LineKind.READ, 502.0 + look / 10, "cpu_usage", GROUP, look)
+        for look in range(1, 10)
     ]
     lines = list(record())
     at = next(n for n, line in enumerate(lines) if b"503.0," in line)
@@ -234,10 +234,10 @@ async def test_lines_that_make_no_sense_are_reported_and_left_out():
     """A record of another version may have such."""
     lines = list(record())
     lines[3:3] = [
-        write_line(Line.STATE, "pods", [{"pod": None}]),
-        write_line(Line.TICK, 1),
-        write_line(Line.READ, 500.0, "cpu_mood", GROUP, 7),
-        write_line(Line.LOST, 12),
+        write_line(LineKind.STATE, "pods", [{"pod": None}]),
+        write_line(LineKind.TICK, 1),
+        write_line(LineKind.READ, 500.0, "cpu_mood", GROUP, 7),
+        write_line(LineKind.LOST, 12),
     ]
     played = await play(lines, Squeeze())
 
@@ -249,9 +249,9 @@ async def test_lines_that_make_no_sense_are_reported_and_left_out():
     ]
 
 
-PIDS = KernelFile("pids.max", "tasks", NumberOrMax(16, 4_194_304))
-SWAPPINESS = KernelFile("/proc/sys/vm/swappiness", "percent", WholeNumber(0, 100))
-MOOD = KernelFile("misc.mood", "a word", OneWord(("calm", "wild")))
+PIDS = KernelFile("pids.max", "tasks", IntegerOrMaxForm(16, 4_194_304))
+SWAPPINESS = KernelFile("/proc/sys/vm/swappiness", "percent", IntegerForm(0, 100))
+MOOD = KernelFile("misc.mood", "a word", ChoiceForm(("calm", "wild")))
 
 
 class OwnFiles(ExtensionPlugin):
@@ -293,17 +293,19 @@ def own_files_record():
     """A recorded OwnFiles had set all three before; its originals are in the changes."""
     yield from list(record())[:3]
     for name, group, value in (("pids.max", GROUP, -1), ("misc.mood", GROUP, "wild")):
-        yield write_line(Line.READ, 500.0, name, group, value)
-    yield write_line(Line.READ, 500.0, SWAPPINESS.name, "", 60)
+        yield write_line(LineKind.READ, 500.0, name, group, value)
+    yield write_line(LineKind.READ, 500.0, SWAPPINESS.name, "", 60)
     for name, level, place, old, new in (
         ("pids.max", "qos", GROUP, -1, 256),
         ("misc.mood", "qos", GROUP, "wild", "calm"),
         (SWAPPINESS.name, "node", "node", 60, 1),
     ):
         change = {"what": "set", "resource": name, "level": level, "place": place}
-        yield write_line(Line.CHANGE, 1002.0, {**change, "plugins": ["P"], "old": old, "new": new})
+        yield write_line(
+            LineKind.CHANGE, 1002.0, {**change, "plugins": ["P"], "old": old, "new": new}
+        )
     for name, group, value in (("pids.max", GROUP, 256), (SWAPPINESS.name, "", 1)):
-        yield write_line(Line.READ, 503.0, name, group, value)
+        yield write_line(LineKind.READ, 503.0, name, group, value)
     writer = SampleWriter()
     for second in range(10):
         at = Stamp(1_700_000_000.0 + second, 1000.0 + second)
@@ -343,7 +345,7 @@ async def test_a_value_of_node_or_process_in_force_before_is_not_seen(level, tar
     }
     row = SWAPPINESS if level == "node" else resources.OOM_SCORE_ADJ
     plugin = Ask(lambda: plugin.kernel.read(row, place))
-    read = write_line(Line.READ, 500.0, row.name, place, 10)
+    read = write_line(LineKind.READ, 500.0, row.name, place, 10)
     await play([*record(), read], plugin, in_force=[value])
 
     assert set(plugin.answers) == {60}
@@ -368,7 +370,7 @@ async def test_samples_count_as_long_as_with_the_daemon_s_default_intervals():
     samples = [Sample(CPU, 1.0), Sample(NETWORK, 7.0, ("eth0",))]
     lines = list(record())[:3]
     lines += writer.lines(Stamp(1_700_000_000.0, 1000.0), 500.0, samples)
-    lines.append(write_line(Line.TICK, 1_700_000_012.0, 1012.0, 512.0, {}))
+    lines.append(write_line(LineKind.TICK, 1_700_000_012.0, 1012.0, 512.0, {}))
     await play(lines, plugin)
 
     assert (plugin.answers[9], plugin.answers[-1]) == ((7.0, None), (None, None))

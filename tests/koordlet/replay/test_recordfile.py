@@ -5,12 +5,12 @@ import gzip
 
 import pytest
 
-from koordlet.replay.lines import VERSION, Line, write_line
-from koordlet.replay.recordfile import NoRecord, RecordFile
+from koordlet.replay.record_format import VERSION, LineKind, write_line
+from koordlet.replay.record_reader import InvalidRecord, Recording
 
-HEADER = write_line(Line.HEADER, VERSION, {"node": "n1"}, [])
-TICKS = [write_line(Line.TICK, n, n, n, {}) for n in range(20)]
-END = write_line(Line.END)
+HEADER = write_line(LineKind.HEADER, VERSION, {"node": "n1"}, [])
+TICKS = [write_line(LineKind.TICK, n, n, n, {}) for n in range(20)]
+END = write_line(LineKind.END)
 
 
 @pytest.fixture
@@ -25,10 +25,10 @@ def record(tmp_path):
 
 def test_a_whole_record(record):
     """Header, lines, and that it is complete."""
-    file = RecordFile.open(record(HEADER, *TICKS, END))
+    file = Recording.open(record(HEADER, *TICKS, END))
 
     assert file.facts == {"node": "n1"}
-    assert [kind for kind, _ in file.lines()] == [Line.TICK] * 20
+    assert [kind for kind, _ in file.lines()] == [LineKind.TICK] * 20
     assert (file.complete, file.problem) == (True, "")
 
 
@@ -38,8 +38,8 @@ def test_truncated_at_every_byte(record):
     counts = []
     for cut in range(whole):
         path = record(HEADER, *TICKS, END, cut=cut)
-        with contextlib.suppress(NoRecord):
-            file = RecordFile.open(path)
+        with contextlib.suppress(InvalidRecord):
+            file = Recording.open(path)
             counts.append(len(list(file.lines())))
             assert file.complete or file.problem
     assert (counts[0], counts[-1]) == (0, 20)
@@ -60,9 +60,9 @@ def test_truncated_at_every_byte(record):
 )
 def test_a_line_that_is_none_costs_only_itself(record, text, found):
     """With its number; the record is not whole then."""
-    file = RecordFile.open(record(HEADER, TICKS[0], text + b"\n", TICKS[1], b"x\n", TICKS[2], END))
+    file = Recording.open(record(HEADER, TICKS[0], text + b"\n", TICKS[1], b"x\n", TICKS[2], END))
 
-    assert [content for kind, content in file.lines() if kind is Line.TICK] == [
+    assert [content for kind, content in file.lines() if kind is LineKind.TICK] == [
         [n, n, n, {}] for n in range(3)
     ]
     assert "line 3: wanted JSON, found" in file.problem
@@ -78,21 +78,21 @@ def test_a_line_that_is_none_costs_only_itself(record, text, found):
         [b"[" * 100_000 + b"\n"],
         [b'["koordlet-record",1,' + b"[" * 900 + b"]" * 900 + b",[]]\n"],
         [TICKS[0]],
-        [write_line(Line.HEADER)],
-        [write_line(Line.HEADER, VERSION + 1, {}, [])],
-        [write_line(Line.HEADER, VERSION, [1], [])],
+        [write_line(LineKind.HEADER)],
+        [write_line(LineKind.HEADER, VERSION + 1, {}, [])],
+        [write_line(LineKind.HEADER, VERSION, [1], [])],
     ],
 )
 def test_other_files_are_refused(record, lines):
     """With what was wanted."""
-    with pytest.raises(NoRecord, match=f"wanted a record of version {VERSION}"):
-        RecordFile.open(record(*lines))
+    with pytest.raises(InvalidRecord, match=f"wanted a record of version {VERSION}"):
+        Recording.open(record(*lines))
 
 
 def test_a_file_that_is_not_compressed(tmp_path):
     """Nor a record."""
     (tmp_path / "plain").write_bytes(HEADER)
-    with pytest.raises(NoRecord, match="incorrect header check"):
-        RecordFile.open(tmp_path / "plain")
-    with pytest.raises(NoRecord, match="No such file"):
-        RecordFile.open(tmp_path / "none")
+    with pytest.raises(InvalidRecord, match="incorrect header check"):
+        Recording.open(tmp_path / "plain")
+    with pytest.raises(InvalidRecord, match="No such file"):
+        Recording.open(tmp_path / "none")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from koord.api.pods.pod import Pod
+from koord.api.pod import Pod
 from koord.api.qos import KubeQoS
 from koord.util.clock import stamp
 from koordlet.metriccache.cache import MetricCache
@@ -12,11 +12,11 @@ from koordlet.metriccache.kinds import (
     SYS_CPU_USAGE,
     SYS_MEMORY_USAGE,
     Cadence,
-    Keep,
+    RetentionClass,
+    Sample,
 )
-from koordlet.metriccache.sample import Sample
-from koordlet.plugin.testing.clock import SimulatedClock
-from koordlet.statesinformer.model import PodMeta
+from koordlet.plugin.testing.scripted import SimulatedClock
+from koordlet.statesinformer.podmeta import PodMeta
 
 GIB = 1 << 30
 NODE = (Sample(NODE_CPU_USAGE, 3.0), Sample(NODE_MEMORY_USAGE, 3 * GIB))
@@ -35,7 +35,7 @@ def cache(clock):
         "boot",
         clock,
         intervals=dict.fromkeys(Cadence, 1.0),
-        retentions={Keep.NODE: 1800.0, Keep.POD: 300.0},
+        retentions={RetentionClass.NODE: 1800.0, RetentionClass.POD: 300.0},
     )
 
 

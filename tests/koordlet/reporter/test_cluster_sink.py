@@ -12,26 +12,24 @@ import pytest
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
+from koord.api.node import Node
 from koord.api.nodemetric import NodeMetricSpec
-from koord.api.nodes.node import Node
-from koord.kube.access.config import ApiConfig
-from koord.kube.client import ApiClient
+from koord.kube.client import NODE_METRICS, ApiClient
+from koord.kube.credentials import ApiConfig
 from koord.kube.errors import Forbidden, KubeError
-from koord.kube.resource import NODE_METRICS
 from koord.kube.transport import Limits, Transport
-from koord.util.atomicfile import FileWriteError, write_atomic
 from koord.util.clock import stamp
-from koord.util.health import OK, Status
+from koord.util.health import OK, HealthStatus
+from koord.util.ownedfiles import FileWriteError, write_atomic
 from koord.util.stop import Stop
-from koordlet.metriccache.kinds import NODE_CPU_USAGE, NODE_MEMORY_USAGE
-from koordlet.metriccache.sample import Sample
-from koordlet.reporter.cluster import ClusterSink
+from koordlet.metriccache.kinds import NODE_CPU_USAGE, NODE_MEMORY_USAGE, Sample
+from koordlet.reporter.cluster_sink import ClusterSink
 from koordlet.reporter.loop import NodeMetricReporter, ReportOptions
-from koordlet.reporter.pace import FleetPace, place
 from koordlet.reporter.report import AllSinks, FileSink, ObserveOnly, Report, make_report
-from koordlet.reporter.status import NotAsked, Snapshot, build_status
+from koordlet.reporter.schedule import FleetPace, node_phase
+from koordlet.reporter.status import ReportInputs, ReportNotRequested, build_status
 from koordlet.statesinformer.informer import StatesInformer
-from koordlet.statesinformer.model import ReportTarget
+from koordlet.statesinformer.podmeta import ReportTarget
 from tests.support.kube.apiserver import ApiServer, status
 from tests.support.kube.faults import answer, begin, drop, hang, refuse
 from tests.support.kube.inline_executor import InlineExecutor
@@ -92,7 +90,9 @@ def sink(client, clock, target) -> ClusterSink:
 def report(cache, measure, clock) -> Report:
     measure(*NODE)
     spec = NodeMetricSpec()
-    snapshot = Snapshot(spec=spec, pods=(), host_applications=(), now=clock.boottime(), oldest=2.0)
+    snapshot = ReportInputs(
+        spec=spec, pods=(), host_applications=(), now=clock.boottime(), oldest=2.0
+    )
     return make_report("n1", spec, build_status(cache, snapshot))
 
 
@@ -251,7 +251,7 @@ async def test_an_object_that_is_gone_gets_none(server, sink, fail, target, repo
     await fail(report, "404")
     target.now = None
 
-    with pytest.raises(NotAsked, match="koord-manager makes one"):
+    with pytest.raises(ReportNotRequested, match="koord-manager makes one"):
         sink.check()
 
 
@@ -265,7 +265,7 @@ async def test_an_object_that_is_not_found_is_only_asked_for(
     asked = len(server.requests)
     for _ in range(5):
         await clock.advance(9)
-        with pytest.raises(NotAsked, match="does not know it any more; install its CRD"):
+        with pytest.raises(ReportNotRequested, match="does not know it any more; install its CRD"):
             sink.check()
         await clock.advance(1)
         sink.check()
@@ -332,7 +332,7 @@ class TestPace:
         pace = self.pace(clock, "n1", None)
         await clock.advance(pace.next(0.0, 60.0) - clock.monotonic())
         at = clock.wall()
-        assert at % 60 == pytest.approx(place("n1") * 60)
+        assert at % 60 == pytest.approx(node_phase("n1") * 60)
         assert pace.next(0.0, 60.0) - clock.monotonic() == pytest.approx(60)
         await clock.advance(45)
         assert pace.next(0.0, 60.0) - clock.monotonic() == pytest.approx(15)
@@ -477,7 +477,7 @@ async def test_a_fresh_report_follows_the_end_of_a_fault(
     else:
         server.script(*[FAULTS[fault]] * 1000)
     # So that a report is due while the fault lasts.
-    while clock.wall() % 30 < (place("n1") * 30 - 3) % 30:
+    while clock.wall() % 30 < (node_phase("n1") * 30 - 3) % 30:
         await loop.seconds(1)
     await loop.seconds(lasts)
     if fault == "away":
@@ -520,7 +520,7 @@ async def test_no_report_before_there_is_an_object(loop, target) -> None:
     await loop.seconds(200)
     assert loop.server.requests == []
     health = loop.reporter.health()
-    assert health.status is Status.DEGRADED
+    assert health.status is HealthStatus.DEGRADED
     assert "wanted a NodeMetric object named n1" in health.reason
 
     target.now = ReportTarget("uid-1")

@@ -12,9 +12,9 @@ from koordlet.metriccache.kinds import (
     POD_GPU_CORE_USAGE,
     POD_GPU_MEMORY_USAGE,
     POD_MEMORY_USAGE,
+    Sample,
 )
-from koordlet.metriccache.sample import Sample
-from koordlet.reporter.status import Snapshot, build_status
+from koordlet.reporter.status import ReportInputs, build_status
 
 from .conftest import NODE, make_pod
 
@@ -35,7 +35,7 @@ SAMPLES = (
 @pytest.fixture
 def status(cache, clock):
     def status():
-        snapshot = Snapshot(
+        snapshot = ReportInputs(
             spec=NodeMetricSpec(durations=(300.0,)),
             pods=(POD, make_pod("web")),
             host_applications=(),

@@ -9,19 +9,18 @@ from functools import partial
 import pytest
 from prometheus_client import CollectorRegistry
 
+from koord.api.node import Node
 from koord.api.nodemetric import NodeMetricSpec
-from koord.api.nodes.node import Node
-from koord.util.atomicfile import write_atomic
 from koord.util.errors import KoordError, Unavailable
-from koord.util.health import Status
+from koord.util.health import HealthStatus
+from koord.util.ownedfiles import write_atomic
 from koord.util.stop import Stop
-from koordlet.metriccache.kinds import POD_CPU_USAGE, POD_MEMORY_USAGE
-from koordlet.metriccache.sample import Sample
+from koordlet.metriccache.kinds import POD_CPU_USAGE, POD_MEMORY_USAGE, Sample
 from koordlet.reporter.loop import NodeMetricReporter, ReportOptions, standalone_interval
 from koordlet.reporter.report import FileSink, ObserveOnly
-from koordlet.reporter.status import NotAsked
+from koordlet.reporter.status import ReportNotRequested
 from koordlet.statesinformer.informer import StatesInformer
-from koordlet.statesinformer.model import ContainerMeta
+from koordlet.statesinformer.podmeta import ContainerMeta
 
 from .conftest import NODE, make_pod
 
@@ -38,7 +37,7 @@ class ListSink:
 
     def check(self):
         if self.unasked:
-            raise NotAsked("no NodeMetric object")
+            raise ReportNotRequested("no NodeMetric object")
 
     def retry_in(self):
         return self.retry
@@ -184,7 +183,7 @@ async def test_a_report_left_to_another_agent_is_shown_all_the_same(
 
     assert (running.count("left"), running.count("ok")) == (2, 0)
     assert reporter.latest() == sink.reports[-1].body
-    assert reporter.health().status is Status.OK
+    assert reporter.health().status is HealthStatus.OK
 
 
 async def test_a_withheld_report_leaves_the_old_one(running, measure, sink, clock, reporter):
@@ -259,14 +258,14 @@ async def test_health_while_reports_are_withheld(reporter, running, measure, clo
     """It says why at once, and is unhealthy after three intervals."""
     measure(*NODE)
     await running.advance(1)
-    assert reporter.health().status is Status.OK
+    assert reporter.health().status is HealthStatus.OK
 
     await running.advance(60)
-    assert reporter.health().status is Status.DEGRADED
+    assert reporter.health().status is HealthStatus.DEGRADED
     assert "old; see which collector fails" in reporter.health().reason
 
     await running.advance(121)
-    assert reporter.health().status is Status.UNHEALTHY
+    assert reporter.health().status is HealthStatus.UNHEALTHY
     assert "no NodeMetric for 181 s: wanted node CPU" in reporter.health().reason
 
 
@@ -286,7 +285,7 @@ async def test_a_report_that_does_not_arrive_is_counted_and_shown(
     await running.advance(1)
 
     assert len(sink.reports) == 1
-    assert reporter.health().status is Status.OK
+    assert reporter.health().status is HealthStatus.OK
 
 
 async def test_a_new_report_follows_as_soon_as_the_sink_wants_it(

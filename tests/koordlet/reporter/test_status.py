@@ -5,8 +5,8 @@ import json
 import pytest
 
 from koord.api.nodemetric import AggregatedUsage, MemoryPolicy, NodeMetricSpec, Usage
+from koord.api.nodeslo import HostApplication
 from koord.api.qos import KubeQoS
-from koord.api.slo.nodeslo import HostApplication
 from koord.util.clock import stamp
 from koordlet.metriccache.kinds import (
     HOST_APP_CPU_USAGE,
@@ -27,10 +27,10 @@ from koordlet.metriccache.kinds import (
     SYS_MEMORY_USAGE,
     SYS_NUMA_CPU_USAGE,
     SYS_NUMA_MEMORY_USAGE,
+    Sample,
 )
-from koordlet.metriccache.sample import Sample
 from koordlet.reporter.report import make_report
-from koordlet.reporter.status import Snapshot, Withheld, build_status
+from koordlet.reporter.status import ReportInputs, Withheld, build_status
 
 from .conftest import GIB, NODE, SYSTEM, make_pod
 
@@ -42,7 +42,7 @@ def build(cache, clock):
     """The status of the present moment."""
 
     def build(*, pods=(), host_applications=(), **spec):
-        snapshot = Snapshot(
+        snapshot = ReportInputs(
             spec=NodeMetricSpec(**spec),
             pods=tuple(pods),
             host_applications=tuple(host_applications),

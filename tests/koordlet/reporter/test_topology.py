@@ -9,19 +9,18 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from koord.api.nodes.kubeletconfig import KubeletConfig
-from koord.api.nodes.node import Node
-from koord.kube.access.config import ApiConfig
-from koord.kube.client import ApiClient
-from koord.kube.resource import NODE_TOPOLOGIES
+from koord.api.kubelet import KubeletConfig
+from koord.api.node import Node
+from koord.kube.client import NODE_TOPOLOGIES, ApiClient
+from koord.kube.credentials import ApiConfig
 from koord.kube.transport import Call, Limits, Transport
-from koord.util.health import OK, Status
+from koord.util.health import OK, HealthStatus
 from koord.util.stop import Stop
 from koordlet.plugin.testing import SimulatedClock
 from koordlet.reporter.topology import TopologyReporter
-from koordlet.rules.nodetopology import KubeletFacts, TopologyInputs, node_topology
+from koordlet.rules.node_topology import KubeletFacts, TopologyInputs, node_topology
 from koordlet.statesinformer.informer import StatesInformer
-from koordlet.statesinformer.objects.published import KubeTopology
+from koordlet.statesinformer.kube_sources import KubeTopology
 from tests.support.kube.apiserver import ApiServer
 from tests.support.kube.faults import drop, hang, refuse
 from tests.support.kube.loopback_network import network_is_quiet
@@ -362,7 +361,7 @@ async def test_a_lasting_refusal_is_tried_ever_more_rarely(scene, server):
         await scene.seconds(500, step=4)
     assert 6 <= len(server.asked("patch")) <= 10
     health = scene.reporter.health()
-    assert health.status is Status.DEGRADED
+    assert health.status is HealthStatus.DEGRADED
     assert "403" in health.reason
     assert [entry["event"] for entry in logs].count("topology.report_failed") == 1
 

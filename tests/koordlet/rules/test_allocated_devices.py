@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.api.pods.deviceallocation import AllocatedDevice, device_allocations
+from koord.api.annotations import AllocatedDevice, device_allocations
 from koord.util.errors import InvalidObject
-from koordlet.rules.allocateddevices import allocated_functions, allocated_gpus
+from koordlet.rules.allocated_devices import allocated_functions, allocated_gpus
 from koordlet.rules.devices import (
     DeviceTopology,
     Gpu,

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.api.pods.pod import Container, Pod
-from koord.util.cpulist import format_cpulist
+from koord.api.machine import format_cpulist
+from koord.api.pod import Container, Pod
 from koordlet.rules.allocations import (
     ALLOCATIONS,
-    MOST_CHARACTERS,
-    allocation_claim,
+    MAX_ANNOTATION_LENGTH,
+    pod_allocation,
     refused_allocations,
 )
 
@@ -46,7 +46,7 @@ def a_pod(
 def refused(*pods: Pod, by_kubelet: Mapping[str, frozenset[int]] | None = None) -> set[str]:
     """Names of the pods of which an annotation does not count."""
     return set(
-        refused_allocations([(each, allocation_claim(each)) for each in pods], by_kubelet or {})
+        refused_allocations([(each, pod_allocation(each)) for each in pods], by_kubelet or {})
     )
 
 
@@ -85,7 +85,7 @@ def test_a_pod_without_any_request_has_no_cpus_and_no_devices() -> None:
     """The pod that took all GPUs and an RDMA function; both annotations are named."""
     devices = {"gpu": [card(minor) for minor in range(8)], "rdma": [nic(VF)]}
     thief = a_pod("p", {}, cpus="0-14", devices=devices)
-    found = refused_allocations([(thief, allocation_claim(thief))], {})
+    found = refused_allocations([(thief, pod_allocation(thief))], {})
     assert [each.annotation for each in found["p"]] == [STATUS, DEVICES]
     assert "its containers request" in found["p"][0].reason
 
@@ -309,7 +309,7 @@ def test_what_is_malformed_claims_nothing() -> None:
         bad = dataclasses.replace(a_pod("p", {}), annotations={annotation: "{"})
         assert refused(bad) == set()
         long = dataclasses.replace(
-            a_pod("p", {"cpu": "4"}), annotations={annotation: " " * MOST_CHARACTERS + "{}"}
+            a_pod("p", {"cpu": "4"}), annotations={annotation: " " * MAX_ANNOTATION_LENGTH + "{}"}
         )
         assert refused(long) == {"p"}
 
@@ -329,7 +329,7 @@ TEXTS = st.text() | st.sampled_from(
 @given(st.dictionaries(st.sampled_from([*ALLOCATIONS, HINT, JOINT]), TEXTS))
 def test_any_annotations(annotations: dict[str, str]) -> None:
     pod = Pod("d", "p", "p", annotations=annotations, containers=(Container("main"),))
-    claim = allocation_claim(pod)
+    claim = pod_allocation(pod)
     assert claim.cpus == frozenset()
     assert claim.devices == {}
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from koord.api.nodes.node import Node
+from koord.api.node import Node
 from koord.util.errors import InvalidObject
-from koordlet.rules.deviceobject import (
+from koordlet.rules.device_object import (
     device_patch,
     merged_devices,
     new_device_object,
@@ -28,9 +28,9 @@ from koordlet.rules.devices import (
     RdmaInterface,
     Xpu,
     XpuSet,
+    condition_reason,
     label_value,
     node_devices,
-    reason,
 )
 
 GIB = 1 << 30
@@ -324,7 +324,7 @@ def test_texts_for_kubernetes(text: str) -> None:
     import re
 
     assert re.fullmatch(r"(([A-Za-z0-9][-A-Za-z0-9_.]{0,61})?[A-Za-z0-9])?", label_value(text))
-    assert re.fullmatch(r"[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?", reason(text))
+    assert re.fullmatch(r"[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?", condition_reason(text))
 
 
 JSON = st.recursive(

@@ -8,14 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.api.pods.pod import Container, Pod
+from koord.api.pod import Container, Pod
 from koord.util.errors import InvalidObject
+from koordlet.rules.allocated_devices import BindMount, GpuEnvironment, gpu_environment
 from koordlet.rules.devices import Gpu, GpuSet, NodeDevices, XpuSet, node_devices
-from koordlet.rules.gpuenvironment import (
-    BindMount,
-    GpuEnvironment,
-    gpu_environment,
-)
 
 GIB = 1 << 30
 GPUS = GpuSet(

@@ -6,11 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from koord.api.node import Node
 from koord.api.nodemetric import DEFAULT_SPEC, parse_spec, spec_to_json
-from koord.api.nodes.node import Node
-from koord.api.slo.colocation import ColocationStrategy, colocation_of_node, ratio_percent
-from koord.api.slo.nodeslo import NodeSLO, merge_nodeslo
-from koord.api.slo.sloconfig import SLOConfig, load_config
+from koord.api.nodeslo import NodeSLO, merge_nodeslo
+from koord.api.slocontroller import (
+    ColocationStrategy,
+    SLOConfig,
+    colocation_of_node,
+    load_config,
+    ratio_percent,
+)
 from koord.util.errors import InvalidObject
 from koordlet.rules.manager_fallback import node_metric_spec_for, node_slo_for
 

@@ -7,20 +7,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.api.quantity import Quantity
-from koord.api.slo.resourceqos import (
+from koord.api.qosstrategy import (
     NetQoSPolicy,
     NetworkQoS,
     QoSClassStrategy,
     QoSPolicies,
     ResourceQoS,
 )
+from koord.api.quantity import Quantity
 from koord.util.errors import InvalidObject
 from koordlet.host.net.tc import tree
-from koordlet.rules.networkqos import (
+from koordlet.rules.network_qos import (
     ANNOTATION,
-    LEAST_RATE,
-    MOST_RATE,
+    MAX_RATE,
+    MIN_RATE,
     ClassRates,
     PodLimits,
     classes,
@@ -41,7 +41,7 @@ def network(request=0, limit=0):
 
 
 def test_rates_are_those_that_the_host_takes():
-    assert (LEAST_RATE, MOST_RATE) == (tree.LEAST_RATE, tree.MOST_RATE)
+    assert (MIN_RATE, MAX_RATE) == (tree.MIN_RATE, tree.MAX_RATE)
 
 
 def test_the_worked_example():
@@ -93,15 +93,15 @@ def test_another_agent_does_it(policy):
 @pytest.mark.parametrize(
     ("request_", "limit", "rate", "ceil", "complaints"),
     [
-        (0, 0, LEAST_RATE, G, 0),
-        (0, 40, LEAST_RATE, 50_000_000, 0),
-        (101, 100, LEAST_RATE, G, 1),
-        (-1, -1, LEAST_RATE, G, 2),
-        ("-10M", "10M", LEAST_RATE, 1_250_000, 1),
-        ("ten", "x", LEAST_RATE, G, 2),
+        (0, 0, MIN_RATE, G, 0),
+        (0, 40, MIN_RATE, 50_000_000, 0),
+        (101, 100, MIN_RATE, G, 1),
+        (-1, -1, MIN_RATE, G, 2),
+        ("-10M", "10M", MIN_RATE, 1_250_000, 1),
+        ("ten", "x", MIN_RATE, G, 2),
         ("20M", "10M", 1_250_000, 1_250_000, 1),
-        ("2G", "3G", G - LEAST_RATE, G, 3),
-        ("1", "1", LEAST_RATE, LEAST_RATE, 0),
+        ("2G", "3G", G - MIN_RATE, G, 3),
+        ("1", "1", MIN_RATE, MIN_RATE, 0),
     ],
 )
 def test_forms_of_rates(request_, limit, rate, ceil, complaints):
@@ -116,8 +116,8 @@ def test_requests_of_more_than_there_is():
     """LS comes first."""
     found, [problem] = classes(strategy(network(80), network(80)), Quantity.parse("1G"), None)
 
-    assert [each.rate for each in found[2:]] == [100_000_000, 25_000_000 - LEAST_RATE]
-    assert found[1].rate == LEAST_RATE
+    assert [each.rate for each in found[2:]] == [100_000_000, 25_000_000 - MIN_RATE]
+    assert found[1].rate == MIN_RATE
     assert "left of the bandwidth" in str(problem)
 
 
@@ -136,7 +136,7 @@ def test_any_strategy_is_a_tree_or_nothing(ls, be, total, link):
 
     if found:
         wanted = [tree.TrafficClass(*astuple(each)) for each in found]
-        assert tree.Tree.of(2, wanted, []).classes == tuple(wanted)
+        assert tree.TrafficTree.of(2, wanted, []).classes == tuple(wanted)
 
 
 @pytest.mark.parametrize(
@@ -193,4 +193,4 @@ def test_any_annotation_is_limits_or_an_error(text):
         limits = pod_limits({ANNOTATION: text})
     except InvalidObject:
         return
-    assert all(each == 0 or each >= LEAST_RATE for each in (limits.ingress, limits.egress))
+    assert all(each == 0 or each >= MIN_RATE for each in (limits.ingress, limits.egress))

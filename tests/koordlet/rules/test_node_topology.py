@@ -9,16 +9,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.api.nodes.cpumanager import CpuManagerState
-from koord.api.nodes.kubeletconfig import KubeletConfig
-from koord.api.nodes.machine import NumaMemory
-from koord.api.nodes.node import Node
-from koord.api.pods.pod import Pod
+from koord.api.kubelet import CpuManagerState, KubeletConfig
+from koord.api.machine import NumaMemory
+from koord.api.node import Node
+from koord.api.pod import Pod
 from koord.util.errors import InvalidObject
-from koordlet.rules.noderesourcetopology import new_object, parse_published, patch
-from koordlet.rules.nodetopology import KubeletFacts, TopologyInputs, node_topology
-from koordlet.rules.topologyannotations import annotations
-from koordlet.rules.zones import node_zones, reserved_per_zone
+from koordlet.rules.node_resource_topology import (
+    new_topology_object,
+    parse_published_topology,
+    topology_annotations,
+    topology_patch,
+)
+from koordlet.rules.node_topology import (
+    KubeletFacts,
+    TopologyInputs,
+    node_topology,
+    node_zones,
+    reserved_per_zone,
+)
 from tests.support.kube.object_store import json_patch
 from tests.support.machines import PAIRS, TWO_SOCKETS, machine, topology
 
@@ -40,14 +48,14 @@ def derive(**changes: Any) -> Any:
 
 def stored(**changes: Any) -> dict[str, Any]:
     """The object as the server has it after it was created."""
-    body = new_object("n1", replace(INPUTS, **changes).node, derive(**changes))
+    body = new_topology_object("n1", replace(INPUTS, **changes).node, derive(**changes))
     body["metadata"] |= {"uid": "u1", "resourceVersion": "7"}
     return json.loads(json.dumps(body))
 
 
 def corrected(found: dict[str, Any], **changes: Any) -> dict[str, Any]:
     """What a patch makes of an object on the server."""
-    return json_patch(found, patch(parse_published(found), derive(**changes)))
+    return json_patch(found, topology_patch(parse_published_topology(found), derive(**changes)))
 
 
 def amounts(zones: list[dict[str, Any]], name: str) -> list[str]:
@@ -162,7 +170,7 @@ class TestAnnotations:
 
     def test_a_plain_node(self):
         """Without static CPU manager, reservations or annotations."""
-        assert annotations(derive()) == {
+        assert topology_annotations(derive()) == {
             "node.koordinator.sh/cpu-basic-info": '{"cpuModel":"Xeon","hyperThreadEnabled":true,'
             '"catL3CbmMask":"fff","vendorID":"GenuineIntel"}',
             "node.koordinator.sh/cpu-topology": '{"detail":['
@@ -197,7 +205,7 @@ class TestAnnotations:
             {"koordinator.sh/qosClass": "LSE"},
             {"scheduling.koordinator.sh/resource-status": '{"cpuset":"5"}'},
         )
-        found = annotations(
+        found = topology_annotations(
             derive(
                 node=node, pods=(lse, Pod("shop", "web", "k")), kubelet=KubeletFacts(STATIC, state)
             )
@@ -219,14 +227,14 @@ class TestAnnotations:
     def test_pools_that_are_set_aside_or_taken(self):
         """Set aside: an entry without CPUs. Taken: no entry, and null when there is none at all."""
         node = Node("n1", annotations={"node.koordinator.sh/reservation": '{"reservedCPUs":"4-7"}'})
-        found = annotations(derive(node=node))
+        found = topology_annotations(derive(node=node))
         assert found["node.koordinator.sh/cpu-shared-pools"] == (
             '[{"socket":0,"node":0,"cpuset":"0-3"},{"socket":1,"node":1}]'
         )
         assert found["node.koordinator.sh/system-qos-resource"] == "{}"
 
         taken = KubeletFacts(STATIC, CpuManagerState("static", {"p": PAIRS.numbers}))
-        found = annotations(derive(kubelet=taken))
+        found = topology_annotations(derive(kubelet=taken))
         assert found["node.koordinator.sh/cpu-shared-pools"] == "null"
 
     def test_letters_that_go_escapes(self):
@@ -234,14 +242,17 @@ class TestAnnotations:
         node = Node(
             "n1", annotations={"node.koordinator.sh/system-qos-resource": '{"cpuset":"<&é>"}'}
         )
-        text = annotations(derive(node=node))["node.koordinator.sh/system-qos-resource"]
+        text = topology_annotations(derive(node=node))["node.koordinator.sh/system-qos-resource"]
         assert text == r'{"cpuset":"\u003c\u0026é\u003e"}'
 
     def test_a_policy_without_reserved_cpus(self):
         """What is not known is left out, and the reason is named."""
         config = replace(STATIC, kube_reserved={})
         found, problems = node_topology(replace(INPUTS, kubelet=KubeletFacts(config)))
-        assert "reservedCPUs" not in annotations(found)["kubelet.koordinator.sh/cpu-manager-policy"]
+        assert (
+            "reservedCPUs"
+            not in topology_annotations(found)["kubelet.koordinator.sh/cpu-manager-policy"]
+        )
         assert "kubeReserved" in str(problems[0])
 
 
@@ -284,13 +295,13 @@ class TestObject:
         found["metadata"]["annotations"][key] = json.dumps(json.loads(text), indent=1)
         found["zones"].reverse()
         found["zones"][0]["resources"][0]["allocatable"] = 4
-        assert patch(parse_published(found), derive()) == []
+        assert topology_patch(parse_published_topology(found), derive()) == []
 
     def test_a_patch_is_for_one_version_of_one_object(self):
         """Zones are replaced as a whole, and another client may just be writing to them."""
         found = stored()
         found["topologyPolicies"] = ["RestrictedPodLevel"]
-        assert patch(parse_published(found), derive()) == [
+        assert topology_patch(parse_published_topology(found), derive()) == [
             {"op": "test", "path": "/metadata/uid", "value": "u1"},
             {"op": "test", "path": "/metadata/resourceVersion", "value": "7"},
             {"op": "add", "path": "/topologyPolicies", "value": ["None"]},
@@ -325,7 +336,7 @@ class TestObject:
         damage(found)
         right = corrected(found)
 
-        assert patch(parse_published(right), derive()) == []
+        assert topology_patch(parse_published_topology(right), derive()) == []
         assert right["zones"] == stored()["zones"]
 
     def test_what_others_wrote_stays(self):
@@ -351,7 +362,7 @@ class TestObject:
         """As a GPU of a zone, which is not ours."""
         found = stored()
         found["zones"][0]["resources"].append({"name": "koordinator.sh/gpu", "allocatable": "1"})
-        assert patch(parse_published(found), derive()) == []
+        assert topology_patch(parse_published_topology(found), derive()) == []
 
     def test_the_label_follows_the_node(self):
         """Also when it is taken off again."""
@@ -385,7 +396,7 @@ class TestObject:
         assert '"cpuset":"0,2-3"' in pools
 
         told = stored(kubelet=KubeletFacts(STATIC, state))
-        assert patch(parse_published(told), derive(kubelet=unknown)) == []
+        assert topology_patch(parse_published_topology(told), derive(kubelet=unknown)) == []
         other = KubeletFacts(None, CpuManagerState("none"))
         right = corrected(told, kubelet=other)
         assert right["metadata"]["annotations"][key] == '{"policy":"none"}'
@@ -397,7 +408,7 @@ class TestObject:
     def test_an_object_that_is_none(self, metadata):
         """It has to say which it is."""
         with pytest.raises(InvalidObject, match="nodeResourceTopology"):
-            parse_published({"metadata": metadata})
+            parse_published_topology({"metadata": metadata})
 
     @given(
         st.recursive(
@@ -414,7 +425,7 @@ class TestObject:
     def test_any_zones_can_be_put_right(self, zones):
         """Whatever another client has made of them."""
         right = corrected(stored() | {"zones": zones})
-        assert patch(parse_published(right), derive()) == []
+        assert topology_patch(parse_published_topology(right), derive()) == []
 
 
 def test_problems_of_pods_are_named():

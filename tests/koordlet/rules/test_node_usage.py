@@ -2,18 +2,12 @@
 
 import pytest
 
-from koord.api.nodes.node import Node
-from koord.api.nodes.reservation import NODE_RESERVATION
-from koord.api.pods.pod import Pod
+from koord.api.node import NODE_RESERVATION, Node
+from koord.api.nodeslo import CgroupBase, HostApplication
+from koord.api.pod import Pod
 from koord.api.qos import QOS_LABEL, KubeQoS
 from koord.api.quantity import Quantity
-from koord.api.slo.nodeslo import CgroupBase, HostApplication
-from koordlet.rules.nodeusage import (
-    is_best_effort,
-    is_best_effort_app,
-    node_reserved,
-    split_usage,
-)
+from koordlet.rules.node_usage import is_best_effort, is_best_effort_app, node_reserved, split_usage
 
 LS = Pod("default", "ls", "ls", labels={QOS_LABEL: "LS"}, qos=KubeQoS.BURSTABLE)
 BE = Pod("default", "be", "be", labels={QOS_LABEL: "BE"}, qos=KubeQoS.BEST_EFFORT)

@@ -4,10 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from koord.api.decoding.fields import Fields
-from koord.api.pods.hostaccess import reaches_host
-from koord.api.pods.pod import Container, ContainerStatus, Controller, Pod, parse_pod
-from koordlet.rules.other_agent import image_of, other_agent_pod, repository
+from koord.api.fields import Fields
+from koord.api.pod import Container, ContainerStatus, Controller, Pod, parse_pod, reaches_host
+from koordlet.rules.other_agent import image_of, image_repository, other_agent_pod
 
 OURS = Controller("DaemonSet", "koordlet", "ds-ours")
 THEIRS = Controller("DaemonSet", "koord-koordlet", "ds-theirs")
@@ -105,7 +104,7 @@ def test_our_image_in_koordinators_daemonset():
 )
 def test_the_repository_of_an_image(image, name):
     """Without tag and digest; a registry's port is no tag."""
-    assert repository(image) == name
+    assert image_repository(image) == name
 
 
 def test_the_image_is_the_agent_s_not_a_sidecar_s():

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from koord.api.pods.pod import Pod
+from koord.api.pod import Pod
 from koord.util.errors import InvalidObject
+from koordlet.rules.allocated_devices import kubelet_devices
 from koordlet.rules.devices import DeviceTopology, Gpu, GpuSet, RdmaInterface, XpuSet, node_devices
-from koordlet.rules.podresources import given_devices
 
 NIC, VF = "0000:09:00.0", "0000:09:00.2"
 NODE = node_devices(
@@ -25,7 +25,7 @@ NODE = node_devices(
 def given_to(allocated: Any) -> list[tuple[str, tuple[str, ...]]]:
     key = "scheduling.koordinator.sh/device-allocated"
     pod = Pod("ml", "train", "u", annotations={key: json.dumps(allocated)})
-    return list(given_devices(pod, NODE))
+    return list(kubelet_devices(pod, NODE))
 
 
 def test_gpus_by_uuid_and_rdma_by_address() -> None:
@@ -36,7 +36,7 @@ def test_gpus_by_uuid_and_rdma_by_address() -> None:
     ]
     assert given_to({"rdma": [{"minor": 0, "id": NIC}]}) == [("koordinator.sh/rdma", (NIC,))]
     assert given_to({"gpu": []}) == []
-    assert list(given_devices(Pod("ml", "train", "u"), NODE)) == []
+    assert list(kubelet_devices(Pod("ml", "train", "u"), NODE)) == []
 
 
 def test_what_the_node_does_not_have_is_not_shown() -> None:

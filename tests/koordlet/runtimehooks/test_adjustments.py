@@ -4,15 +4,15 @@ import json
 
 import pytest
 
-from koord.api.pods.pod import Container as PodContainer
-from koord.api.pods.pod import Pod
+from koord.api.pod import Container as PodContainer
+from koord.api.pod import Pod
 from koord.api.qos import KubeQoS, QoSClass
 from koordlet.executor.claims.claim import Claim, Part
 from koordlet.executor.claims.target import Target
 from koordlet.host import resources as r
 from koordlet.host.cgroups.layout import Driver, Layout
-from koordlet.rules.batchresources import EXTENDED_RESOURCES
-from koordlet.runtimehooks.adjustments import Owned, adjustments, linux_resources
+from koordlet.rules.batch_resources import EXTENDED_RESOURCES
+from koordlet.runtimehooks.adjustments import OwnedClaim, adjustments, linux_resources
 from koordlet.runtimehooks.sandboxes import listed_pod, pod_meta, with_container
 from koordlet.runtimehooks.wire.messages import (
     Container,
@@ -23,7 +23,7 @@ from koordlet.runtimehooks.wire.messages import (
     LinuxResources,
     PodSandbox,
 )
-from koordlet.statesinformer.model import ContainerMeta, PodMeta
+from koordlet.statesinformer.podmeta import ContainerMeta, PodMeta
 
 GIB = 1 << 30
 CONTAINER = ContainerMeta("main", "containerd://c1", "kubepods/pod1/c1")
@@ -38,7 +38,7 @@ def claim(resource, value, *, part=Part.VALUE, owner="Some", original=None, of_p
     made = Claim(
         target=target, resource=resource, value=value, part=part, original=original, reason="why"
     )
-    return Owned(owner, made)
+    return OwnedClaim(owner, made)
 
 
 @pytest.mark.parametrize(

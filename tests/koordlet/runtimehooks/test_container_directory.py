@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from koord.util.errors import UnsafeFile
-from koordlet.runtimehooks import containerdirectory
-from koordlet.runtimehooks.containerdirectory import renew_directory
+from koordlet.runtimehooks import device_injectors
+from koordlet.runtimehooks.device_injectors import renew_directory
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def test_links_lead_nowhere(path: Path, tmp_path: Path, below: bool) -> None:
 @pytest.mark.parametrize("most", ["_MOST", "_DEEPEST"])
 def test_too_much_is_left_aside(path: Path, monkeypatch: pytest.MonkeyPatch, most: str) -> None:
     """So a container cannot hold up the start of its next run, or the agent."""
-    monkeypatch.setattr(containerdirectory, most, 3)
+    monkeypatch.setattr(device_injectors, most, 3)
     (path / "a/b/c/d/e").mkdir(parents=True)
     renew_directory(path)
     assert is_new(path)

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from koord.api.pods.pod import Pod
+from koord.api.pod import Pod
 from koord.api.qos import KubeQoS, QoSClass
 from koord.util.errors import InvalidObject, UnsafeFile
-from koordlet.host.devices.rdma import DeviceFile
+from koordlet.host.devices import DeviceFile
 from koordlet.host.errors import NoSuchDevice
+from koordlet.rules.allocated_devices import BindMount
 from koordlet.rules.devices import DeviceTopology, Gpu, GpuSet, RdmaInterface, XpuSet, node_devices
-from koordlet.rules.gpuenvironment import BindMount
-from koordlet.runtimehooks.deviceinjectors import GpuInjector, RdmaInjector
-from koordlet.runtimehooks.injections import Injection
-from koordlet.statesinformer.model import ContainerMeta, PodMeta
+from koordlet.runtimehooks.adjustments import Injection
+from koordlet.runtimehooks.device_injectors import GpuInjector, RdmaInjector
+from koordlet.statesinformer.podmeta import ContainerMeta, PodMeta
 
 NIC, VF = "0000:09:00.0", "0000:09:00.2"
 NODE = node_devices(

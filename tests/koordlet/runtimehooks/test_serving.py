@@ -8,37 +8,44 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from koord.api.pods.pod import Pod
+from koord.api.pod import Pod
 from koord.api.qos import KubeQoS, QoSClass
 from koord.component.plugins.meter import Meter
 from koord.util.clock import SystemClock
 from koord.util.errors import InvalidObject, UnsafeFile
-from koord.util.health import Status
+from koord.util.health import HealthStatus
 from koord.util.stop import Stop
 from koordlet.executor.claims.claim import Claim, Part
 from koordlet.executor.claims.target import Target
-from koordlet.host import ownedsocket
+from koordlet.host import paths
 from koordlet.host import resources as r
 from koordlet.host.cgroups.layout import Driver, Layout
-from koordlet.host.devices.rdma import DeviceFile
-from koordlet.host.ownedsocket import check_socket
-from koordlet.plugin.pods.times import AHEAD, ahead_times
-from koordlet.rules.gpuenvironment import BindMount
-from koordlet.runtimehooks import handlers, rules
-from koordlet.runtimehooks.answers import Answers
+from koordlet.host.devices import DeviceFile
+from koordlet.host.paths import check_socket
+from koordlet.plugin.pods.reconcile import EARLY, early_decision_times
+from koordlet.rules.allocated_devices import BindMount
+from koordlet.runtimehooks import handlers
+from koordlet.runtimehooks import hooks as rules
+from koordlet.runtimehooks.adjustments import Injection
 from koordlet.runtimehooks.client import RuntimeHooks
-from koordlet.runtimehooks.handlers import Plugin
-from koordlet.runtimehooks.injections import Injection
-from koordlet.runtimehooks.options import FailurePolicy, HookOptions, Stage
-from koordlet.runtimehooks.rules import Hook, Rules, StartHook
+from koordlet.runtimehooks.handlers import NriPlugin
+from koordlet.runtimehooks.hooks import (
+    FailurePolicy,
+    Hook,
+    HookOptions,
+    HookResponses,
+    PluginHooks,
+    Stage,
+    StartHook,
+)
 from koordlet.runtimehooks.wire.messages import (
     ConfigureRequest,
     ConfigureResponse,
     Container,
     ContainerAdjustment,
+    ContainerMount,
     ContainerRequest,
     CreateContainerResponse,
-    Event,
     KeyValue,
     LinuxContainer,
     LinuxContainerAdjustment,
@@ -46,7 +53,7 @@ from koordlet.runtimehooks.wire.messages import (
     LinuxDevice,
     LinuxPodSandbox,
     LinuxResources,
-    Mount,
+    NriEvent,
     PodSandbox,
     PodSandboxRequest,
     StateChangeEvent,
@@ -54,9 +61,8 @@ from koordlet.runtimehooks.wire.messages import (
     SynchronizeResponse,
     UpdateContainerResponse,
 )
-from koordlet.runtimehooks.wire.multiplex import PLUGIN, frames
-from koordlet.runtimehooks.wire.ttrpc import Code
-from koordlet.statesinformer.model import PodMeta
+from koordlet.runtimehooks.wire.ttrpc import PLUGIN, Code, frames
+from koordlet.statesinformer.podmeta import PodMeta
 from tests.support.scripted_runtime import ScriptedRuntime
 
 SANDBOX = PodSandbox(
@@ -74,7 +80,7 @@ class Shares:
         self.prepared: list[str] = []
         self.cpus: frozenset[int] = frozenset()
 
-    def claims_ahead(self, meta: PodMeta) -> list[Claim]:
+    def early_claims(self, meta: PodMeta) -> list[Claim]:
         text = meta.pod.annotations.get("shares", "")
         if not text.isdigit():
             raise InvalidObject("annotation shares", wanted="a number", found=text)
@@ -94,7 +100,7 @@ class Shares:
         return claims
 
     async def prepare(self, meta: PodMeta) -> None:
-        self.claims_ahead(meta)
+        self.early_claims(meta)
         self.prepared.append(meta.uid)
 
 
@@ -126,7 +132,7 @@ class Bench:
     def __post_init__(self) -> None:
         self.clock = SystemClock()
         self.registry = CollectorRegistry()
-        self.answers = Answers()
+        self.responses = HookResponses()
         self.changes: list = []
         self.waiting, self.listed = asyncio.Event(), asyncio.Event()
         self.options = HookOptions(
@@ -134,13 +140,15 @@ class Bench:
             failure_policy=self.policy, stages=self.stages, connect_timeout=5.0,
             backoff=0.01, backoff_factor=1.0, backoff_cap=0.01,
         )  # fmt: skip
-        times = ahead_times(self.registry)
+        times = early_decision_times(self.registry)
         hooks = [Hook("Shares", self.rule, Meter("Shares", now=self.clock.monotonic))]
-        self.rules = Rules(
+        self.rules = PluginHooks(
             lambda: hooks, self._is_dry_run, self.options, self.clock, times,
             lambda: self.injectors, lambda: self.starts,
         )  # fmt: skip
-        self.hooks = RuntimeHooks(self.socket, self.options, self._plugin, self.answers, self.clock)
+        self.hooks = RuntimeHooks(
+            self.socket, self.options, self._plugin, self.responses, self.clock
+        )
         self.runtime = ScriptedRuntime(self.socket)
 
     def pods(self) -> tuple[PodMeta, ...]:
@@ -167,16 +175,16 @@ class Bench:
     async def _is_dry_run(self, plugin: str) -> bool:
         return self.dry_run
 
-    def _plugin(self) -> Plugin:
-        return Plugin(
+    def _plugin(self) -> NriPlugin:
+        return NriPlugin(
             options=self.options, rules=self.rules, pods=self, kernel=Kernel(),
-            expect=self.expect, answers=self.answers, listeners=[self.changes.append],
+            expect=self.expect, responses=self.responses, listeners=[self.changes.append],
             clock=self.clock,
         )  # fmt: skip
 
     def invoked(self, stage: str, status: str) -> float:
         labels = {"node": "n1", "hook": "Shares", "stage": stage, "status": status}
-        return self.registry.get_sample_value(f"{AHEAD}_count", labels) or 0.0
+        return self.registry.get_sample_value(f"{EARLY}_count", labels) or 0.0
 
     async def create(self, payload: bytes = CREATE) -> CreateContainerResponse:
         response = await self.runtime.call("CreateContainer", payload)
@@ -217,9 +225,9 @@ async def test_a_container_gets_what_the_rule_says(bench):
     [change] = bench.changes
     assert (change.what, change.old, change.new) == ("set", 1024, 512)
     assert bench.invoked("PreCreateContainer", "succeeded") == 1
-    [told] = bench.answers.explain("jobs/web")
+    [told] = bench.responses.explain("jobs/web")
     assert told["adjusted"][0]["value"] == 512
-    assert bench.answers.explain("another") == []
+    assert bench.responses.explain("another") == []
 
 
 async def test_in_dry_run_nothing_is_adjusted_and_it_is_explained(bench):
@@ -229,7 +237,7 @@ async def test_in_dry_run_nothing_is_adjusted_and_it_is_explained(bench):
 
     assert not bench.journal
     assert not bench.changes
-    [told] = bench.answers.explain()
+    [told] = bench.responses.explain()
     assert told["adjusted"] == []
     assert told["inDryRun"][0] | {"inputs": {}} == {
         "resource": "cpu_shares", "unit": r.CPU_SHARES.unit, "value": 512, "asked": 1024,
@@ -269,14 +277,14 @@ async def test_variables_mounts_and_devices_are_added(bench):
     made = await bench.create(ContainerRequest(WITHOUT_LIMITS, CONTAINER).encode())
 
     assert made.adjust == ContainerAdjustment(
-        mounts=(Mount("/d", "bind", "/s", ("rbind",)),),
+        mounts=(ContainerMount("/d", "bind", "/s", ("rbind",)),),
         env=(KeyValue("NVIDIA_VISIBLE_DEVICES", "0"),),
         linux=LinuxContainerAdjustment(
             devices=(LinuxDevice("/dev/infiniband/rdma_cm", "c", 10, 58, 0o666),)
         ),
     )
     assert not bench.journal
-    [explained] = bench.answers.explain("jobs/web")
+    [explained] = bench.responses.explain("jobs/web")
     assert explained["injected"] == [
         {
             "by": "GPUEnvInject",
@@ -348,7 +356,7 @@ async def test_in_dry_run_nothing_is_added_and_it_is_explained(bench):
 
     assert await bench.create() == CreateContainerResponse()
 
-    [explained] = bench.answers.explain()
+    [explained] = bench.responses.explain()
     assert explained["injected"] == []
     assert explained["injectedInDryRun"][0]["env"] == {"NVIDIA_VISIBLE_DEVICES": "0"}
 
@@ -359,7 +367,7 @@ async def test_an_injector_without_anything_to_add_is_not_explained(bench):
     made = await bench.create(ContainerRequest(WITHOUT_LIMITS, CONTAINER).encode())
 
     assert made == CreateContainerResponse()
-    assert bench.answers.explain() == []
+    assert bench.responses.explain() == []
 
 
 @pytest.mark.parametrize(
@@ -377,7 +385,7 @@ async def test_an_injector_that_fails_or_hangs_costs_itself_only(bench, monkeypa
 
     assert answer.adjust.env == (KeyValue("A", "1"),)
     assert answer.adjust.linux.resources == LinuxResources(cpu=LinuxCPU(shares=512))
-    [left] = bench.answers.explain()[0]["left"]
+    [left] = bench.responses.explain()[0]["left"]
     assert left.startswith("GPUEnvInject: ")
     assert why in left
 
@@ -388,7 +396,7 @@ async def test_without_a_record_nothing_is_adjusted(bench):
 
     assert await bench.create() == CreateContainerResponse()
 
-    assert bench.answers.explain()[0]["left"] == ["cpu_shares: the journal is full"]
+    assert bench.responses.explain()[0]["left"] == ["cpu_shares: the journal is full"]
 
 
 async def test_a_journal_that_hangs_does_not_keep_the_runtime(bench, monkeypatch):
@@ -428,7 +436,7 @@ async def test_a_bad_annotation_costs_its_plugin_only(bench):
     )
 
     assert bench.invoked("PreCreateContainer", "failed") == 1
-    assert "annotation shares" in bench.answers.explain()[0]["left"][0]
+    assert "annotation shares" in bench.responses.explain()[0]["left"][0]
 
 
 async def test_with_policy_fail_the_runtime_gets_the_error(tmp_path):
@@ -487,16 +495,16 @@ async def test_a_container_waits_for_what_its_first_process_gets(bench):
     bench.starts.append(StartHook("OOMScoreAdj", starting))
     configured = await bench.runtime.call("Configure", ConfigureRequest().encode())
     request = ContainerRequest(SANDBOX, CONTAINER).encode()
-    event = StateChangeEvent(Event.START_CONTAINER, SANDBOX, CONTAINER).encode()
+    event = StateChangeEvent(NriEvent.START_CONTAINER, SANDBOX, CONTAINER).encode()
 
-    answers = [
+    responses = [
         await bench.runtime.call("StartContainer", request),
         await bench.runtime.call("StateChange", event),
         await bench.runtime.call("StartContainer", ContainerRequest(SANDBOX).encode()),
     ]
 
     assert ConfigureResponse.decode(configured.payload).events == 141 | 1 << 5
-    assert [answer.status for answer in answers] == [None, None, None]
+    assert [answer.status for answer in responses] == [None, None, None]
     assert len(starting.seen) == 2
     assert {name for name, _ in starting.seen} == {"web"}
 
@@ -511,7 +519,7 @@ async def test_a_start_that_hangs_does_not_keep_the_container(bench, monkeypatch
 
     assert answer.status is None
     labels = {"node": "n1", "hook": "OOMScoreAdj", "stage": "PreStartContainer"}
-    count = bench.registry.get_sample_value(f"{AHEAD}_count", {**labels, "status": "failed"})
+    count = bench.registry.get_sample_value(f"{EARLY}_count", {**labels, "status": "failed"})
     assert count == 1
 
 
@@ -644,7 +652,7 @@ async def test_a_runtime_that_restarts_is_served_again(bench):
 
     assert (await bench.create()).adjust is not None
     assert bench.hooks.connections == 2
-    assert bench.hooks.health().status is Status.OK
+    assert bench.hooks.health().status is HealthStatus.OK
 
 
 async def test_another_users_socket_is_refused(tmp_path, monkeypatch):
@@ -656,7 +664,7 @@ async def test_another_users_socket_is_refused(tmp_path, monkeypatch):
     socket.unlink()
     bench = Bench(socket)
     await bench.runtime.listen()
-    monkeypatch.setattr(ownedsocket, "is_trusted", lambda user: False)
+    monkeypatch.setattr(paths, "is_trusted", lambda user: False)
     with pytest.raises(UnsafeFile, match="owner"):
         check_socket(socket)
 
@@ -680,7 +688,7 @@ async def test_without_a_socket_all_is_well(tmp_path):
     stop.set()
     await task
 
-    assert bench.hooks.health().status is Status.OK
+    assert bench.hooks.health().status is HealthStatus.OK
 
 
 def test_stages_that_are_disabled_are_not_subscribed(tmp_path):

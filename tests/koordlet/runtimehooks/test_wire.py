@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordlet.runtimehooks.wire import multiplex, protobuf, ttrpc
-from koordlet.runtimehooks.wire.errors import WireError
+from koordlet.runtimehooks.wire import protobuf, ttrpc
 from koordlet.runtimehooks.wire.messages import (
     ConfigureResponse,
     Container,
     ContainerAdjustment,
+    ContainerMount,
     ContainerRequest,
     ContainerUpdate,
     CreateContainerResponse,
@@ -25,13 +25,13 @@ from koordlet.runtimehooks.wire.messages import (
     LinuxMemory,
     LinuxPodSandbox,
     LinuxResources,
-    Mount,
     PodSandbox,
     RegisterPluginRequest,
     StateChangeEvent,
     SynchronizeRequest,
     SynchronizeResponse,
 )
+from koordlet.runtimehooks.wire.protobuf import WireError
 
 QUOTA = LinuxResources(LinuxMemory(1 << 30), LinuxCPU(shares=512, quota=50_000))
 
@@ -46,7 +46,7 @@ OF_GO = [
     ),
     (
         ContainerAdjustment(
-            mounts=(Mount("/d", "bind", "/s", ("rbind",)),), env=(KeyValue("K", "V"),)
+            mounts=(ContainerMount("/d", "bind", "/s", ("rbind",)),), env=(KeyValue("K", "V"),)
         ),
         "1a150a022f64120462696e641a022f7322057262696e6422060a014b120156",
     ),
@@ -70,9 +70,9 @@ def test_messages_are_those_of_go(message, text):
 def test_the_reply_to_configure_is_that_of_the_reference():
     """Header, response and payload, as the chapter of the protocol has them."""
     response = ttrpc.Response(payload=ConfigureResponse(141).encode())
-    packed = ttrpc.packed(1, ttrpc.Kind.RESPONSE, response.encode())
+    packed = ttrpc.packed(1, ttrpc.MessageType.RESPONSE, response.encode())
 
-    framed = multiplex.frames(multiplex.PLUGIN, packed)
+    framed = ttrpc.frames(ttrpc.PLUGIN, packed)
 
     assert framed.hex() == "000000010000000f000000050000000102001203108d01"
 
@@ -112,7 +112,7 @@ updates = st.builds(
 )
 long = st.integers(-(1 << 63), (1 << 63) - 1)
 devices = st.builds(LinuxDevice, path=texts, type=texts, major=long, minor=long, file_mode=unsigned)
-mounts = st.builds(Mount, texts, texts, texts, st.lists(texts, max_size=3).map(tuple))
+mounts = st.builds(ContainerMount, texts, texts, texts, st.lists(texts, max_size=3).map(tuple))
 adjustments = st.builds(
     ContainerAdjustment,
     mounts=st.lists(mounts, max_size=2).map(tuple),
@@ -196,7 +196,7 @@ def test_what_is_malformed_is_refused(content):
 
 def test_more_items_than_a_node_has_are_refused(monkeypatch):
     """Empty messages take two bytes each, and a hundred in memory."""
-    monkeypatch.setattr(protobuf, "MOST_ITEMS", 3)
+    monkeypatch.setattr(protobuf, "MAX_ITEMS", 3)
     SynchronizeRequest.decode(b"\x0a\x00" * 3)
     for content in (b"\x0a\x00" * 4, b"\x12\x00" * 4):
         with pytest.raises(WireError, match="at most 3"):
@@ -211,11 +211,11 @@ def test_a_message_in_too_many_parts_is_refused(monkeypatch):
     """Of one field, and of all fields, also of those that are not known."""
     part = ContainerRequest(pod=PodSandbox(id="x")).encode()
     assert ContainerRequest.decode(part * 60_000).pod.id == "x"
-    monkeypatch.setattr(protobuf, "MOST_ITEMS", 3)
+    monkeypatch.setattr(protobuf, "MAX_ITEMS", 3)
     assert ContainerRequest.decode(part * 3).pod.id == "x"
     with pytest.raises(WireError, match=r"pod: wanted at most 3 items"):
         ContainerRequest.decode(part * 4)
-    monkeypatch.setattr(protobuf, "MOST_FIELDS", 5)
+    monkeypatch.setattr(protobuf, "MAX_FIELDS", 5)
     for unknown in (b"\x98\x06\x01", b"\x9a\x06\x00"):
         ContainerRequest.decode(unknown * 5)
         with pytest.raises(WireError, match="at most 5 fields"):
@@ -225,12 +225,12 @@ def test_a_message_in_too_many_parts_is_refused(monkeypatch):
 @given(st.binary(max_size=20_000), st.lists(st.integers(1, 9000), max_size=8))
 def test_frames_are_small_and_come_back_however_they_arrive(content, cuts):
     """The runtime fails with frames of more than 4096 bytes."""
-    framed = multiplex.frames(7, content)
-    reader, found = multiplex.FrameReader(), []
+    framed = ttrpc.frames(7, content)
+    reader, found = ttrpc.FrameReader(), []
     for piece in _pieces(framed, cuts):
         found += list(reader.feed(piece))
 
-    assert all(len(each) <= multiplex.LONGEST_SENT for _, each in found)
+    assert all(len(each) <= ttrpc.MAX_SENT for _, each in found)
     assert {connection for connection, _ in found} <= {7}
     assert b"".join(each for _, each in found) == content
 
@@ -238,7 +238,8 @@ def test_frames_are_small_and_come_back_however_they_arrive(content, cuts):
 @given(st.lists(st.binary(max_size=3000), max_size=4), st.lists(st.integers(1, 4000), max_size=8))
 def test_messages_of_a_stream_come_back_however_they_arrive(contents, cuts):
     sent = b"".join(
-        ttrpc.packed(number, ttrpc.Kind.REQUEST, content) for number, content in enumerate(contents)
+        ttrpc.packed(number, ttrpc.MessageType.REQUEST, content)
+        for number, content in enumerate(contents)
     )
     reader, found = ttrpc.StreamReader(), []
     for piece in _pieces(sent, cuts):
@@ -251,11 +252,11 @@ def test_messages_of_a_stream_come_back_however_they_arrive(contents, cuts):
 def test_lengths_that_no_runtime_sends_are_refused():
     """Before any of it is kept."""
     with pytest.raises(WireError, match="at most"):
-        list(multiplex.FrameReader().feed(b"\0\0\0\1" + b"\xff\xff\xff\xff"))
+        list(ttrpc.FrameReader().feed(b"\0\0\0\1" + b"\xff\xff\xff\xff"))
     with pytest.raises(WireError, match="at most"):
         list(ttrpc.StreamReader().feed(b"\xff\xff\xff\xff" + b"\0" * 6))
     with pytest.raises(WireError, match="at most"):
-        ttrpc.packed(1, ttrpc.Kind.RESPONSE, bytes(ttrpc.LONGEST_DATA + 1))
+        ttrpc.packed(1, ttrpc.MessageType.RESPONSE, bytes(ttrpc.MAX_DATA + 1))
 
 
 def _pieces(content: bytes, cuts: list[int]) -> list[bytes]:

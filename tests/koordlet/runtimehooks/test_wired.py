@@ -6,8 +6,8 @@ import sys
 import pytest
 from prometheus_client import CollectorRegistry
 
-from koord.api.pods.pod import Pod
-from koordlet.daemon.settings.settings import load_settings
+from koord.api.pod import Pod
+from koordlet.daemon.settings import load_settings
 from koordlet.plugin import Claim, ClaimScope, Level, PodMeta, Target, resources
 from koordlet.plugin.pods import ReconcilingPlugin
 from koordlet.plugin.testing import FakeHost, PluginHarness, SimulatedClock, make_pod
@@ -29,7 +29,7 @@ def test_the_daemon_does_not_load_it_before_there_is_a_socket():
 def test_it_does_not_load_what_is_for_devices():
     """Most nodes with NRI have none."""
     code = (
-        "import sys, koordlet.runtimehooks.client, koordlet.daemon.act.runtimehooks\n"
+        "import sys, koordlet.runtimehooks.client, koordlet.daemon.runtimehooks\n"
         "print([name for name in sys.modules if 'devices' in name or 'deviceinj' in name])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -60,10 +60,10 @@ class Shares(ReconcilingPlugin[int, int]):
     def rule(self) -> int:
         return 100
 
-    def wants(self, pod: Pod) -> int:
+    def pod_settings(self, pod: Pod) -> int:
         return 1
 
-    def claims(self, meta: PodMeta, wants: int, rule: int) -> list[Claim]:
+    def claims(self, meta: PodMeta, pod_settings: int, rule: int) -> list[Claim]:
         return [Claim(target=Target.of_pod(meta), resource=SHARES, value=rule, reason="all")]
 
 

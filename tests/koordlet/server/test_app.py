@@ -12,15 +12,13 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from koord.component.http.exposition import Exposition
 from koord.component.http.guard import local_only
-from koord.component.http.refusal import Refusal
+from koord.component.http.responses import HttpError
 from koord.util.errors import Unavailable
-from koord.util.health import OK, Health, PartHealth, Status
-from koordlet.executor.audit.pages import AuditPages
-from koordlet.executor.audit.reader import AuditReader
+from koord.util.health import OK, Health, HealthStatus, PartHealth
+from koordlet.executor.audit.files import AuditReader
+from koordlet.executor.audit.log import AuditPages
 from koordlet.plugin.testing import SimulatedClock
-from koordlet.server.app import HttpSources, create_app
-from koordlet.server.events import EventSources
-from koordlet.server.upstreamfamilies import FAMILIES
+from koordlet.server.app import FAMILIES, EventSources, HttpSources, create_app
 
 RAW = {"Accept-Encoding": "identity"}
 
@@ -152,7 +150,7 @@ async def test_health_is_ok_without_trouble(client, daemon):
 
 async def test_a_broken_plugin_is_named_and_no_failure(client, daemon):
     """Degraded is 200."""
-    daemon.health.register("Mine", lambda: PartHealth(Status.DEGRADED, "raised 5 times"))
+    daemon.health.register("Mine", lambda: PartHealth(HealthStatus.DEGRADED, "raised 5 times"))
 
     answer = await client.get("/healthz")
 
@@ -162,7 +160,9 @@ async def test_a_broken_plugin_is_named_and_no_failure(client, daemon):
 async def test_an_unhealthy_part_is_503_but_not_for_livez(client, daemon):
     """An outage elsewhere must not make the kubelet restart the daemon."""
     daemon.health.register("loop", lambda: OK, live=True)
-    daemon.health.register("api", lambda: PartHealth(Status.UNHEALTHY, "no answer"), ready=True)
+    daemon.health.register(
+        "api", lambda: PartHealth(HealthStatus.UNHEALTHY, "no answer"), ready=True
+    )
 
     statuses = {path: (await client.get(path)).status for path in ("/healthz", "/livez", "/readyz")}
 
@@ -190,7 +190,7 @@ async def test_health_is_worked_out_once_a_second(client, daemon):
         assert (await client.get("/livez")).status == 200
     assert len(asked) == 1
 
-    daemon.health.register("loop", lambda: PartHealth(Status.UNHEALTHY, "late"), live=True)
+    daemon.health.register("loop", lambda: PartHealth(HealthStatus.UNHEALTHY, "late"), live=True)
     await daemon.clock.advance(0.9)
     assert (await client.get("/livez")).status == 200
     assert (await client.get("/livez?verbose")).status == 503
@@ -220,7 +220,7 @@ async def test_the_guard_decides_about_more_than_metrics(client, daemon):
     """Health and metrics stay public when NodeMetric is not."""
 
     async def nobody(_):
-        raise Refusal(401, "wanted a token, found none", headers={"WWW-Authenticate": "Bearer"})
+        raise HttpError(401, "wanted a token, found none", headers={"WWW-Authenticate": "Bearer"})
 
     daemon.guard = nobody
 
@@ -264,7 +264,7 @@ async def test_a_failing_handler_is_one_line(client, daemon, capsys):
 
 async def test_a_handler_that_hangs_is_cut_off(client, daemon, monkeypatch):
     """The client gets a 503 in time."""
-    monkeypatch.setattr("koord.component.http.middleware.HANDLER_SECONDS", 0.01)
+    monkeypatch.setattr("koord.component.http.responses.HANDLER_SECONDS", 0.01)
 
     async def hang(_):
         await asyncio.Event().wait()
@@ -280,7 +280,7 @@ async def test_explain_is_for_those_who_may_know_more(client, daemon):
     assert json.loads(await answer.read()) == {"decisions": [], "pod": "shop/web"}
 
     async def nobody(_):
-        raise Refusal(403, "not for you")
+        raise HttpError(403, "not for you")
 
     daemon.guard = nobody
     assert (await client.get("/explain")).status == 403

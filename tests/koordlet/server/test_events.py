@@ -6,15 +6,12 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
 from koord.component.http.exposition import Exposition
-from koord.component.http.refusal import Refusal
+from koord.component.http.responses import HttpError
 from koord.util.health import Health
-from koordlet.executor.audit.event import AuditEvent, encode
-from koordlet.executor.audit.pages import IDLE, AuditPages
-from koordlet.executor.audit.reader import AuditReader
+from koordlet.executor.audit.files import AuditEvent, AuditReader, encode_event
+from koordlet.executor.audit.log import IDLE_TIMEOUT, AuditPages
 from koordlet.plugin.testing import SimulatedClock
-from koordlet.server.app import HttpSources, create_app
-from koordlet.server.events import EventSources
-from koordlet.server.upstreamfamilies import FAMILIES
+from koordlet.server.app import FAMILIES, EventSources, HttpSources, create_app
 
 JSON = {"Accept": "application/json"}
 
@@ -33,7 +30,7 @@ class Events:
     def write(self, numbers):
         with (self.directory / "audit.log").open("ab") as file:
             for number in numbers:
-                file.write(encode(AuditEvent(reason="r", message=f"e{number}"), 1.0))
+                file.write(encode_event(AuditEvent(reason="r", message=f"e{number}"), 1.0))
 
     async def flush(self):
         return None
@@ -43,7 +40,7 @@ class Events:
 
     async def guard(self, request):
         if self.guarded:
-            raise Refusal(403, "not for you")
+            raise HttpError(403, "not for you")
 
     def app(self):
         sources = EventSources(
@@ -146,7 +143,7 @@ async def test_one_reader_too_many_closes_the_oldest(client, page):
 async def test_a_reader_in_use_outlives_idle_ones(client, events, page):
     """All that were idle for ten minutes are closed, not one at a time."""
     tokens = [(await page(size="1"))[1] for _ in range(3)]
-    events.clock.tick(IDLE - 1)
+    events.clock.tick(IDLE_TIMEOUT - 1)
     assert (await page(size="1", pageToken=tokens[0]))[0] == [25]
     events.clock.tick(2)
     for token in tokens[1:]:

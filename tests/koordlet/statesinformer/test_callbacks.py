@@ -5,13 +5,12 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from koord.api.nodes.node import Node
-from koord.api.slo.nodeslo import HostApplication, NodeSLO
+from koord.api.node import Node
+from koord.api.nodeslo import HostApplication, NodeSLO
 from koord.util.errors import KoordError
 from koord.util.stop import Stop
-from koordlet.plugin.testing.clock import SimulatedClock
-from koordlet.statesinformer.callbacks import CallbackTarget, StateType
-from koordlet.statesinformer.informer import StatesInformer
+from koordlet.plugin.testing.scripted import SimulatedClock
+from koordlet.statesinformer.informer import CallbackTarget, StatesInformer, StateType
 
 DEADLINE = 10.0
 

@@ -6,19 +6,19 @@ import json
 
 import pytest
 
+from koord.api.kubelet import PodCpus
+from koord.api.node import Node
 from koord.api.nodemetric import NodeMetricSpec
-from koord.api.nodes.cpumanager import PodCpus
-from koord.api.nodes.node import Node
-from koord.api.pods.pod import Container, Pod
+from koord.api.nodeslo import NodeSLO
+from koord.api.pod import Container, Pod
 from koord.api.qos import KubeQoS, QoSClass
-from koord.api.slo.nodeslo import NodeSLO
-from koord.util.health import Status
+from koord.util.health import HealthStatus
 from koord.util.stop import Stop
 from koordlet.plugin.testing import make_pod
-from koordlet.plugin.testing.clock import SimulatedClock
-from koordlet.rules.nodetopology import KubeletFacts, TopologyInputs, node_topology
+from koordlet.plugin.testing.scripted import SimulatedClock
+from koordlet.rules.node_topology import KubeletFacts, TopologyInputs, node_topology
 from koordlet.statesinformer.informer import StatesInformer
-from koordlet.statesinformer.model import PodMeta
+from koordlet.statesinformer.podmeta import PodMeta
 from tests.support.machines import machine, topology
 
 
@@ -40,7 +40,7 @@ async def test_nothing_is_known_at_first(informer) -> None:
     assert informer.pods() == ()
     assert informer.node_metric_spec() == NodeMetricSpec()
     assert not informer.has_synced()
-    assert informer.health().status is Status.UNHEALTHY
+    assert informer.health().status is HealthStatus.UNHEALTHY
     assert informer.health().reason == "not known yet: node and pods"
 
 
@@ -54,7 +54,7 @@ async def test_synced_once_node_and_pods_are_known(informer) -> None:
 
     assert informer.has_synced()
     await informer.wait_synced()
-    assert informer.health().status is Status.OK
+    assert informer.health().status is HealthStatus.OK
 
 
 async def test_pods_are_found_by_uid_and_the_first_of_two_counts(informer) -> None:

@@ -11,22 +11,18 @@ import pytest
 from structlog.testing import capture_logs
 
 from koord.api.nodemetric import NodeMetricSpec
-from koord.kube.access.config import ApiConfig
-from koord.kube.client import ApiClient
-from koord.kube.eventobjects import ObjectRef
-from koord.kube.resource import NODE_METRICS, NODE_SLOS, NODES, PODS
+from koord.kube.client import NODE_METRICS, NODE_SLOS, NODES, PODS, ApiClient
+from koord.kube.credentials import ApiConfig
+from koord.kube.events import ObjectRef
 from koord.kube.transport import Limits, Transport
-from koord.util.alarm import Alarm
-from koord.util.health import OK, Status
-from koord.util.stop import Stop
-from koordlet.host.cgroups.cgrouptree import CgroupTree
-from koordlet.plugin.testing.clock import SimulatedClock
-from koordlet.statesinformer.callbacks import StateType
-from koordlet.statesinformer.informer import StatesInformer
-from koordlet.statesinformer.objects.kubesources import KubeNodeMetric, kube_node, kube_node_slo
-from koordlet.statesinformer.pods.kubepods import KubePods
-from koordlet.statesinformer.pods.podlistguard import PodListGuard
-from koordlet.statesinformer.pods.podsource import PodSource
+from koord.util.health import OK, HealthStatus
+from koord.util.stop import Alarm, Stop
+from koordlet.host.cgroups.tree import CgroupTree
+from koordlet.plugin.testing.scripted import SimulatedClock
+from koordlet.statesinformer.informer import StatesInformer, StateType
+from koordlet.statesinformer.kube_sources import KubeNodeMetric, kube_node, kube_node_slo
+from koordlet.statesinformer.pod_lists import KubePods, PodListGuard
+from koordlet.statesinformer.pod_source import PodSource
 from tests.support.kube.apiserver import ApiServer
 from tests.support.kube.faults import refuse
 from tests.support.kube.loopback_network import network_is_quiet
@@ -153,7 +149,7 @@ class TestNode:
         await start(source)
         await clock.until(lambda: informer.node() is not None)
         server.objects.replace(ALL_NODES, node("n1") | {"status": {"capacity": {"cpu": "many"}}})
-        await clock.until(lambda: source.health().status is Status.DEGRADED)
+        await clock.until(lambda: source.health().status is HealthStatus.DEGRADED)
         assert "node.status.capacity.cpu: wanted a quantity, found many" in source.health().reason
 
         server.objects.delete(ALL_NODES, "n1")
@@ -191,9 +187,9 @@ class TestNodeSLO:
             server.objects.replace(SLOS, bad)
             await clock.until(lambda: informer.node_slo().cpu_burst.cpu_burst_percent == 300)
         assert informer.node_slo().threshold.cpu_suppress_threshold_percent == 50
-        assert source.health().status is Status.DEGRADED
+        assert source.health().status is HealthStatus.DEGRADED
         assert "cpuSuppressThresholdPercent" in source.health().reason
-        assert [entry["event"] for entry in logs] == ["object.partly_rejected"]
+        assert [entry["event"] for entry in logs] == ["object.fields_rejected"]
 
         # Neither a relist nor the end of the watch makes it good.
         server.objects.compact()
@@ -397,7 +393,7 @@ class TestPods:
         await pass_time(lambda: informer.pods())
         assert informer.pods()[0].pod.namespace == "unknown"
         assert "pods" in informer.health().reason
-        assert listing.health().status is Status.DEGRADED
+        assert listing.health().status is HealthStatus.DEGRADED
 
         server.objects.create(ALL_PODS, pod("u1", container="c1"))
         await pass_time(lambda: informer.pods()[0].pod.namespace == "shop", step=2)
@@ -415,7 +411,7 @@ class TestPods:
 
         with capture_logs() as logs:
             lose(server, "shop/u1", "shop/u2")
-            await pass_time(lambda: pods.health().status is Status.DEGRADED)
+            await pass_time(lambda: pods.health().status is HealthStatus.DEGRADED)
             assert "looking again" in pods.health().reason
             assert len(informer.pods()) == 2
             await pass_time(lambda: informer.pods() == ())
@@ -432,7 +428,7 @@ class TestPods:
         before = informer.pods()
 
         [lost] = lose(server, "shop/u1")
-        await pass_time(lambda: pods.health().status is Status.DEGRADED)
+        await pass_time(lambda: pods.health().status is HealthStatus.DEGRADED)
         server.objects.create(ALL_PODS, lost)
         await pass_time(lambda: pods.health() == OK)
         await pass_time(lambda: server.watching)
@@ -472,7 +468,7 @@ class TestPods:
         server.objects.create(ALL_PODS, bad)
         await pass_time(lambda: len(informer.pods()) == 1)
 
-        await clock.until(lambda: pods.health().status is Status.DEGRADED)
+        await clock.until(lambda: pods.health().status is HealthStatus.DEGRADED)
         assert "pod shop/u2.spec.containers: wanted a list" in pods.health().reason
 
 

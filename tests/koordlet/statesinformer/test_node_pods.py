@@ -10,24 +10,26 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from koord.api.nodes.node import Node
-from koord.kube.access.config import ApiConfig
-from koord.kube.client import ApiClient
-from koord.kube.resource import PODS
+from koord.api.node import Node
+from koord.kube.client import PODS, ApiClient
+from koord.kube.credentials import ApiConfig
 from koord.kube.transport import Limits, Traffic, Transport
 from koord.util.dirwatch import DirectoryWatch
-from koord.util.health import PartHealth, Status
+from koord.util.health import HealthStatus, PartHealth
 from koord.util.stop import Stop
-from koordlet.host.cgroups.cgrouptree import CgroupTree
-from koordlet.kubelet.client import KubeletClient
-from koordlet.plugin.testing.clock import SimulatedClock
+from koordlet.host.cgroups.tree import CgroupTree
+from koordlet.kubelet import KubeletClient
+from koordlet.plugin.testing.scripted import SimulatedClock
 from koordlet.statesinformer.informer import StatesInformer
-from koordlet.statesinformer.pods.kubeletpods import PATIENCE, KubeletPods
-from koordlet.statesinformer.pods.kubepods import KubePods
-from koordlet.statesinformer.pods.nodepods import NodePods
-from koordlet.statesinformer.pods.podalarms import PodAlarms
-from koordlet.statesinformer.pods.podlistguard import SECOND_LOOK, PodListGuard
-from koordlet.statesinformer.pods.podsource import SETTLING, PodSource
+from koordlet.statesinformer.pod_lists import (
+    CONFIRM_DELAY,
+    UNAVAILABLE_TIMEOUT,
+    KubeletPods,
+    KubePods,
+    NodePods,
+    PodListGuard,
+)
+from koordlet.statesinformer.pod_source import SETTLE_DELAY, PodChangeNotifiers, PodSource
 from tests.support.kube.apiserver import ApiServer, Handler
 from tests.support.kube.certificates import Authority
 from tests.support.kube.faults import answer, begin, drop, endless, hang, refuse
@@ -76,7 +78,7 @@ class Pods:
         self._kubelet_client = KubeletClient(
             api_config(ca), lambda: self.node, self.clock, observe=self._observe
         )
-        alarms = PodAlarms()
+        alarms = PodChangeNotifiers()
         guard = PodListGuard(alarms.look)
         of_kubelet = KubeletPods(
             self._kubelet_client, guard, self.clock, interval=INTERVAL, ask=alarms.ask
@@ -128,7 +130,7 @@ class Pods:
     @property
     def problem(self) -> str:
         found = self.listing.health()
-        assert (found.status is Status.DEGRADED) == bool(found.reason)
+        assert (found.status is HealthStatus.DEGRADED) == bool(found.reason)
         return found.reason
 
     @property
@@ -201,7 +203,7 @@ class TestFromTheKubelet:
         [meta] = pods.informer.pods()
         assert (meta.pod.name, meta.cgroup) == ("web-u1", f"{BURSTABLE}/podu1")
         assert [container.name for container in meta.containers] == ["c1"]
-        assert pods.listing.health() == PartHealth(Status.OK, "", {"source": "kubelet"})
+        assert pods.listing.health() == PartHealth(HealthStatus.OK, "", {"source": "kubelet"})
         assert server.requests == []
         assert {rbac(entry) for entry in pods.kubelet.requests} == {("get", "nodes/pods")}
 
@@ -224,9 +226,9 @@ class TestFromTheKubelet:
         asked, begun = pods.answered, pods.clock.monotonic()
         pods.kubelet.pods.append(pod("u2"))
         pods.make("sandbox", "u2")
-        await pods.clock.advance(SETTLING)
+        await pods.clock.advance(SETTLE_DELAY)
         await pods.clock.until(lambda: pods.answered > asked)
-        await pods.clock.advance(SETTLING)
+        await pods.clock.advance(SETTLE_DELAY)
         await pods.clock.until(lambda: pods.uids == {"u1", "u2"})
         assert pods.clock.monotonic() - begun < 1
         assert pods.source.health().detail == {"new_cgroups_told_by": "inotify"}
@@ -242,7 +244,9 @@ class TestFromTheKubelet:
             assert await pods.until(lambda: pods.uids == {"u1", "u2"}) < INTERVAL / 2
         events = [entry["event"] for entry in logs]
         assert events.count("cgroup_events.missing") == 1
-        assert pods.source.health() == PartHealth(Status.OK, "", {"new_cgroups_told_by": "no luck"})
+        assert pods.source.health() == PartHealth(
+            HealthStatus.OK, "", {"new_cgroups_told_by": "no luck"}
+        )
 
     async def test_a_vanished_pod_goes_with_its_cgroup(self, pods: Pods) -> None:
         """Not only with the next turn."""
@@ -312,7 +316,7 @@ class TestFromTheKubelet:
         assert pods.uids == {"u1", "hash"}
 
         pods.kubelet.pods = [static]
-        assert await pods.until(lambda: pods.uids == {"hash"}) <= INTERVAL + SECOND_LOOK + 2
+        assert await pods.until(lambda: pods.uids == {"hash"}) <= INTERVAL + CONFIRM_DELAY + 2
         pods.kubelet.pods = []
         await pods.until(lambda: "all pods vanished" in pods.problem)
 
@@ -320,7 +324,7 @@ class TestFromTheKubelet:
         """The last pod may have gone."""
         pods.kubelet.pods = []
         await pods.until(lambda: pods.problem)
-        assert await pods.until(lambda: not pods.informer.pods()) <= SECOND_LOOK + 2
+        assert await pods.until(lambda: not pods.informer.pods()) <= CONFIRM_DELAY + 2
         assert pods.problem == ""
 
     async def test_a_class_that_is_not_known_costs_no_pod(self, pods: Pods) -> None:
@@ -329,7 +333,7 @@ class TestFromTheKubelet:
         pods.kubelet.pods.append(odd)
         with capture_logs() as logs:
             await pods.until(lambda: pods.uids == {"u1", "u2"})
-            await pods.until(lambda: pods.source.health().status is Status.DEGRADED)
+            await pods.until(lambda: pods.source.health().status is HealthStatus.DEGRADED)
             asked = pods.answered
             await pods.until(lambda: pods.answered > asked)
         assert "1 parts of pods left out, the first: pod " in pods.source.health().reason
@@ -341,7 +345,7 @@ class TestFromTheKubelet:
         for name in ("web-u1-too", "web-u1-three"):
             pods.kubelet.pods.append(pod("u1") | {"metadata": {**metadata, "name": name}})
         with capture_logs() as logs:
-            await pods.until(lambda: pods.source.health().status is Status.DEGRADED)
+            await pods.until(lambda: pods.source.health().status is HealthStatus.DEGRADED)
             reason = pods.source.health().reason
             assert "2 pods left out, the first because of pod shop/web-u1-three" in reason
             before = pods.informer.pods()
@@ -390,7 +394,7 @@ class TestFromTheServer:
         assert f"from the API server: GET /pods: refused with {status}" in pods.problem
         assert "nodes/pods" in pods.problem or status == 404
         events = [entry["event"] for entry in logs if entry["event"].startswith("pods")]
-        assert events == ["pods.from_server"]
+        assert events == ["pods.source_api_server"]
 
     async def test_a_certificate_of_another_ca(self, start: Start, tmp_path: Path) -> None:
         """The kubelet gets no token, and we get our pods."""
@@ -430,7 +434,7 @@ class TestFromTheServer:
         await pods.kubelet.stop()
         await pods.until(lambda: pods.problem)
         took = await pods.until(lambda: not pods.is_from_kubelet)
-        assert PATIENCE - 5 <= took <= PATIENCE + 2 * INTERVAL
+        assert UNAVAILABLE_TIMEOUT - 5 <= took <= UNAVAILABLE_TIMEOUT + 2 * INTERVAL
         await pods.until(lambda: pods.uids == {"u1", "u2"})
 
         await pods.kubelet.start()

@@ -2,12 +2,11 @@
 
 import pytest
 
-from koord.api.pods.pod import ContainerStatus, Pod
+from koord.api.pod import ContainerStatus, Pod
 from koord.api.qos import KubeQoS, QoSClass
 from koordlet.host.cgroups.layout import Driver, Layout
-from koordlet.host.cgroups.podtracks import ContainerDir, PodDir
-from koordlet.statesinformer.model import ContainerMeta
-from koordlet.statesinformer.pods.podmeta import discovered, joined, main_layout
+from koordlet.host.cgroups.tree import ContainerDir, PodDir
+from koordlet.statesinformer.podmeta import ContainerMeta, discovered_pod, join_pod, main_layout
 
 SYSTEMD = Layout.default(Driver.SYSTEMD)
 CGROUPFS = Layout.default(Driver.CGROUPFS)
@@ -49,7 +48,7 @@ def test_a_discovered_container_goes_by_its_id(
     """As far as the directory's name shows it; long ids are shortened to what people read."""
     [pod] = tree_with(layout, directory).values()
 
-    [container] = discovered(pod).containers
+    [container] = discovered_pod(pod).containers
 
     assert container == ContainerMeta(name, container_id, f"{pod.cgroup}/{directory}", 7.0)
 
@@ -58,7 +57,7 @@ def test_a_discovered_pod_is_honest_about_what_is_unknown() -> None:
     """Name is the UID, namespace says unknown, QoS comes from the path."""
     [pod] = tree_with(KIND).values()
 
-    meta = discovered(pod)
+    meta = discovered_pod(pod)
 
     assert (meta.pod.namespace, meta.pod.name, meta.uid) == ("unknown", UID, UID)
     assert (meta.kube_qos, meta.qos, meta.absent_at) == (KubeQoS.BURSTABLE, QoSClass.LS, 5.0)
@@ -82,7 +81,7 @@ def test_a_known_pod_finds_its_cgroups_by_ids(
     """Whatever the driver, the nesting and the runtime; the sandbox is no container."""
     tree = tree_with(layout, directory, "sandbox")
 
-    meta = joined(known_pod(container_id), tree, SYSTEMD)
+    meta = join_pod(known_pod(container_id), tree, SYSTEMD)
 
     cgroup = tree[UID].cgroup
     assert (meta.cgroup, meta.absent_at) == (cgroup, 5.0)
@@ -107,7 +106,7 @@ def test_the_sandbox_is_the_only_cgroup_without_a_container(
     """Also while its containers have ended; not known as long as no container is."""
     tree = tree_with(CGROUPFS, *children)
 
-    meta = joined(known_pod(*ids), tree, CGROUPFS)
+    meta = join_pod(known_pod(*ids), tree, CGROUPFS)
 
     assert meta.sandbox == (f"{tree[UID].cgroup}/{sandbox}" if sandbox else "")
 
@@ -115,7 +114,7 @@ def test_the_sandbox_is_the_only_cgroup_without_a_container(
 @pytest.mark.parametrize("container_id", ["", "containerd://", "containerd://gone", "nonsense"])
 def test_a_status_without_cgroup_is_no_container(container_id: str) -> None:
     """Not created yet, ended, or malformed: the pod is measured all the same."""
-    meta = joined(known_pod(container_id), tree_with(SYSTEMD, "cri-containerd-1.scope"), SYSTEMD)
+    meta = join_pod(known_pod(container_id), tree_with(SYSTEMD, "cri-containerd-1.scope"), SYSTEMD)
 
     assert meta.containers == ()
     assert meta.cgroup
@@ -125,7 +124,7 @@ def test_two_statuses_with_one_id_are_one_container() -> None:
     """Otherwise its usage would count twice."""
     tree = tree_with(CGROUPFS, "1")
 
-    meta = joined(known_pod("containerd://1", "containerd://1"), tree, CGROUPFS)
+    meta = join_pod(known_pod("containerd://1", "containerd://1"), tree, CGROUPFS)
 
     assert [container.name for container in meta.containers] == ["c0"]
 
@@ -140,7 +139,7 @@ def test_a_running_init_container_counts() -> None:
         init_statuses=(ContainerStatus("sidecar", "containerd://1", running=True),),
     )
 
-    meta = joined(pod, tree_with(CGROUPFS, "1"), CGROUPFS)
+    meta = join_pod(pod, tree_with(CGROUPFS, "1"), CGROUPFS)
 
     assert [container.name for container in meta.containers] == ["sidecar"]
 
@@ -160,7 +159,7 @@ def test_a_pod_without_cgroup_is_listed_with_the_path_it_would_have(
     layout: Layout, cgroup: str
 ) -> None:
     """It may not have started yet, or be finished: reports count it until its samples are old."""
-    meta = joined(known_pod("containerd://1", phase="Succeeded"), {}, layout)
+    meta = join_pod(known_pod("containerd://1", phase="Succeeded"), {}, layout)
 
     assert (meta.cgroup, meta.containers, meta.absent_at) == (cgroup, (), None)
     assert meta.pod.finished
@@ -171,7 +170,7 @@ def test_a_static_pod_has_its_cgroup_under_the_hash_of_its_manifest() -> None:
     tree = tree_with(SYSTEMD, "cri-containerd-1.scope", uid="6b3df5d1")
     pod = known_pod("containerd://1", annotations={"kubernetes.io/config.hash": "6b3df5d1"})
 
-    meta = joined(pod, tree, SYSTEMD)
+    meta = join_pod(pod, tree, SYSTEMD)
 
     assert meta.uid == UID
     assert meta.cgroup == tree["6b3df5d1"].cgroup

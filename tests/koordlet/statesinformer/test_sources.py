@@ -10,18 +10,21 @@ from typing import Protocol
 
 import pytest
 
-from koord.api.pods.pod import parse_pod_list
+from koord.api.pod import parse_pod_list
 from koord.util.errors import InvalidObject
-from koord.util.health import PartHealth, Status
+from koord.util.health import HealthStatus, PartHealth
 from koord.util.stop import Stop
-from koordlet.host.cgroups.cgrouptree import CgroupTree, reference_hierarchy
-from koordlet.plugin.testing.clock import SimulatedClock
-from koordlet.statesinformer.condition import SILENCE
+from koordlet.host.cgroups.tree import CgroupTree, reference_hierarchy
+from koordlet.plugin.testing.scripted import SimulatedClock
+from koordlet.statesinformer.file_sources import (
+    SILENCE_TIMEOUT,
+    HostNodeSource,
+    ObjectFile,
+    node_file,
+    node_slo_file,
+)
 from koordlet.statesinformer.informer import StatesInformer
-from koordlet.statesinformer.objects.filesources import node_file, node_slo_file
-from koordlet.statesinformer.objects.hostnode import HostNode
-from koordlet.statesinformer.objects.objectfile import ObjectFile
-from koordlet.statesinformer.pods.podsource import PodSource
+from koordlet.statesinformer.pod_source import PodSource
 
 
 class Source(Protocol):
@@ -205,15 +208,15 @@ async def test_node_file(tmp_path: Path, clock, informer, start) -> None:
     """Published when it is there, again when it changes, kept when it breaks."""
     path = tmp_path / "node.yaml"
     source = node_file(path, informer, clock)
-    assert source.health().status is Status.UNHEALTHY
+    assert source.health().status is HealthStatus.UNHEALTHY
     await start(source)
     assert informer.node() is None
-    assert source.health().status is Status.DEGRADED
+    assert source.health().status is HealthStatus.DEGRADED
 
     path.write_text("metadata: {name: n1}\nstatus: {capacity: {cpu: 4}}\n")
     await rounds(clock)
     assert (informer.node().name, informer.node().capacity) == ("n1", {"cpu": "4"})
-    assert source.health().status is Status.OK
+    assert source.health().status is HealthStatus.OK
 
     path.write_text("metadata: {name: [n2]}\n")
     await rounds(clock)
@@ -223,7 +226,7 @@ async def test_node_file(tmp_path: Path, clock, informer, start) -> None:
     path.write_text('{"metadata": {"name": "n3"}}')
     await rounds(clock)
     assert informer.node().name == "n3"
-    assert source.health().status is Status.OK
+    assert source.health().status is HealthStatus.OK
 
 
 async def test_node_slo_file(tmp_path: Path, clock, informer, start) -> None:
@@ -237,7 +240,7 @@ async def test_node_slo_file(tmp_path: Path, clock, informer, start) -> None:
     path.unlink()
     await rounds(clock)
     assert informer.node_slo() is not None
-    assert source.health().status is Status.DEGRADED
+    assert source.health().status is HealthStatus.DEGRADED
 
 
 async def test_a_bad_section_of_a_node_slo_file_keeps_its_last_good_value(
@@ -261,7 +264,7 @@ async def test_a_bad_section_of_a_node_slo_file_keeps_its_last_good_value(
     assert informer.node_slo().cpu_burst.cpu_burst_percent == 300
     assert informer.node_slo().threshold.cpu_suppress_threshold_percent == 50
     health = source.health()
-    assert health.status is Status.DEGRADED
+    assert health.status is HealthStatus.DEGRADED
     assert f"{path}: nodeSLO.spec.resourceUsedThresholdWithBE.cpuSuppress" in health.reason
 
     path.write_text("{")
@@ -270,7 +273,7 @@ async def test_a_bad_section_of_a_node_slo_file_keeps_its_last_good_value(
     path.write_text('{"spec": {}}')
     await rounds(clock)
     assert informer.node_slo().threshold.cpu_suppress_threshold_percent == 65
-    assert source.health().status is Status.OK
+    assert source.health().status is HealthStatus.OK
 
 
 async def test_host_node(tmp_path: Path, clock, informer, start) -> None:
@@ -278,7 +281,7 @@ async def test_host_node(tmp_path: Path, clock, informer, start) -> None:
     (tmp_path / "stat").write_text(
         "cpu  4 0 0 0 0 0 0 0 0 0\ncpu0 1 0 0 0 0 0 0 0 0 0\ncpu2 3 0 0 0 0 0 0 0 0 0\nintr 1 2 3\n"
     )
-    source = HostNode("n1", tmp_path, informer, clock)
+    source = HostNodeSource("n1", tmp_path, informer, clock)
     await start(source)
     node = informer.node()
     assert (node.name, node.labels["kubernetes.io/hostname"]) == ("n1", "n1")
@@ -290,7 +293,7 @@ async def test_host_node(tmp_path: Path, clock, informer, start) -> None:
     )
     await rounds(clock, 1, seconds=60.0)
     assert informer.node().allocatable == {"cpu": "2", "memory": "16384Ki"}
-    assert source.health().status is Status.OK
+    assert source.health().status is HealthStatus.OK
 
 
 class TestPodSource:
@@ -366,7 +369,7 @@ class TestPodSource:
         path.write_text(pod_list())
         await rounds(clock)
         assert informer.health().reason == "not known yet: node"
-        assert source.health().status is Status.OK
+        assert source.health().status is HealthStatus.OK
 
     @pytest.mark.parametrize(
         ("text", "reason"),
@@ -392,13 +395,13 @@ class TestPodSource:
         path.write_text(text)
         await rounds(clock)
         assert names(informer) == ["pod-1"]
-        assert source.health().status is Status.DEGRADED
+        assert source.health().status is HealthStatus.DEGRADED
         assert reason in source.health().reason
 
         path.write_text(pod_list(pod_object("2")))
         await rounds(clock)
         assert names(informer) == ["pod-2"]
-        assert source.health().status is Status.OK
+        assert source.health().status is HealthStatus.OK
 
     async def test_a_bad_pod_costs_only_itself(
         self, tmp_path, base, clock, informer, start
@@ -413,7 +416,7 @@ class TestPodSource:
         await start(source)
 
         assert names(informer) == ["pod-1", "pod-4"]
-        assert source.health().status is Status.DEGRADED
+        assert source.health().status is HealthStatus.DEGRADED
         assert "4 pods left out, the first because of items[0].metadata.name" in (
             source.health().reason
         )
@@ -429,11 +432,11 @@ class TestPodSource:
         scan = tree.scan
         monkeypatch.setattr(tree, "scan", lambda: release.wait(60) and scan())
 
-        await clock.advance(SILENCE + 1.0)
-        assert source.health() == PartHealth(Status.UNHEALTHY, "no round finished for 6 s")
+        await clock.advance(SILENCE_TIMEOUT + 1.0)
+        assert source.health() == PartHealth(HealthStatus.UNHEALTHY, "no round finished for 6 s")
 
         release.set()
-        await clock.until(lambda: source.health().status is Status.OK)
+        await clock.until(lambda: source.health().status is HealthStatus.OK)
 
 
 @pytest.mark.parametrize(

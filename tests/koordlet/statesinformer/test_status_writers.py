@@ -3,11 +3,7 @@
 import pytest
 
 from koordlet.plugin.testing import SimulatedClock
-from koordlet.statesinformer.objects.statuswriters import (
-    FIELD_MANAGER,
-    StatusWriters,
-    status_writers,
-)
+from koordlet.statesinformer.kube_sources import FIELD_MANAGER, StatusWriters, status_writers
 
 
 def entry(manager, time="2026-01-01T00:00:00Z", subresource="status"):

@@ -9,20 +9,21 @@ from typing import Any
 
 import pytest
 
-from koord.api.nodes.machine import NumaMemory
-from koord.api.nodes.node import Node
-from koord.api.pods.pod import Container
-from koord.util.cpulist import format_cpulist
+from koord.api.machine import NumaMemory, format_cpulist
+from koord.api.node import Node
+from koord.api.pod import Container
 from koord.util.errors import Unavailable
-from koord.util.health import OK, Status
+from koord.util.health import OK, HealthStatus
 from koord.util.stop import Stop
-from koordlet.host.topology.cpumanagerstate import cpu_manager_state_file
 from koordlet.plugin.testing import SimulatedClock
-from koordlet.plugin.testing.states import make_pod
-from koordlet.statesinformer.callbacks import StateType
-from koordlet.statesinformer.informer import StatesInformer
-from koordlet.statesinformer.kubeletfacts import PERIOD, KubeletSource
-from koordlet.statesinformer.topologysource import TopologySource
+from koordlet.plugin.testing.scripted import make_pod
+from koordlet.statesinformer.informer import StatesInformer, StateType
+from koordlet.statesinformer.topology_source import (
+    CONFIG_INTERVAL,
+    KubeletSource,
+    TopologySource,
+    cpu_manager_state_file,
+)
 from tests.support.kube.inline_executor import InlineExecutor
 from tests.support.machines import PAIRS, machine, topology
 
@@ -151,7 +152,7 @@ async def test_it_follows_everything(scene):
 
     scene.kubelet.config = STATIC
     scene.write(GIVEN)
-    await scene.seconds(PERIOD + 3)
+    await scene.seconds(CONFIG_INTERVAL + 3)
     assert scene.ls == "2-6"
     scene.write(GIVEN.replace('"1"', '"1-3"'))
     await scene.seconds(3)
@@ -202,7 +203,7 @@ async def test_a_broken_annotation_of_the_node_keeps_the_last_topology(scene):
 
     assert scene.callbacks == 1
     health = scene.source.health()
-    assert health.status is Status.DEGRADED
+    assert health.status is HealthStatus.DEGRADED
     assert "system-qos-resource.cpuset: wanted a text" in health.reason
 
 
@@ -222,7 +223,7 @@ class TestKubelet:
     async def test_it_is_asked_once_a_minute(self, scene):
         """Koordinator asks every three seconds."""
         await scene.start()
-        await scene.seconds(10 * PERIOD)
+        await scene.seconds(10 * CONFIG_INTERVAL)
         assert 10 <= scene.kubelet.asked <= 11
 
     async def test_one_that_refuses_is_asked_more_and_more_rarely(self, scene):
@@ -238,7 +239,7 @@ class TestKubelet:
         assert "--disable-query-kubelet-config" in reason
 
         scene.kubelet.error = ""
-        await scene.seconds(PERIOD + 10)
+        await scene.seconds(CONFIG_INTERVAL + 10)
         assert scene.ls == "0-7"
         assert scene.source.health() == OK
 
@@ -282,7 +283,7 @@ class TestKubelet:
         """The last good one stays."""
         await scene.start()
         scene.kubelet.config = config
-        await scene.seconds(PERIOD + 5)
+        await scene.seconds(CONFIG_INTERVAL + 5)
         assert scene.ls == "0-7"
         assert "kubeletconfig" in scene.source.health().reason
 
@@ -301,7 +302,7 @@ class TestKubelet:
             scene.write(broken)
             await scene.seconds(3)
             assert scene.ls == "0,2-7"
-            assert scene.source.health().status is Status.DEGRADED
+            assert scene.source.health().status is HealthStatus.DEGRADED
         scene.checkpoint.unlink()
         await scene.seconds(3)
         assert scene.ls == "0,2-7"

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from koord.api.nodes.kubeletconfig import KubeletConfig
-from koord.api.nodes.machine import (
+from koord.api.kubelet import KubeletConfig
+from koord.api.machine import (
     NODE_CPU_INFO,
     Cpu,
     CpuBasics,
@@ -17,14 +17,14 @@ from koord.api.nodes.machine import (
     NodeCpuInfo,
     NumaMemory,
 )
-from koord.api.nodes.node import Node
+from koord.api.node import Node
+from koord.api.nodeslo import merge_nodeslo
 from koord.api.qos import QOS_LABEL, KubeQoS
-from koord.api.slo.nodeslo import merge_nodeslo
 from koordlet.executor.kernel.view import watch_with
 from koordlet.plugin import PodMeta, kinds, resources
-from koordlet.plugin.kernel import Kernel, Reading, Resource
+from koordlet.plugin.kernel import Kernel, Resource, WatchedValue
 from koordlet.plugin.testing import FakeHost, PluginHarness, SimulatedClock, make_pod
-from koordlet.rules.nodetopology import KubeletFacts, NodeTopology, TopologyInputs, node_topology
+from koordlet.rules.node_topology import KubeletFacts, NodeTopology, TopologyInputs, node_topology
 from koordlet_plugins.be_cpu_suppress.plugin import GATE, BECPUSuppress
 
 STEP = 0.05  # simulated seconds in which usage stays the same
@@ -55,11 +55,13 @@ class CountingKernel:
         for group, seconds in ((BE, be), ("kubepods", be + ls), ("", be + ls + system)):
             self._used[group] += seconds
 
-    async def read_many(self, reads: Sequence[tuple[Resource[Any], str]]) -> list[Reading | None]:
+    async def read_many(
+        self, reads: Sequence[tuple[Resource[Any], str]]
+    ) -> list[WatchedValue | None]:
         if reads[0][0] is not resources.CPU_USAGE:
             return await self._kernel.read_many(reads)
         now = self._clock.monotonic()
-        return [Reading(round(self._used[group] * 1e9), now) for _, group in reads]
+        return [WatchedValue(round(self._used[group] * 1e9), now) for _, group in reads]
 
     async def watch(self, *watch: Any) -> bool:
         return await watch_with(self, self._clock, *watch)

@@ -4,19 +4,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.api.pods.pod import Pod
+from koord.api.nodeslo import CgroupBase, HostApplication
+from koord.api.pod import Pod
 from koord.api.qos import QOS_LABEL, KubeQoS
-from koord.api.slo.nodeslo import CgroupBase, HostApplication
-from koordlet.rules.nodeusage import UsageSplit, is_best_effort, is_best_effort_app, split_usage
-from koordlet_plugins.be_cpu_suppress.evidence import Room
-from koordlet_plugins.be_cpu_suppress.quotapolicy import (
+from koordlet.rules.node_usage import UsageSplit, is_best_effort, is_best_effort_app, split_usage
+from koordlet_plugins.be_cpu_suppress.policies import (
     CALM_BAND,
     MIN_QUOTA,
     NO_LIMIT,
     UPSTREAM_BAND,
     QuotaPace,
 )
-from koordlet_plugins.be_cpu_suppress.usage import NodeBudget
+from koordlet_plugins.be_cpu_suppress.usage import Allowance, NodeBudget
 
 PODS = (
     Pod("default", "ls", "ls", labels={QOS_LABEL: "LS"}, qos=KubeQoS.BURSTABLE),
@@ -80,7 +79,7 @@ def test_parts_are_cut_one_by_one():
 def test_quota_at_koordinators_pace(cores, left, current, quota):
     """Koordinator's examples: down at once, up by a tenth of the node, small changes not at all."""
     pace = QuotaPace(cores, 100_000, UPSTREAM_BAND)
-    assert pace.next(Room(left, left), current) == quota
+    assert pace.next(Allowance(left, left), current) == quota
 
 
 @pytest.mark.parametrize(
@@ -97,12 +96,12 @@ def test_quota_at_koordinators_pace(cores, left, current, quota):
 )
 def test_calm_quota(least, most, current, quota):
     """Between what must be given back and what may be had the quota stays; growth is slow."""
-    assert QuotaPace(100, 100_000, CALM_BAND).next(Room(least, most), current) == quota
+    assert QuotaPace(100, 100_000, CALM_BAND).next(Allowance(least, most), current) == quota
 
 
 def test_another_period():
     """A quota is per period, however long the period is."""
-    assert QuotaPace(4, 50_000).next(Room(1500, 1500), NO_LIMIT) == 75_000
+    assert QuotaPace(4, 50_000).next(Allowance(1500, 1500), NO_LIMIT) == 75_000
 
 
 @given(
@@ -114,9 +113,9 @@ def test_another_period():
 def test_a_quota_is_never_too_small_nor_grows_too_fast(cores, period, lefts, current):
     """Whatever is measured, the kernel can take the quota, and growth is bounded."""
     pace = QuotaPace(cores, period)
-    room = Room(min(lefts), max(lefts))
-    quota = pace.next(room, current)
+    allowance = Allowance(min(lefts), max(lefts))
+    quota = pace.next(allowance, current)
     assert quota == current or quota >= MIN_QUOTA or quota > current
     if current != NO_LIMIT:
         assert quota - current <= max(cores * period * 0.1, 0)
-        assert quota <= max(current, pace.quota(room.most))
+        assert quota <= max(current, pace.quota(allowance.most))

@@ -6,13 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.api.nodes.machine import Cpu, CpuTopology
-from koord.api.pods.pod import Pod
-from koord.api.pods.resourcestatus import RESOURCE_STATUS, is_pinned
+from koord.api.annotations import RESOURCE_STATUS, is_pinned
+from koord.api.machine import Cpu, CpuTopology, format_cpulist, parse_cpulist
+from koord.api.pod import Pod
 from koord.api.qos import QOS_LABEL
-from koord.util.cpulist import format_cpulist, parse_cpulist
 from koordlet_plugins.be_cpu_suppress.cpus import BestEffortCpus, pick
-from koordlet_plugins.be_cpu_suppress.evidence import Room
+from koordlet_plugins.be_cpu_suppress.usage import Allowance
 
 T8 = tuple(Cpu(n // 4, n // 4, n // 2, n) for n in range(8))
 T8B = tuple(Cpu(n % 4 // 2, n % 4 // 2, n % 4, n) for n in range(8))
@@ -77,7 +76,7 @@ LSR, LSE = pod("LSR", "0,6"), pod("LSE", "7")
 def test_choice(cpus, pods, set_aside, left, old, chosen):
     """Koordinator's examples: LSR pods lend their part, LSE pods nothing."""
     usable = of_node(cpus, *pods, set_aside=set_aside)
-    count = usable.count(Room(left, left), old)
+    count = usable.count(Allowance(left, left), old)
     assert format_cpulist(usable.choose(count)) == chosen
 
 
@@ -92,7 +91,7 @@ def test_choice(cpus, pods, set_aside, left, old, chosen):
 )
 def test_count(least, most, now, count):
     """Fewer at once, more by a tenth of all, at least two."""
-    assert of_node(T16).count(Room(least, most), now) == count
+    assert of_node(T16).count(Allowance(least, most), now) == count
 
 
 @pytest.mark.parametrize(

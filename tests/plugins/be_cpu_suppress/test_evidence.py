@@ -2,23 +2,27 @@
 
 import pytest
 
-from koordlet.plugin.kernel import Reading
-from koordlet.rules.nodeusage import UsageSplit
-from koordlet_plugins.be_cpu_suppress.evidence import CALM_ROUNDS, Judge, Room
+from koordlet.plugin.kernel import WatchedValue
+from koordlet.rules.node_usage import UsageSplit
 from koordlet_plugins.be_cpu_suppress.usage import (
-    LOOKS,
-    FastUse,
-    Frame,
-    Looks,
+    CALM_ROUNDS,
+    FAST_SAMPLES,
+    Allowance,
+    EvidenceBuilder,
+    FastSamples,
+    FastUsage,
     NodeBudget,
+    RoundBaseline,
     RoundUsage,
 )
 
-FRAME = Frame(NodeBudget(2000, 65), reserved=0.0, system=0.1, apps_outside=0.0, be_outside=0.0)
+FRAME = RoundBaseline(
+    NodeBudget(2000, 65), reserved=0.0, system=0.1, apps_outside=0.0, be_outside=0.0
+)
 PACE = 0.1  # seconds between looks
 
 
-def measured(pods: float, system: float = 0.1, frame: Frame = FRAME) -> RoundUsage:
+def measured(pods: float, system: float = 0.1, frame: RoundBaseline = FRAME) -> RoundUsage:
     return RoundUsage(frame, UsageSplit(pods, 0.0, system), 2)
 
 
@@ -32,12 +36,12 @@ class Counters:
 
     def after(
         self, pods: float, best_effort: float = 1.0, outside: float = 0.1, seconds: float = PACE
-    ) -> list[Reading | None]:
+    ) -> list[WatchedValue | None]:
         """The counters when so many cores were used for a while."""
         self._at += seconds
         cores = (best_effort, best_effort + pods, best_effort + pods + outside)
         self._used = [used + c * seconds for used, c in zip(self._used, cores, strict=True)]
-        readings = [Reading(round(used * 1e9), self._at) for used in self._used]
+        readings = [WatchedValue(round(used * 1e9), self._at) for used in self._used]
         return readings if self._node else readings[:2]
 
 
@@ -49,20 +53,22 @@ def counters():
 @pytest.fixture
 def judge(counters):
     """One that has looked at a node where nothing but best-effort pods works."""
-    judge = Judge()
-    for _ in range(LOOKS + 1):
-        judge.looks.add(counters.after(pods=0.0))
+    judge = EvidenceBuilder()
+    for _ in range(FAST_SAMPLES + 1):
+        judge.fast_samples.add(counters.after(pods=0.0))
     return judge
 
 
 def test_looks_split_the_usage(counters):
     """Others use what kubepods does beside its best-effort group, and what the node does beside."""
-    looks = Looks()
-    for _ in range(LOOKS):
-        looks.add(counters.after(pods=0.5))
-        assert not looks.recent
-    looks.add(counters.after(pods=0.5))
-    assert [pytest.approx((0.5, 0.1)) == use for use in looks.recent] == [True] * LOOKS
+    fast_samples = FastSamples()
+    for _ in range(FAST_SAMPLES):
+        fast_samples.add(counters.after(pods=0.5))
+        assert not fast_samples.recent
+    fast_samples.add(counters.after(pods=0.5))
+    assert [pytest.approx((0.5, 0.1)) == use for use in fast_samples.recent] == [
+        True
+    ] * FAST_SAMPLES
 
 
 @pytest.mark.parametrize("spoil", ["missing", "backwards", "gone"])
@@ -72,19 +78,19 @@ def test_a_group_made_anew_starts_the_looks_anew(counters, judge, spoil):
     if spoil == "missing":
         readings[1] = None
     elif spoil == "backwards":
-        readings[0] = Reading(0, readings[0].at)
+        readings[0] = WatchedValue(0, readings[0].at)
     else:
         readings = [None] * len(readings)
-    judge.looks.add(readings)
-    assert judge.after_look(FRAME) is None
+    judge.fast_samples.add(readings)
+    assert judge.after_sample(FRAME) is None
 
 
 def test_a_burner_is_met_after_three_looks(counters, judge):
     """A core that is wanted from now on is taken from best-effort pods within 0.4 s."""
     lefts = []
-    for _ in range(LOOKS):
-        judge.looks.add(counters.after(pods=1.0))
-        lefts.append(judge.after_look(FRAME).room.most)
+    for _ in range(FAST_SAMPLES):
+        judge.fast_samples.add(counters.after(pods=1.0))
+        lefts.append(judge.after_sample(FRAME).allowance.most)
     assert lefts == pytest.approx([1200, 1200, 200], abs=1)
 
 
@@ -93,52 +99,52 @@ def test_a_burst_of_less_than_a_tenth_of_a_second_moves_nothing(counters, judge,
     """Wherever it falls between the looks, and however many cores it takes."""
     burst = 0.095 * 2.0 / PACE  # two cores, as usage of one look
     for pods in (burst * split, burst * (1 - split), 0.0, 0.0):
-        judge.looks.add(counters.after(pods=pods))
-        assert judge.after_look(FRAME).room.most == pytest.approx(1200, abs=1)
+        judge.fast_samples.add(counters.after(pods=pods))
+        assert judge.after_sample(FRAME).allowance.most == pytest.approx(1200, abs=1)
 
 
 def test_a_burst_does_not_move_a_round_either(judge):
     """In the mean of a second it looks like a tenth of a core; the rounds around it do not."""
     for pods in (0.0, 0.0, 0.05, 0.05, 0.0):
-        room = judge.after_round(measured(pods)).room
-        assert room.most == pytest.approx(1200, abs=1)
-    assert room.least == pytest.approx(1200, abs=1)
+        allowance = judge.after_round(measured(pods)).allowance
+        assert allowance.most == pytest.approx(1200, abs=1)
+    assert allowance.least == pytest.approx(1200, abs=1)
 
 
 def test_rounds_that_agree_are_believed(judge):
     """Usage in short bursts again and again counts with its mean."""
     for _ in range(CALM_ROUNDS):
-        room = judge.after_round(measured(0.4)).room
-    assert room == Room(800, 800)
+        allowance = judge.after_round(measured(0.4)).allowance
+    assert allowance == Allowance(800, 800)
 
 
 def test_growth_waits_until_the_looks_agree(counters, judge):
     """The mean of the last second has a time in it when no other pod worked."""
-    for _ in range(LOOKS):
-        judge.looks.add(counters.after(pods=1.0))
-    room = judge.after_round(measured(0.3)).room
-    assert room.least == pytest.approx(200, abs=1)
-    assert room.most == 900
+    for _ in range(FAST_SAMPLES):
+        judge.fast_samples.add(counters.after(pods=1.0))
+    allowance = judge.after_round(measured(0.3)).allowance
+    assert allowance.least == pytest.approx(200, abs=1)
+    assert allowance.most == 900
 
 
 def test_without_looks_a_round_is_followed_as_it_is():
     """Koordinator's pace."""
-    judge = Judge()
+    judge = EvidenceBuilder()
     judge.after_round(measured(0.0))
-    assert judge.after_round(measured(1.0)).room == Room(200, 200)
-    assert judge.after_look(FRAME) is None
+    assert judge.after_round(measured(1.0)).allowance == Allowance(200, 200)
+    assert judge.after_sample(FRAME) is None
 
 
 def test_the_system_is_that_of_the_round_without_a_counter():
     """On cgroup v2 its usage counts at once, as no look would see it."""
-    judge, counters = Judge(), Counters(node=False)
-    for _ in range(LOOKS + 1):
-        judge.looks.add(counters.after(pods=0.2, outside=1.0))
-    assert judge.looks.recent[-1].outside is None
-    frame = Frame(FRAME.budget, reserved=0.0, system=0.7, apps_outside=0.0, be_outside=0.0)
-    assert judge.after_look(frame).room.most == pytest.approx(400, abs=1)
+    judge, counters = EvidenceBuilder(), Counters(node=False)
+    for _ in range(FAST_SAMPLES + 1):
+        judge.fast_samples.add(counters.after(pods=0.2, outside=1.0))
+    assert judge.fast_samples.recent[-1].outside is None
+    frame = RoundBaseline(FRAME.budget, reserved=0.0, system=0.7, apps_outside=0.0, be_outside=0.0)
+    assert judge.after_sample(frame).allowance.most == pytest.approx(400, abs=1)
     judge.after_round(measured(0.2, system=0.1))
-    assert judge.after_round(measured(0.2, system=0.7, frame=frame)).room.most == 400
+    assert judge.after_round(measured(0.2, system=0.7, frame=frame)).allowance.most == 400
 
 
 @pytest.mark.parametrize(
@@ -155,12 +161,12 @@ def test_the_system_is_that_of_the_round_without_a_counter():
 )
 def test_a_look_is_split_like_a_round(frame, use, split):
     """What looks do not measure comes from the latest round."""
-    assert Frame(FRAME.budget, *frame).split(FastUse(*use)) == pytest.approx(split)
+    assert RoundBaseline(FRAME.budget, *frame).split(FastUsage(*use)) == pytest.approx(split)
 
 
 def test_inputs_are_numbers_for_people(judge):
     """An explanation has all that the decision was made from."""
-    frame = Frame(NodeBudget(16000, 65, 10), 0.0, 0.1, 0.0, 0.0)
+    frame = RoundBaseline(NodeBudget(16000, 65, 10), 0.0, 0.1, 0.0, 0.0)
     assert judge.after_round(measured(1.0, frame=frame)).inputs() == {
         "capacity_cores": 16.0,
         "threshold_percent": 65,

@@ -4,12 +4,11 @@ import json
 
 import pytest
 
-from koord.api.nodes.machine import Cpu
-from koord.api.nodes.reservation import NODE_RESERVATION, SYSTEM_QOS_RESOURCE
-from koord.api.pods.pod import Container
-from koord.api.pods.resourcestatus import RESOURCE_STATUS
+from koord.api.annotations import RESOURCE_STATUS
+from koord.api.machine import Cpu, parse_cpulist
+from koord.api.node import NODE_RESERVATION, SYSTEM_QOS_RESOURCE
+from koord.api.pod import Container
 from koord.api.qos import QOS_LABEL, KubeQoS
-from koord.util.cpulist import parse_cpulist
 from koordlet.plugin.testing import make_pod
 from koordlet_plugins.be_cpu_suppress.plugin import GATE, MANAGER
 
@@ -152,7 +151,7 @@ async def test_manager_mode_only_keeps_the_pool(make_node, pinned):
         await node.run(2.0)
         assert cpus(node, BE, POD) == ["0-6"] * 2
         assert cpus(node, CONTAINER) == (untouched if pinned else ["0-6"])
-        assert len(node.harness.log.named("suppression.off")) == 1
+        assert len(node.harness.log.named("suppression.disabled")) == 1
         node.harness.gates = [GATE]
         await node.run(1.05)
         assert cpus(node, CONTAINER) == ["0-1"]

@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import pytest
 
+from koord.api.nodeslo import merge_nodeslo
 from koord.api.qos import KubeQoS
-from koord.api.slo.nodeslo import merge_nodeslo
 from koordlet.plugin import Unavailable
-from koordlet.plugin.storage import NODE_LOCAL_STORAGE, LocalStorage
+from koordlet.plugin.kernel import NODE_LOCAL_STORAGE, LocalStorage
 from koordlet.plugin.testing import FakeHost, PluginHarness, make_pod
 from koordlet_plugins.blkio_reconcile import BlkIOReconcile
-from koordlet_plugins.blkio_reconcile.blocks import ANNOTATION
+from koordlet_plugins.blkio_reconcile.limits import ANNOTATION
 
 BE = KubeQoS.BEST_EFFORT
 CSI = "/var/lib/kubelet/pods/batch/volumes/kubernetes.io~csi"
@@ -212,7 +212,7 @@ async def test_a_missing_file_costs_one_setting(tmp_path):
         assert states["io_latency"] == states["blkio_cost_qos"] == "unsupported"
         assert "this kernel lacks blkio_cost_qos, io_latency" in harness.degraded
         assert harness.metric("missing_files") == 2
-        [missing] = harness.log.named("blkio.missing")
+        [missing] = harness.log.named("blkio.files_missing")
         assert "CONFIG_BLK_CGROUP_IOLATENCY" in missing["needs"]["io_latency"]
         harness.set_pods(bed.pod())
         bed.slo()

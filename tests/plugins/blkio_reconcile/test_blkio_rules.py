@@ -7,14 +7,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.api.slo.resourceqos import Block, BlockType, IOConfig
+from koord.api.qosstrategy import Block, BlockType, IOConfig
 from koordlet.plugin import InvalidObject, resources
-from koordlet.plugin.storage import LocalStorage
+from koordlet.plugin.kernel import LocalStorage
 from koordlet.plugin.testing import make_pod
-from koordlet_plugins.blkio_reconcile.blocks import ANNOTATION, MOST_BLOCKS, blocks_of_pod
-from koordlet_plugins.blkio_reconcile.devices import Places, mounts_by_pod, unclear_claims
-from koordlet_plugins.blkio_reconcile.limits import costs, latencies, throttles, tighter, weights
-from koordlet_plugins.blkio_reconcile.resolving import resolve
+from koordlet_plugins.blkio_reconcile.devices import (
+    DeviceLookup,
+    ambiguous_claims,
+    mounts_by_pod,
+    resolve,
+)
+from koordlet_plugins.blkio_reconcile.limits import (
+    ANNOTATION,
+    MAX_BLOCKS,
+    blocks_of_pod,
+    costs,
+    latencies,
+    throttles,
+    tighter,
+    weights,
+)
 
 DEVICE, GROUP, VOLUME = BlockType.DEVICE, BlockType.VOLUME_GROUP, BlockType.POD_VOLUME
 KUBELET = "/var/lib/kubelet/pods/web/volumes/kubernetes.io~csi"
@@ -36,7 +48,7 @@ STORAGE = LocalStorage(
         "/dev/mapper/wide-a": "252:1",
     },
 )
-PLACES = Places(STORAGE, mounts_by_pod(STORAGE), {})
+PLACES = DeviceLookup(STORAGE, mounts_by_pod(STORAGE), {})
 POD = replace(make_pod("web").pod, claims={"data": "data-web-0", "scratch": ""})
 
 
@@ -105,7 +117,7 @@ def test_blocks_of_one_name_are_one():
         ({"blocks": [block("")]}, r"blocks\[0\].name: wanted 1 to 253 printable"),
         ({"blocks": [block("a\n8:0 1")]}, r"blocks\[0\].name: wanted 1 to 253 printable"),
         ({"blocks": [block("x" * 254)]}, r"blocks\[0\].name: wanted 1 to 253 printable"),
-        ({"blocks": [block(f"d{n}") for n in range(MOST_BLOCKS + 1)]}, r"wanted 64 blocks at most"),
+        ({"blocks": [block(f"d{n}") for n in range(MAX_BLOCKS + 1)]}, r"wanted 64 blocks at most"),
     ],
 )
 def test_what_is_refused(annotation, message):
@@ -190,9 +202,9 @@ def test_claims_are_asked_for_only_where_mounts_do_not_tell():
     blocks = (Block(name="data", type=VOLUME), Block(name="/dev/vdb", type=DEVICE))
     mounts = PLACES.mounts["web"]
 
-    assert not list(unclear_claims(POD, blocks, mounts))
-    [unclear] = unclear_claims(both, blocks, mounts)
-    assert unclear == (("web", "data-0"), "default")
+    assert not list(ambiguous_claims(POD, blocks, mounts))
+    [ambiguous] = ambiguous_claims(both, blocks, mounts)
+    assert ambiguous == (("web", "data-0"), "default")
     with pytest.raises(InvalidObject):
         PLACES.number_of(blocks[0], both, "here")
     known = PLACES._replace(volumes={("web", "data-0"): "pvc-1"})

@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from koord.api.nodes.node import Node
-from koord.api.pods.pod import Container
+from koord.api.node import Node
+from koord.api.nodeslo import merge_nodeslo
+from koord.api.pod import Container
 from koord.api.qos import KubeQoS
-from koord.api.slo.nodeslo import merge_nodeslo
 from koordlet.plugin.testing import FakeHost, PluginHarness, make_pod
 from koordlet_plugins.cgroup_reconcile import CgroupReconcile
-from koordlet_plugins.cgroup_reconcile.merging import ANNOTATION
+from koordlet_plugins.cgroup_reconcile.settings import ANNOTATION
 
 MI, GI = 2**20, 2**30
 ANOLIS = {
@@ -205,7 +205,7 @@ async def test_a_kernel_without_these_files(tmp_path):
         await harness.rounds(70)
         assert harness.claims() == []
         [event] = harness.log.events
-        assert (event.event, event.facts["found"]) == ("memory_qos.files", [])
+        assert (event.event, event.facts["found"]) == ("memory_qos.files_found", [])
 
 
 @pytest.mark.parametrize("missing", ["slo", "node"])

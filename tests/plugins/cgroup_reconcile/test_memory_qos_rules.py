@@ -4,29 +4,29 @@ import mmap
 
 import pytest
 
-from koord.api.pods.pod import Container, Pod
+from koord.api.nodeslo import merge_nodeslo
+from koord.api.pod import Container, Pod
 from koord.api.qos import KubeQoS
-from koord.api.slo.nodeslo import merge_nodeslo
-from koord.api.slo.resourceqos import MemoryQoS
+from koord.api.qosstrategy import MemoryQoS
 from koordlet.plugin import KoordError, resources
 from koordlet.plugin.testing import make_pod
-from koordlet_plugins.cgroup_reconcile.amounts import (
-    NO_LIMIT,
-    guaranteed,
-    memory_name,
-    request_and_limit,
-    requested,
-    throttled_from,
-)
-from koordlet_plugins.cgroup_reconcile.grants import of_pod
-from koordlet_plugins.cgroup_reconcile.merging import (
+from koordlet_plugins.cgroup_reconcile.settings import (
     ANNOTATION,
     Effective,
     merged,
     own_memory_qos,
     settings_of_directory,
 )
-from koordlet_plugins.cgroup_reconcile.pagecache import page_cache_limit
+from koordlet_plugins.cgroup_reconcile.values import (
+    NO_LIMIT,
+    guaranteed,
+    memory_name,
+    of_pod,
+    page_cache_limit,
+    request_and_limit,
+    requested,
+    throttled_from,
+)
 
 MI, GI = 2**20, 2**30
 page = pytest.mark.skipif(mmap.PAGESIZE != 4096, reason="examples of 4096-byte pages")

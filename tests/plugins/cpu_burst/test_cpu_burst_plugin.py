@@ -2,11 +2,11 @@
 
 import pytest
 
-from koord.api.nodes.node import Node
-from koord.api.pods.pod import Container
-from koord.api.slo.nodeslo import merge_nodeslo
+from koord.api.node import Node
+from koord.api.nodeslo import merge_nodeslo
+from koord.api.pod import Container
 from koordlet.plugin import ClaimScope, Level, Target, kinds, resources
-from koordlet.plugin.claims import Part
+from koordlet.plugin.kernel import Part
 from koordlet.plugin.testing import FakeHost, PluginHarness, make_pod
 from koordlet_plugins.cpu_burst import CPUBurst
 

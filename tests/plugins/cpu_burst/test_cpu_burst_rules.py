@@ -4,17 +4,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.api.slo.strategies import CPUBurst, CPUBurstPolicy
-from koordlet_plugins.cpu_burst.quota import (
+from koord.api.qosstrategy import CPUBurst, CPUBurstPolicy
+from koordlet_plugins.cpu_burst.rules import (
+    BurstLimits,
+    BurstTokens,
     Operation,
+    PoolState,
     burst_budget,
     ceiling,
     next_quota,
     operation,
     permitted,
+    share_pool,
 )
-from koordlet_plugins.cpu_burst.sharepool import PoolState, share_pool
-from koordlet_plugins.cpu_burst.tokens import BurstLimits, BurstTokens
 
 IDLE, COOLING, OVERLOAD, UNKNOWN = PoolState
 AUTO = CPUBurst(policy=CPUBurstPolicy.AUTO)

@@ -4,11 +4,11 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from koord.api.nodes.node import Node
-from koord.api.pods.pod import Container
+from koord.api.node import Node
+from koord.api.nodeslo import merge_nodeslo
+from koord.api.pod import Container
 from koord.api.qos import KubeQoS
-from koord.api.slo.nodeslo import merge_nodeslo
-from koordlet.executor.evictions.eviction import Killing
+from koordlet.executor.evictions.eviction import KillResult
 from koordlet.plugin import ExtensionPlugin, PodMeta
 from koordlet.plugin.publishing import Kind
 from koordlet.plugin.testing import FakeHost, PluginHarness, make_pod
@@ -94,7 +94,7 @@ class ScriptedKiller:
     def __init__(self) -> None:
         self.killed: list[str] = []
 
-    async def kill(self, group: str, uid: str) -> Killing:
+    async def kill(self, group: str, uid: str) -> KillResult:
         """As koordlet.executor's Kills."""
         self.killed.append(uid)
-        return Killing(3)
+        return KillResult(3)

@@ -6,8 +6,8 @@ import pytest
 
 from koordlet.plugin.testing import SimulatedClock, make_pod
 from koordlet.statesinformer.informer import StatesInformer
-from koordlet_plugins.eviction.awaitedvictim import AwaitedVictim, UsageSample, VictimState
 from koordlet_plugins.eviction.plan import EvictionTask, ReleaseTarget
+from koordlet_plugins.eviction.rounds import PendingVictim, UsageSample, VictimState
 
 POD = make_pod("a")
 
@@ -17,7 +17,7 @@ def victim(target=ReleaseTarget.USED, *, grace: int = 30, gone: float | None = N
         feature="F", target=target, amounts={"memory": 1}, candidates=(), gain=lambda pod: {}
     )
     pod = make_pod("a", grace_seconds=grace)
-    found = AwaitedVictim(pod, task, expected=100, before=UsageSample(1000, 50.0), asked=10.0)
+    found = PendingVictim(pod, task, expected=100, before=UsageSample(1000, 50.0), asked=10.0)
     if gone is not None:
         found.leave(gone, boottime=gone + 50)
     return found

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from koord.api.pods.pod import Pod
+from koord.api.pod import Pod
 from koordlet_plugins.eviction.plan import EvictionPlan, EvictionTask, ReleaseTarget
 
 USED, REQUEST = ReleaseTarget.USED, ReleaseTarget.REQUEST

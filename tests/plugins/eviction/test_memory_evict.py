@@ -8,8 +8,7 @@ import pytest
 from koord.api.eviction import EvictionOutcome
 from koordlet.plugin import OptionError, kinds
 from koordlet.plugin.testing import make_pod
-from koordlet_plugins.eviction.memory import MemoryEvict
-from koordlet_plugins.eviction.signals import Signals, parse_signals
+from koordlet_plugins.eviction.memory import MemoryEvict, Signals, parse_signals
 from koordlet_plugins.eviction.victims import EVICTION_POLICY
 
 from .evictionbench import OFFERED, EvictionBench, ScriptedKiller, batch, be_pod

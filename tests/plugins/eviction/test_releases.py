@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordlet_plugins.eviction.releases import (
+from koordlet_plugins.eviction.settings import (
     Band,
     Satisfaction,
     SatisfactionBand,

@@ -7,20 +7,21 @@ from dataclasses import replace
 
 import pytest
 
-from koord.api.nodes.node import Node, NodeAddress
+from koord.api.node import Node, NodeAddress
+from koord.api.nodeslo import merge_nodeslo
 from koord.api.qos import QOS_LABEL
-from koord.api.slo.nodeslo import merge_nodeslo
-from koordlet.executor.kernel.trafficclasses import TrafficClasses
-from koordlet.host.kerneltext import ABSENT
-from koordlet.host.net.tc import ForeignQdisc, no_such_interface
-from koordlet.host.net.tc.ends import EndReader
-from koordlet.host.net.tc.node import TrafficReader
-from koordlet.host.net.tc.socketgroups import SocketGroupReader
-from koordlet.host.resource import Root
+from koordlet.host.net.tc.objects import (
+    SocketCgroupReader,
+    TrafficReader,
+    TrafficWriter,
+    VethPeerReader,
+)
+from koordlet.host.net.tc.tree import ForeignQdisc, no_such_interface
+from koordlet.host.resource import ABSENT, Root
 from koordlet.plugin.network import ANNOTATION, parse_tree
 from koordlet.plugin.testing import FakeHost, PluginHarness, make_pod
 from koordlet_plugins.net_qos.plugin import TCNetworkQoS
-from koordlet_plugins.net_qos.trees import numbered
+from koordlet_plugins.net_qos.traffic import numbered
 
 G = 125_000_000  # bytes/s of 1G
 HEAD = "Iface Destination Gateway Flags RefCnt Use Metric Mask MTU Window IRTT\n"
@@ -64,13 +65,13 @@ class FakeTraffic:
             raise no_such_interface(interface)
         return 1 + list(self.roots).index(interface)
 
-    def end_of(self, pid):
+    def veth_peer(self, pid):
         self.asked += 1
         if pid not in self.ends:
             raise OSError(errno.ESRCH, os.strerror(errno.ESRCH))
         return self.ends[pid]
 
-    def knows_sockets(self):
+    def supports_cgroup_map(self):
         return self.sockets
 
     def write(self, interface, identity, content):
@@ -87,10 +88,10 @@ class Bench:
         self.host = FakeHost(root, version)
         self.traffic = FakeTraffic()
         self.host.objects[Root.TRAFFIC] = TrafficReader(self.host.paths, self.traffic)
-        self.host.objects[Root.INTERFACE] = EndReader(self.host.paths, self.traffic)
-        sockets = SocketGroupReader(self.host.paths, self.traffic)
+        self.host.objects[Root.INTERFACE] = VethPeerReader(self.host.paths, self.traffic)
+        sockets = SocketCgroupReader(self.host.paths, self.traffic)
         self.host.objects[Root.SOCKET_GROUP] = sockets
-        self.host.media[Root.TRAFFIC] = lambda host: TrafficClasses(host, self.traffic)
+        self.host.object_writers[Root.TRAFFIC] = lambda paths: TrafficWriter(paths, self.traffic)
         self.route("eth0")
         self.host.write("sys/class/net/eth0/speed", "10000\n")
         self.plugin = TCNetworkQoS()
@@ -282,14 +283,14 @@ async def test_a_pid_that_became_another_process_is_none_of_the_pod(bench):
     """Its start time has changed while its interface was looked for."""
     bench.slo(OFF)
     pod = bench.pod("web", "LS", ingress="10M", pid=41, end="veth1")
-    end_of = bench.traffic.end_of
+    veth_peer = bench.traffic.veth_peer
 
     def reused(pid):
-        found = end_of(pid)
+        found = veth_peer(pid)
         bench.host.write(f"proc/{pid}/stat", STAT.format(pid=pid, start=bench.traffic.asked))
         return found
 
-    bench.traffic.end_of = reused
+    bench.traffic.veth_peer = reused
     bench.harness.set_pods(pod)
     async with bench.harness as harness:
         await harness.rounds(3)

@@ -11,16 +11,18 @@ from pathlib import Path
 
 import pytest
 
+from koord.api.nodeslo import merge_nodeslo
 from koord.api.qos import QOS_LABEL
-from koord.api.slo.nodeslo import merge_nodeslo
 from koord.util.clock import SystemClock
-from koordlet.executor.kernel.trafficclasses import TrafficClasses
 from koordlet.host.errors import KernelFileError
 from koordlet.host.net.guard.client import HelperTraffic, start
-from koordlet.host.net.tc.ends import EndReader
 from koordlet.host.net.tc.kernel import KernelTraffic
-from koordlet.host.net.tc.node import TrafficReader
-from koordlet.host.net.tc.socketgroups import SocketGroupReader
+from koordlet.host.net.tc.objects import (
+    SocketCgroupReader,
+    TrafficReader,
+    TrafficWriter,
+    VethPeerReader,
+)
 from koordlet.host.resource import Root
 from koordlet.plugin.network import ANNOTATION
 from koordlet.plugin.testing import FakeHost, PluginHarness, make_pod
@@ -79,7 +81,7 @@ while True:
 """
 
 
-class RealGroup(SocketGroupReader):
+class RealGroup(SocketCgroupReader):
     """Every pod of the fake host has one real cgroup."""
 
     group = Path()
@@ -118,13 +120,13 @@ class Node:
         namespaces = {"network": "", "cgroup": ""}  # this thread's own
         config = namespaces | {"state": str(root / "state"), "api": None, "cgroups": []}
         with suppress(KernelFileError):
-            KernelTraffic().knows_sockets()  # loads modules, for which an emulated machine is slow
+            KernelTraffic().supports_cgroup_map()  # loads modules: slow when emulated
         traffic = HelperTraffic(lambda: start(config), SystemClock())
         stack.callback(traffic.close)
         self.host.objects[Root.TRAFFIC] = TrafficReader(self.host.paths, traffic)
-        self.host.objects[Root.INTERFACE] = EndReader(self.host.paths, traffic)
+        self.host.objects[Root.INTERFACE] = VethPeerReader(self.host.paths, traffic)
         self.host.objects[Root.SOCKET_GROUP] = RealGroup(self.host.paths, traffic)
-        self.host.media[Root.TRAFFIC] = lambda host: TrafficClasses(host, traffic)
+        self.host.object_writers[Root.TRAFFIC] = lambda paths: TrafficWriter(paths, traffic)
 
     def _namespace(self):
         holder = self._begin(["unshare", "-n", "sh", "-c", "echo here; exec sleep 100"])

@@ -7,20 +7,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.api.pods.pod import Pod
+from koord.api.pod import Pod
+from koord.api.qosstrategy import NetworkQoS, QoSClassStrategy, ResourceQoS
 from koord.api.quantity import Quantity
-from koord.api.slo.resourceqos import NetworkQoS, QoSClassStrategy, ResourceQoS
 from koord.util.errors import InvalidObject
-from koordlet.host.net.tc.kernel import _fits
-from koordlet.plugin.network import BE, LEAST_RATE, LS, SYSTEM, ClassRates, classes, parse_tree
-from koordlet_plugins.net_qos.addresses import Addressed, addresses_of, owners
-from koordlet_plugins.net_qos.trees import (
+from koordlet.host.net.tc.kernel import _can_change_in_place
+from koordlet.plugin.network import BE, LS, MIN_RATE, SYSTEM, ClassRates, classes, parse_tree
+from koordlet_plugins.net_qos.traffic import (
     FIRST,
     LAST,
     LEAF,
+    PodAddresses,
     PodTraffic,
+    addresses_of,
     node_tree,
     numbered,
+    owners,
     pod_tree,
     recovered,
 )
@@ -80,7 +82,7 @@ def test_pods_are_in_the_leaf_of_their_class():
         (1_000_000, 1_000_000, 1_000_000),
         (10_000_000, 6_250_000, 10_000_000),
         (G, 6_250_000, 62_500_000),
-        (LEAST_RATE, LEAST_RATE, LEAST_RATE),
+        (MIN_RATE, MIN_RATE, MIN_RATE),
     ],
 )
 def test_a_limited_pod_has_a_class_below_its_own(limit, rate, ceil):
@@ -115,7 +117,7 @@ UIDS = st.text("abcdef0123456789-", min_size=1, max_size=36)
 @st.composite
 def some_pods(draw):
     uids = draw(st.lists(UIDS, unique=True, max_size=40))
-    limits = st.one_of(st.just(0), st.integers(LEAST_RATE, 1 << 42))
+    limits = st.one_of(st.just(0), st.integers(MIN_RATE, 1 << 42))
     return [
         PodTraffic(
             uid,
@@ -155,7 +157,7 @@ def test_any_tree_is_one_that_the_kernel_can_have(rates, pods):
     parents = {each.below for each in tree.classes}
     for each in rates[1:]:
         below = [one for one in tree.classes if one.below == each.minor]
-        assert sum(one.rate for one in below) <= max(each.rate, LEAST_RATE * len(below))
+        assert sum(one.rate for one in below) <= max(each.rate, MIN_RATE * len(below))
         assert all(one.ceil <= each.ceil for one in below)
     for match in tree.matches:
         assert match.minor not in parents
@@ -202,7 +204,7 @@ def test_the_kernel_can_make_any_tree_of_any_other(rates, other, pods, others):
     moved = {one.minor: one.below for one in trees[0].classes}
 
     if all(moved.get(one.minor, one.below) == one.below for one in trees[1].classes):
-        assert _fits(*trees)
+        assert _can_change_in_place(*trees)
 
 
 @given(st.sets(UIDS, max_size=60), st.sets(UIDS, max_size=60))
@@ -315,12 +317,12 @@ def test_an_address_that_two_pods_have():
     """It is the younger one's; one that is being deleted comes last. The node's is none's."""
     old, new = pod("old", "10.0.0.7", start=1.0), pod("new", "10.0.0.7", start=2.0)
     leaving = pod("leaving", "10.0.0.7", start=3.0, gone_by=9.0)
-    all_three = [Addressed(each, addresses_of(each)) for each in (leaving, old, new)]
+    all_three = [PodAddresses(each, addresses_of(each)) for each in (leaving, old, new)]
 
     assert owners(all_three) == {SEVEN: "new"}
     assert owners(reversed(all_three)) == {SEVEN: "new"}
     assert owners(all_three[:2]) == {SEVEN: "old"}
     assert owners(all_three, [SEVEN]) == {}
-    assert owners([Addressed(replace(new, start_time=None), (SEVEN,)), all_three[1]]) == {
+    assert owners([PodAddresses(replace(new, start_time=None), (SEVEN,)), all_three[1]]) == {
         SEVEN: "new"
     }

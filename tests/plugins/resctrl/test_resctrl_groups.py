@@ -4,15 +4,14 @@ import json
 
 import pytest
 
-from koord.api.nodes.machine import NODE_CPU_INFO, CpuBasics, CpuTopology, NodeCpuInfo
-from koord.api.pods.pod import Container
+from koord.api.machine import NODE_CPU_INFO, CpuBasics, CpuTopology, NodeCpuInfo
+from koord.api.nodeslo import merge_nodeslo
+from koord.api.pod import Container
 from koord.api.qos import QOS_LABEL, KubeQoS
-from koord.api.slo.nodeslo import merge_nodeslo
 from koordlet.plugin.testing import FakeHost, PluginHarness, make_pod
-from koordlet.plugin.testing.resctrl import FakeResctrl
-from koordlet_plugins.resctrl.annotation import ANNOTATION
-from koordlet_plugins.resctrl.classgroups import RdtResctrl
-from koordlet_plugins.resctrl.podgroups import Resctrl
+from koordlet.plugin.testing.kernel import FakeResctrl
+from koordlet_plugins.resctrl.plugins import RdtResctrl, Resctrl
+from koordlet_plugins.resctrl.rules import ANNOTATION
 
 HALF = json.dumps({"llc": {"schemata": {"range": [0, 50]}}, "mb": {"schemata": {"percent": 50}}})
 

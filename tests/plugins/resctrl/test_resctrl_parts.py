@@ -6,15 +6,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.api.slo.resourceqos import ResctrlQoS
+from koord.api.qosstrategy import ResctrlQoS
 from koordlet.plugin import InvalidObject
 from koordlet.plugin.testing import make_pod
-from koordlet_plugins.resctrl.annotation import ANNOTATION, lines_for, parts_of
-from koordlet_plugins.resctrl.classgroups import class_lines
-from koordlet_plugins.resctrl.parts import AMD, Machine, bandwidth, l3_mask
+from koordlet_plugins.resctrl.plugins import class_lines
+from koordlet_plugins.resctrl.rules import (
+    AMD,
+    ANNOTATION,
+    ResctrlMachine,
+    bandwidth,
+    l3_mask,
+    lines_for,
+    parts_of,
+)
 
 INTEL = "GenuineIntel"
-TWO = Machine(INTEL, 0x7FF, 1, (0, 1), (0, 1))
+TWO = ResctrlMachine(INTEL, 0x7FF, 1, (0, 1), (0, 1))
 
 
 @pytest.mark.parametrize(

@@ -15,26 +15,31 @@ from typing import Any
 from msgspec.structs import replace as structs_replace
 from prometheus_client import CollectorRegistry
 
-from koord.cluster import decoding
+from koord.cluster import kinds
 from koord.cluster.facts import ClusterNode, ClusterPod, Workload
-from koord.controlplane.testing.cluster import FakeCluster
+from koord.controlplane.testing import FakeCluster
 from koord_descheduler.backtest.recorder import Recorder, RecordingState
-from koord_descheduler.backtest.recordfile import RecordWriter
-from koord_descheduler.backtest.ticks import Eviction, Header
+from koord_descheduler.backtest.records import Eviction, Header, RecordWriter
 from koord_descheduler.config.configuration import Configuration
-from koord_descheduler.config.read import parse_configuration
-from koord_descheduler.framework.configured import known_plugins, profile_settings
+from koord_descheduler.config.file import parse_configuration
 from koord_descheduler.framework.cycle import Descheduler
-from koord_descheduler.framework.handle import Handle, Services
-from koord_descheduler.framework.interfaces import BalancePlugin, EvictOptions, Evictor, Relief
-from koord_descheduler.framework.limiter import EvictionLimiter
-from koord_descheduler.framework.migrations import Migration
-from koord_descheduler.framework.profile import build_profile
-from koord_descheduler.framework.registry import PluginRegistry
-from koord_descheduler.framework.status import Status
-from koord_descheduler.ledger.ledger import Ledger
-from koord_descheduler.ledger.metrics import LedgerMetrics
-from koord_descheduler.plugin.testing.services import fake_services
+from koord_descheduler.framework.evictor import EvictionLimiter
+from koord_descheduler.framework.handle import Handle, Migration, Services
+from koord_descheduler.framework.interfaces import (
+    BalancePlugin,
+    EvictOptions,
+    Evictor,
+    Relief,
+    Status,
+)
+from koord_descheduler.framework.profile import (
+    PluginRegistry,
+    build_profile,
+    known_plugins,
+    profile_settings,
+)
+from koord_descheduler.ledger.ledger import Ledger, LedgerMetrics
+from koord_descheduler.plugin.testing.harness import fake_services
 
 STEP, REPORTS = 10.0, 60.0  # seconds
 CORES, GI = 10.0, 1 << 30
@@ -267,7 +272,7 @@ class ScriptedCluster:
                 continue
             if self._graceful:
                 leaves = structs_replace(leaves, deleting=True)
-                self.state.put(decoding.POD, leaves)
+                self.state.put(kinds.POD, leaves)
                 self.fake._uses[leaves.key] = {"cpu": 0, "memory": 0}
                 self._ending.append((now + 3 * STEP, leaves))
                 self._replace(leaves)

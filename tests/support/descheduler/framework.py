@@ -5,11 +5,11 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from koord.cluster.decoding import NODE, POD
 from koord.cluster.facts import ClusterNode, ClusterPod
+from koord.cluster.kinds import NODE, POD
 from koord.util.simulatedclock import SimulatedClock
-from koord_descheduler.config.configuration import Profile
-from koord_descheduler.config.points import Point
+from koord_descheduler.config.configuration import Point, Profile
+from koord_descheduler.framework.evictor import EvictionLimiter
 from koord_descheduler.framework.handle import Handle
 from koord_descheduler.framework.interfaces import (
     BalancePlugin,
@@ -17,15 +17,14 @@ from koord_descheduler.framework.interfaces import (
     EvictOptions,
     Evictor,
     Plugin,
+    Status,
 )
-from koord_descheduler.framework.limiter import EvictionLimiter
 from koord_descheduler.framework.profile import (
+    PluginRegistry,
     ProfilePlugins,
     TimeLimits,
     build_profile,
 )
-from koord_descheduler.framework.registry import PluginRegistry
-from koord_descheduler.framework.status import Status
 from koord_descheduler.plugin import testing
 from koord_descheduler.plugin.testing import FakeCluster, fake_services
 

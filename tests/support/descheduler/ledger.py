@@ -3,14 +3,13 @@
 from prometheus_client import CollectorRegistry
 
 from koord.cluster.facts import ClusterPod
-from koord.controlplane.testing.cluster import FakeCluster
-from koord.kube.eventobjects import Event
+from koord.controlplane.testing import FakeCluster
+from koord.kube.events import Event
 from koord.util.simulatedclock import SimulatedClock
 from koord_descheduler.config.v1alpha2 import EvictionLedger
 from koord_descheduler.framework.interfaces import EvictOptions, Relief
 from koord_descheduler.ledger.entries import Entry
-from koord_descheduler.ledger.ledger import Ledger
-from koord_descheduler.ledger.metrics import LedgerMetrics
+from koord_descheduler.ledger.ledger import Ledger, LedgerMetrics
 
 GI = 1 << 30
 FOR_LOAD = EvictOptions(plugin_name="A", relief=Relief(cpu=2.0, memory=1.0 * GI))
@@ -62,10 +61,10 @@ class LedgerKit:
                 self.cluster.report()
             self.ledger.observe(self.clock.wall())
 
-    def refusal(
+    def reject_reason(
         self, pod: ClusterPod, options: EvictOptions = FOR_LOAD, *, dry_run: bool = False
     ) -> str:
-        return self.ledger.refusal(pod, options, self.clock.wall(), dry_run=dry_run)
+        return self.ledger.reject_reason(pod, options, self.clock.wall(), dry_run=dry_run)
 
     def entry(self) -> Entry:
         """The newest one."""

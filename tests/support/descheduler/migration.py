@@ -9,9 +9,9 @@ from koord.api.podmigrationjob import (
     JobReason,
     PodMigrationJob,
 )
-from koord.api.reservations import Reservation
-from koord.cluster.decoding import NODE, POD
+from koord.api.reservation import Reservation
 from koord.cluster.facts import ClusterNode, ClusterPod, Workload
+from koord.cluster.kinds import NODE, POD
 from koord.cluster.state import ClusterState
 from tests.support.clusters import read_pod
 

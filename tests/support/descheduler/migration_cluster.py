@@ -15,25 +15,23 @@ from prometheus_client import CollectorRegistry
 
 from koord.api.podmigrationjob import time_text
 from koord.cluster.decoder import Decoder
-from koord.cluster.decoding import POD
 from koord.cluster.facts import Workload
+from koord.cluster.kinds import POD
 from koord.kube.client import ApiClient
 from koord.kube.errors import api_error
-from koord.kube.eventobjects import Event
-from koord.kube.events import EventRecorder
+from koord.kube.events import Event, EventRecorder
 from koord.kube.transport import Call, Transport
 from koord.util.clock import Clock
 from koord.util.health import Health
 from koord.util.simulatedclock import SimulatedClock
 from koord.util.stop import Stop
-from koord_descheduler.config.pluginargs.migration import MigrationControllerArgs, ObjectLimiter
 from koord_descheduler.framework.decisions import Decisions
-from koord_descheduler.framework.handle import Handle, Services
+from koord_descheduler.framework.evictor import FrameworkMetrics
+from koord_descheduler.framework.handle import Handle, Migrations, Services
 from koord_descheduler.framework.interfaces import EvictOptions
-from koord_descheduler.framework.metrics import FrameworkMetrics
-from koord_descheduler.framework.migrations import Migrations
-from koord_descheduler_plugins.migration import MigrationController
+from koord_descheduler_plugins.migration.args import MigrationControllerArgs, ObjectLimiter
 from koord_descheduler_plugins.migration.control import MigrationControl
+from koord_descheduler_plugins.migration.controller import MigrationController
 from tests.support.descheduler.migration import make_cluster, pod_json
 from tests.support.kube.apiserver import Place
 from tests.support.kube.object_store import ObjectStore, Refused, json_patch, merge_patch

@@ -5,28 +5,24 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from koord.cluster import decoding
-from koord_descheduler.plugin import (
-    ClusterPod,
-    LowNodeLoadArgs,
-    Migration,
-    Planner,
-    UsageReport,
-)
+from koord.cluster import kinds
+from koord_descheduler.plugin import ClusterPod, Migration, UsageReport
 from koord_descheduler.plugin.testing import FakeCluster, make_node, make_pod, make_report
-from koord_descheduler_plugins.low_node_load.anomaly import ExactDetector, KoordinatorDetector
-from koord_descheduler_plugins.low_node_load.census import Situation
+from koord_descheduler_plugins.low_node_load.args import LowNodeLoadArgs, Planner
 from koord_descheduler_plugins.low_node_load.exact import ExactRound
 from koord_descheduler_plugins.low_node_load.koordinator import KoordinatorRound
 from koord_descheduler_plugins.low_node_load.plan import (
-    Answer,
-    Memory,
+    ExactDetector,
+    KoordinatorDetector,
     Move,
+    MoveResult,
     PoolPlan,
-    Refusal,
+    RejectReason,
     Round,
+    RoundState,
     resume,
 )
+from koord_descheduler_plugins.low_node_load.usage import RoundInputs
 from tests.support.descheduler.low_node_load import Json
 
 NOW = 1_700_000_000.0
@@ -108,14 +104,14 @@ def report_of(one: RandomNode) -> UsageReport:
     return replace(made, usage=None)
 
 
-def situation_of(nodes: list[RandomNode]) -> Situation:
+def situation_of(nodes: list[RandomNode]) -> RoundInputs:
     cluster = FakeCluster()
     made = [node_of(one) for one in nodes]
     for node, one in zip(made, nodes, strict=True):
-        cluster.state.put(decoding.NODE, node)
+        cluster.state.put(kinds.NODE, node)
         for pod in one.pods:
-            cluster.state.put(decoding.POD, pod_of(pod, one.name))
-    return Situation(
+            cluster.state.put(kinds.POD, pod_of(pod, one.name))
+    return RoundInputs(
         view=cluster.state.view(),
         nodes=made,
         reports={one.name: report_of(one) for one in nodes},
@@ -129,15 +125,15 @@ def situation_of(nodes: list[RandomNode]) -> Situation:
 
 
 def round_of(
-    situation: Situation, args: LowNodeLoadArgs, refusal: Refusal = lambda pod: ""
+    inputs: RoundInputs, args: LowNodeLoadArgs, reject_reason: RejectReason = lambda pod: ""
 ) -> Round:
     if args.planner is Planner.KOORDINATOR:
-        memory = Memory(
+        memory = RoundState(
             node_detector=KoordinatorDetector(300), prod_detector=KoordinatorDetector(300)
         )
-        return KoordinatorRound(args, situation, memory, refusal)
-    memory = Memory(node_detector=ExactDetector(300), prod_detector=ExactDetector(300))
-    return ExactRound(args, situation, memory, refusal, dry_run=False)
+        return KoordinatorRound(args, inputs, memory, reject_reason)
+    memory = RoundState(node_detector=ExactDetector(300), prod_detector=ExactDetector(300))
+    return ExactRound(args, inputs, memory, reject_reason, dry_run=False)
 
 
 def carry_out(found: Round, refused: frozenset[str] = frozenset()) -> list[tuple[Move, PoolPlan]]:
@@ -145,12 +141,12 @@ def carry_out(found: Round, refused: frozenset[str] = frozenset()) -> list[tuple
     done = []
     for plan in found.plans():
         steps = found.steps(plan)
-        answer: Answer | None = None
+        answer: MoveResult | None = None
         while (step := resume(steps, answer)) is not None:
             answer = None
             if isinstance(step, Move):
-                answer = Answer.REFUSED if step.pod.name in refused else Answer.DONE
-                if answer is Answer.DONE:
+                answer = MoveResult.REFUSED if step.pod.name in refused else MoveResult.DONE
+                if answer is MoveResult.DONE:
                     done.append((step, plan))
     return done
 

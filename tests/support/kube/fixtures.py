@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from koord.kube.access.config import ApiConfig
 from koord.kube.client import ApiClient
+from koord.kube.credentials import ApiConfig
 from koord.kube.transport import Limits, Transport
 from koord.util.simulatedclock import SimulatedClock
 from tests.support.kube.apiserver import ApiServer

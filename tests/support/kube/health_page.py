@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from koord.component.page.health import health_section
-from koord.component.page.sections import SectionPage
+from koord.component.page.sections import SectionPage, health_section
 from koord.util.clock import Clock
 from koord.util.health import Health
 

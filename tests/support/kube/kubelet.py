@@ -9,8 +9,8 @@ from typing import Any
 
 from aiohttp import web
 
-from koord.api.nodes.node import AddressType, Node, NodeAddress
-from koord.kube.access.config import ApiConfig
+from koord.api.node import AddressType, Node, NodeAddress
+from koord.kube.credentials import ApiConfig
 from tests.support.kube.apiserver import ApiServer, Recorded
 from tests.support.kube.certificates import Authority
 from tests.support.kube.object_store import Object

@@ -10,7 +10,7 @@ from itertools import count
 from pathlib import Path
 
 from koordlet.host import resources as r
-from koordlet.host.cgroups.cgroupfs import CgroupFs
+from koordlet.host.cgroups.hierarchies import CgroupFs
 from koordlet.host.host import Host
 from koordlet.host.paths import HostPaths
 
@@ -71,7 +71,7 @@ class Tree:
                 (links / controller).symlink_to(top / name)
                 self.hierarchies.append(top / name)
         self.paths = dataclasses.replace(REAL, cgroup=root)
-        self.objects, self.media = {}, {}  # as a FakeHost has them: those of the kernel
+        self.objects, self.object_writers = {}, {}  # as a FakeHost has them: those of the kernel
         self.base = self.hierarchies[0]  # the one in which pods are looked for
 
     def make(self, path: str = "") -> "Group":

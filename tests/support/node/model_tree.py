@@ -4,17 +4,15 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from koord.util.cpulist import format_cpulist
-from koord.util.owneddir import OwnedDirectory
-from koordlet.executor.claims.claim import Key
-from koordlet.executor.claims.desired import RELEASE, ApplyResult, DesiredValue
+from koord.api.machine import format_cpulist
+from koord.util.ownedfiles import OwnedDirectory
+from koordlet.executor.claims.claim import RELEASE, ApplyResult, DesiredValue, Key
 from koordlet.executor.claims.target import Level, Target
-from koordlet.executor.journal.appendlog import no_step
-from koordlet.executor.journal.journal import Journal
+from koordlet.executor.journal import Journal, ignore_step
 from koordlet.executor.kernel.conflicts import OnForeignChange
-from koordlet.executor.kernel.kernelvalues import KernelValues
+from koordlet.executor.kernel.values import KernelValues
 from koordlet.executor.kernel.writer import Writer
-from koordlet.host.descriptors import Descriptors
+from koordlet.host.files import Descriptors
 from koordlet.host.host import Host
 from koordlet.host.paths import HostPaths
 from koordlet.host.resource import Resource
@@ -138,7 +136,7 @@ class ModelTree:
             with open(self._file(resource, place), "w") as file:
                 file.write(f"{text}\n")
 
-    def writer(self, step: Callable[[str], None] = no_step) -> Writer:
+    def writer(self, step: Callable[[str], None] = ignore_step) -> Writer:
         """The writer of a process that starts now; the one before has ended."""
         if self._journal is not None:
             self._journal.close()
@@ -152,7 +150,7 @@ class ModelTree:
             values=StrictValues(self, host, step),
         )
 
-    def restore(self, step: Callable[[str], None] = no_step) -> list[ApplyResult]:
+    def restore(self, step: Callable[[str], None] = ignore_step) -> list[ApplyResult]:
         """Start after a crash, and put everything back."""
         writer = self.writer(step)
         return writer.restore(writer.unclaimed(), at_once=True)

@@ -1,6 +1,6 @@
 """A day in the life of all kinds of values, for processes that die somewhere in it."""
 
-from koord.util.cpulist import parse_cpulist
+from koord.api.machine import parse_cpulist
 from tests.support.node.model_tree import (
     BURST,
     CPUS,

@@ -10,11 +10,9 @@ from koord.cluster.columns import Mask
 from koord.cluster.facts import ClusterPod
 from koord.cluster.state import ClusterState
 from koord.cluster.view import View
-from koord.controlplane.testing.cluster import FakeCluster
-from koord.controlplane.testing.server import ScriptedServer
+from koord.controlplane.testing import FakeCluster, ScriptedServer
 from koord.util.simulatedclock import SimulatedClock
-from koord_scheduler.config.points import Point
-from koord_scheduler.config.profiles import EnabledPlugin, Profile
+from koord_scheduler.config.profiles import EnabledPlugin, Point, Profile
 from koord_scheduler.framework.calls import TimeLimits
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.interfaces import (
@@ -28,14 +26,11 @@ from koord_scheduler.framework.interfaces import (
     VectorFilterPlugin,
     VectorScorePlugin,
 )
-from koord_scheduler.framework.nodeinfo import NodeInfo
 from koord_scheduler.framework.nodes.search import NodeSearch
-from koord_scheduler.framework.profiles.profile import ProfilePlugins, build_profile
-from koord_scheduler.framework.profiles.registry import PluginRegistry
-from koord_scheduler.framework.queuedpod import QueuedPod
-from koord_scheduler.framework.results import Scores, Verdicts
-from koord_scheduler.framework.status import Status
-from koord_scheduler.plugin.testing.services import fake_services
+from koord_scheduler.framework.profile import PluginRegistry, ProfilePlugins, build_profile
+from koord_scheduler.framework.status import Scores, Status, Verdicts
+from koord_scheduler.framework.types import NodeInfo, QueuedPod
+from koord_scheduler.plugin.testing.harness import fake_services
 from tests.support.clusters import Cluster, node, pod, read_pod
 
 Answer = Callable[..., Any]

@@ -3,17 +3,16 @@
 from datetime import UTC, datetime
 from typing import Any
 
-from koord.cluster import decoding
+from koord.cluster import kinds
 from koord.cluster.facts import ClusterNode, ClusterPod
 from koord.component.plugins.args import args_type_of
-from koord.controlplane.testing.cluster import FakeCluster
-from koord.controlplane.testing.objects import make_node, make_pod, make_report, read
+from koord.controlplane.testing import FakeCluster, make_node, make_pod, make_report, read
 from koord.util.simulatedclock import SimulatedClock
 from koord_scheduler.framework.cyclestate import CycleState
-from koord_scheduler.framework.nodes.forms import filter_vector, score_vector
+from koord_scheduler.framework.nodes.adapters import filter_vector, score_vector
 from koord_scheduler.plugin import Handle, NodeInfo, View
-from koord_scheduler.plugin.testing.services import fake_services
-from koord_scheduler_plugins.load_aware.args import LoadAwareSchedulingArgs
+from koord_scheduler.plugin.testing.harness import fake_services
+from koord_scheduler_plugins.load_aware.estimates import LoadAwareSchedulingArgs
 from koord_scheduler_plugins.load_aware.plugin import LoadAwareScheduling
 
 GI = 1 << 30
@@ -80,44 +79,44 @@ class LoadKit:
                 "metadata": {"name": name, "uid": node.uid, "annotations": annotations},
                 "status": {"allocatable": {key: str(one) for key, one in _amounts(facts).items()}},
             }
-            node = read(decoding.NODE, manifest)
+            node = read(kinds.NODE, manifest)
         view = self.state.view()
         row = view.row(name)
-        self.state.put(decoding.NODE, node)
-        self.services.changes.notify(decoding.NODE, None if row is None else view.node(row), node)
+        self.state.put(kinds.NODE, node)
+        self.services.changes.notify(kinds.NODE, None if row is None else view.node(row), node)
         return node
 
     def remove_node(self, name: str = "n") -> None:
         view = self.state.view()
         row = view.row(name)
         assert row is not None
-        self.state.remove(decoding.NODE, name)
-        self.services.changes.notify(decoding.NODE, view.node(row), None)
+        self.state.remove(kinds.NODE, name)
+        self.services.changes.notify(kinds.NODE, view.node(row), None)
 
     def put(self, pod: ClusterPod) -> ClusterPod:
         old = self.state.pod(pod.key)
-        self.state.put(decoding.POD, pod)
-        self.services.changes.notify(decoding.POD, old, pod)
+        self.state.put(kinds.POD, pod)
+        self.services.changes.notify(kinds.POD, old, pod)
         return pod
 
     def pod(self, name: str, node: str = "n", **facts: Any) -> ClusterPod:
         return self.put(make_pod(name, node=node, **facts))
 
     def remove_pod(self, pod: ClusterPod) -> None:
-        self.state.remove(decoding.POD, pod.key, pod.uid)
-        self.services.changes.notify(decoding.POD, pod, None)
+        self.state.remove(kinds.POD, pod.key, pod.uid)
+        self.services.changes.notify(kinds.POD, pod, None)
 
     def report(self, node: str = "n", *, ago: float = 0.0, **facts: Any) -> None:
         facts = {"usage": {"cpu": 0, "memory": 0}, **facts}
         old = self.state.reports.get(node)
         new = make_report(node, at=self.now - ago, **facts)
-        self.state.put(decoding.NODE_METRIC, new)
-        self.services.changes.notify(decoding.NODE_METRIC, old, new)
+        self.state.put(kinds.NODE_METRIC, new)
+        self.services.changes.notify(kinds.NODE_METRIC, old, new)
 
     def remove_report(self, node: str = "n") -> None:
         old = self.state.reports.get(node)
-        self.state.remove(decoding.NODE_METRIC, node)
-        self.services.changes.notify(decoding.NODE_METRIC, old, None)
+        self.state.remove(kinds.NODE_METRIC, node)
+        self.services.changes.notify(kinds.NODE_METRIC, old, None)
 
     def view(self) -> View:
         return self.state.view()

@@ -8,19 +8,17 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
-from koord.cluster.decoding import NODE, POD
 from koord.cluster.facts import ClusterPod
-from koord.controlplane.testing.server import refusal
-from koord.controlplane.testing.services import CapturedEvents
+from koord.cluster.kinds import NODE, POD
+from koord.controlplane.testing import CapturedEvents, api_error_response
 from koord.kube.client import ApiClient
 from koord.kube.errors import KubeError
 from koord.kube.transport import Call, Transport
 from koord.util.simulatedclock import SimulatedClock
 from koord.util.stop import Stop
-from koord_scheduler.cache.assumed import SchedulerState
+from koord_scheduler.cache import SchedulerCache
 from koord_scheduler.config.v1 import Extender
-from koord_scheduler.extenders.chain import Extenders
-from koord_scheduler.extenders.objects import FollowedObjects
+from koord_scheduler.extenders.client import Extenders, FollowedObjects
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.interfaces import BindPlugin, Plugin
 from koord_scheduler.framework.status import Status
@@ -37,7 +35,7 @@ _OWN = ("patience", "longest_in_pool", "debugging", "diagnoses", "budget")
 class Api(Transport):
     """Pods and nodes as the API server has them. What changes comes to the state by deliver."""
 
-    def __init__(self, state: SchedulerState) -> None:
+    def __init__(self, state: SchedulerCache) -> None:
         self.state = state
         self.pods: dict[str, Json] = {}
         self.nodes: dict[str, Json] = {}
@@ -110,7 +108,7 @@ class Api(Transport):
     async def stream(
         self, call: Call, silence: Callable[[], float]
     ) -> AsyncIterator[AsyncIterator[bytes]]:
-        raise refusal(call, 404, "NotFound", "there is nothing to watch")
+        raise api_error_response(call, 404, "NotFound", "there is nothing to watch")
         yield  # makes it a generator
 
     async def close(self) -> None:
@@ -128,12 +126,14 @@ class Api(Transport):
                     return self._bind(call, key, body)
                 if part == "status":
                     return self._patch(call, key, body)
-        raise refusal(call, 404, "NotFound", f"no {call.path}")
+        raise api_error_response(call, 404, "NotFound", f"no {call.path}")
 
     def _bind(self, call: Call, key: str, body: Json) -> Json:
         found = self._find(call, key, body)
         if found["spec"].get("nodeName"):
-            raise refusal(call, 409, "Conflict", f"pod {key} is already assigned to node")
+            raise api_error_response(
+                call, 409, "Conflict", f"pod {key} is already assigned to node"
+            )
         found["spec"]["nodeName"] = body["target"]["name"]
         self.bindings.append((key, body["target"]["name"]))
         self._publish(key)
@@ -160,9 +160,11 @@ class Api(Transport):
     def _find(self, call: Call, key: str, body: Json) -> Json:
         found = self.pods.get(key)
         if found is None:
-            raise refusal(call, 404, "NotFound", f'pods "{key}" not found')
+            raise api_error_response(call, 404, "NotFound", f'pods "{key}" not found')
         if body["metadata"].get("uid") not in (None, found["metadata"]["uid"]):
-            raise refusal(call, 409, "Conflict", "the UID in the precondition does not match")
+            raise api_error_response(
+                call, 409, "Conflict", "the UID in the precondition does not match"
+            )
         return found
 
     def _publish(self, key: str) -> None:
@@ -192,7 +194,7 @@ class Loop(Kit):
 
     def __init__(self) -> None:
         clock = SimulatedClock()
-        self.state = SchedulerState(clock)
+        self.state = SchedulerCache(clock)
         super().__init__(clock, self.state)
         self.api = Api(self.state)
         client = ApiClient(self.api, clock, draw=lambda: 0.0)

@@ -6,13 +6,12 @@ from typing import Any
 import numpy as np
 
 from koord.cluster.columns import Mask
-from koord.cluster.decoding import NODE
 from koord.cluster.facts import ClusterPod
+from koord.cluster.kinds import NODE
 from koord.cluster.state import ClusterState
 from koord.cluster.view import View
-from koord.controlplane.testing.objects import make_node
-from koord_scheduler.config.points import Point
-from koord_scheduler.config.profiles import EnabledPlugin, Profile
+from koord.controlplane.testing import make_node
+from koord_scheduler.config.profiles import EnabledPlugin, Point, Profile
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.handle import Handle, Services
 from koord_scheduler.framework.interfaces import (
@@ -22,12 +21,9 @@ from koord_scheduler.framework.interfaces import (
     ReservePlugin,
     VectorFilterPlugin,
 )
-from koord_scheduler.framework.profiles.announcing import announce
-from koord_scheduler.framework.profiles.registry import PluginRegistry
-from koord_scheduler.framework.results import Verdicts
-from koord_scheduler.framework.status import Status
-from koord_scheduler.planning.offline import offline_services
-from koord_scheduler.planning.profiles import PlannedProfiles, plan_profiles
+from koord_scheduler.framework.profile import PluginRegistry, announce
+from koord_scheduler.framework.status import Status, Verdicts
+from koord_scheduler.planning.offline import PlannedProfiles, offline_services, plan_profiles
 from tests.support.scheduler.framework import FirstCome, FreeCpu
 
 Factory = Callable[[Any, Handle], Plugin]

@@ -6,22 +6,20 @@ from collections.abc import Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from koord.cluster import decoding
+from koord.cluster import kinds
 from koord.cluster.facts import ClusterPod
 from koord.cluster.view import View
-from koord.controlplane.testing.objects import make_pod, read
-from koord.controlplane.testing.server import refusal
-from koord.controlplane.testing.services import CapturedEvents
+from koord.controlplane.testing import CapturedEvents, api_error_response, make_pod, read
 from koord.kube.transport import Call
 from koord.util.stop import Stop
 from koord_scheduler.framework.binding import PodBinding
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.interfaces import Plugin
 from koord_scheduler.framework.nodes.search import NodeSearch
-from koord_scheduler.framework.profiles.profile import ProfilePlugins
-from koord_scheduler.framework.results import PostFilterResult
+from koord_scheduler.framework.profile import ProfilePlugins
+from koord_scheduler.framework.status import PostFilterResult
 from koord_scheduler_plugins.default_preemption import DefaultPreemption, DefaultPreemptionArgs
-from koord_scheduler_plugins.default_preemption.acting import Preemptions
+from koord_scheduler_plugins.default_preemption.preemption import Preemptions
 from tests.support.scheduler.framework import FreeCpu, Kit
 
 DELETED = {"kind": "Status", "apiVersion": "v1", "status": "Success"}
@@ -42,7 +40,7 @@ def pending(name: str = "new", *, cpu: int = 4, priority: int = 10, **spec: Any)
 def leaving(name: str, node: str, *, cpu: int = 4, by_scheduler: bool = True) -> ClusterPod:
     """A pod that is being deleted."""
     return read(
-        decoding.POD,
+        kinds.POD,
         {
             "metadata": {
                 "name": name,
@@ -159,10 +157,10 @@ class World:
         """The watch brings a pod, or that one has gone."""
         if pod is not None:
             old = old or self.cluster.state.pod(pod.key)
-            self.cluster.state.put(decoding.POD, pod)
+            self.cluster.state.put(kinds.POD, pod)
         elif old is not None:
-            self.cluster.state.remove(decoding.POD, old.key, old.uid)
-        self.services.changes.notify(decoding.POD, old, pod)
+            self.cluster.state.remove(kinds.POD, old.key, old.uid)
+        self.services.changes.notify(kinds.POD, old, pod)
 
     async def _perhaps_hang(self, call: Call) -> bytes:
         if self.answers.get((call.method, call.path)) == "hang":
@@ -175,7 +173,7 @@ class World:
         answer = self.answers.get((call.method, call.path), 200)
         assert isinstance(answer, int)
         if answer != 200:
-            raise refusal(call, answer, "Conflict" if answer == 409 else "", "scripted")
+            raise api_error_response(call, answer, "Conflict" if answer == 409 else "", "scripted")
         if call.method == "PATCH":
             self.patches.append(json.loads(call.body or b"{}"))
         return DELETED

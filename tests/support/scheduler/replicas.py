@@ -16,8 +16,8 @@ from koord_scheduler.cli.daemon import FAMILIES
 from koord_scheduler.daemon.run import run_daemon
 from koord_scheduler.daemon.settings import Settings, load_settings
 from koord_scheduler.framework.handle import Handle
-from koord_scheduler.framework.profiles.registry import PluginRegistry
-from koord_scheduler_plugins.default_binder import DefaultBinder
+from koord_scheduler.framework.profile import PluginRegistry
+from koord_scheduler_plugins.default_binding import DefaultBinder
 from tests.support.clusters import pod
 from tests.support.kube.apiserver import ApiServer
 from tests.support.kube.daemon_flags import kubeconfig

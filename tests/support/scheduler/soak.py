@@ -11,16 +11,15 @@ from random import Random
 from unittest.mock import patch
 
 from koord.cluster.facts import ClusterPod
-from koord.component.plugins.timelimit import ManyLimits
-from koord.controlplane.testing.server import refusal
+from koord.component.plugins.execution import RepeatedTimeLimit
+from koord.controlplane.testing import api_error_response
 from koord.kube.errors import Unreachable
 from koord.kube.transport import Call
-from koord.util import slices
+from koord.util import timebudget
 from koord.util.simulatedclock import SimulatedClock
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.interfaces import PermitPlugin, PreBindPlugin, ReservePlugin
-from koord_scheduler.framework.results import Wait
-from koord_scheduler.framework.status import Status
+from koord_scheduler.framework.status import Status, Wait
 from tests.support.kube.inline_executor import InlineExecutor
 from tests.support.scheduler.loop import Json
 from tests.support.scheduler.soak_audit import Audit
@@ -80,7 +79,7 @@ class Soak:
         self.clock = SimulatedClock()
         self.server = Server(self.clock)
         self.audit = Audit(self.server)
-        self.limits = ManyLimits()
+        self.limits = RepeatedTimeLimit()
         self.scheduled: list[str] = []  # uids of pods, by the events of processes that have ended
         self.names = 0
         self.missing: list[str] = []  # names of claims that pods have, and that do not exist
@@ -304,7 +303,7 @@ class Soak:
         old, new = self.replicas
         hangs = self.draw.random() < 0.5
         if hangs:
-            old.leads = False
+            old.is_leader = False
             await self.clock.advance(5)
             new.lead()
             for _ in range(self.draw.randrange(20)):
@@ -312,7 +311,7 @@ class Soak:
         await old.end(lost=hangs)
         self.scheduled += [uid for uid, _ in old.events("Scheduled")]
         self.server.lines.remove(old.line)
-        old.leads = False
+        old.is_leader = False
         if not hangs:
             new.lead()
         self.leader, self.standby = new, await self.replica()
@@ -323,7 +322,7 @@ class Soak:
         status = self.draw.choice(passing if call.method == "GET" else [409, 404, *passing])
         if status == 0:
             raise Unreachable(f"{call.where}: the connection was reset")
-        raise refusal(call, status, "Fault", "no")
+        raise api_error_response(call, status, "Fault", "no")
 
     def reap(self) -> None:
         """Pods that are ending have ended."""
@@ -372,7 +371,7 @@ def drawn_seconds(draw: Random) -> Callable[[], float]:
 async def play(seed: int) -> list[str]:
     """Play the history of a seed; return what the API server has been asked, and when."""
     asyncio.get_running_loop().set_default_executor(InlineExecutor(1))
-    with patch.object(slices, "real_seconds", drawn_seconds(Random(seed))):
+    with patch.object(timebudget, "real_seconds", drawn_seconds(Random(seed))):
         soak = Soak(seed)
         await soak.run()
     return soak.server.journal

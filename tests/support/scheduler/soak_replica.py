@@ -9,36 +9,33 @@ from random import Random
 
 import numpy as np
 
-from koord.cluster import decoding
-from koord.cluster.storage import kinds as storage
+from koord.cluster import kinds
+from koord.cluster import storage_kinds as storage
 from koord.component.plugins.discovery import discover
-from koord.component.plugins.timelimit import ManyLimits
-from koord.controlplane.clusterfeed import ClusterFeed
-from koord.controlplane.kinds import SERVED, SERVED_TO_SCHEDULER
-from koord.controlplane.leaderclient import LeaderClient
-from koord.controlplane.testing.services import CapturedEvents
+from koord.component.plugins.execution import RepeatedTimeLimit
+from koord.controlplane.cluster_access import LeaderClient
+from koord.controlplane.clusterfeed import SCHEDULER_KINDS, SERVED_KINDS, ClusterFeed
+from koord.controlplane.testing import CapturedEvents
 from koord.kube.client import ApiClient
 from koord.util.health import Health
 from koord.util.simulatedclock import SimulatedClock
 from koord.util.stop import Stop
-from koord_scheduler.cache.assumed import SchedulerState
+from koord_scheduler.cache import SchedulerCache
+from koord_scheduler.config.file import parse_configuration
 from koord_scheduler.config.profiles import Profile
-from koord_scheduler.config.read import parse_configuration
 from koord_scheduler.framework.interfaces import Plugin
-from koord_scheduler.framework.profiles.configured import known_plugins
-from koord_scheduler.framework.profiles.profile import build_profile
-from koord_scheduler.framework.profiles.registry import PluginRegistry
+from koord_scheduler.framework.profile import PluginRegistry, build_profile, known_plugins
 from koord_scheduler.scheduling.metrics import SchedulingMetrics
 from koord_scheduler.scheduling.scheduler import Scheduler
 from tests.support.scheduler.framework import Kit
 from tests.support.scheduler.soak_server import Line, Server
 
 FOLLOWED = {
-    decoding.NODE: replace(SERVED[decoding.NODE], page_size=3),
-    decoding.POD: replace(SERVED[decoding.POD], page_size=4),
-    storage.CLAIM: replace(SERVED[storage.CLAIM], page_size=4),
+    kinds.NODE: replace(SERVED_KINDS[kinds.NODE], page_size=3),
+    kinds.POD: replace(SERVED_KINDS[kinds.POD], page_size=4),
+    storage.CLAIM: replace(SERVED_KINDS[storage.CLAIM], page_size=4),
     **{
-        kind: SERVED_TO_SCHEDULER[kind]
+        kind: SCHEDULER_KINDS[kind]
         for kind in (storage.VOLUME, storage.STORAGE_CLASS, storage.CSI_NODE)
     },
 }
@@ -63,15 +60,15 @@ class Replica(Kit):
         clock: SimulatedClock,
         draw: Random,
         plugin: Plugin,
-        limits: ManyLimits,
+        limits: RepeatedTimeLimit,
     ) -> None:
         """limits: one for all replicas, as there is one for a process."""
-        self.state = SchedulerState(clock)
+        self.state = SchedulerCache(clock)
         super().__init__(clock, self.state)
         self.plugin = plugin
-        self.leads = False
-        self.line = Line(server, draw, lambda: self.leads)
-        client = LeaderClient(self.line, clock, lambda: self.leads)
+        self.is_leader = False
+        self.line = Line(server, draw, lambda: self.is_leader)
+        client = LeaderClient(self.line, clock, lambda: self.is_leader)
         client._draw = draw.random
         self.services = replace(
             self.services, client=client, activate=self._activate, limits=limits
@@ -105,7 +102,7 @@ class Replica(Kit):
 
     def lead(self) -> None:
         """Schedule, once: a process that has lost the lead ends."""
-        self.leads = True
+        self.is_leader = True
         self.working = asyncio.create_task(self._work(self.stop))
 
     async def end(self, *, lost: bool = False) -> None:
@@ -172,7 +169,7 @@ class Replica(Kit):
     async def _work(self, stop: Stop) -> None:
         """As the daemon leads."""
         await stop.bound(self.feed.wait_synced())
-        await stop.bound(self.feed.catch_up(decoding.POD))
+        await stop.bound(self.feed.catch_up(kinds.POD))
         parts, shared = Stop(self.clock), self.services.shared
         async with asyncio.TaskGroup() as group:
             group.create_task(shared.run(parts, self.clock, Health()))

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from koord.controlplane.testing.server import refusal
+from koord.controlplane.testing import api_error_response
 from koord.kube.errors import Unreachable
 from koord.kube.transport import Call, Transport
 from koord.util.clock import Clock
@@ -159,7 +159,7 @@ class Server(Api):
         if "continue" in call.query:
             start, version = map(int, call.query["continue"].split("@"))
             if version < self.compacted:
-                raise refusal(call, 410, "Expired", "the continue token is too old")
+                raise api_error_response(call, 410, "Expired", "the continue token is too old")
         else:
             version = newest
             if (least := call.query.get("resourceVersion", "")) != "":
@@ -191,7 +191,7 @@ class Line(Transport):
 
     server: Server
     draw: Random
-    leads: Callable[[], bool]
+    is_leader: Callable[[], bool]
     faults: list[Fault] = field(default_factory=list)  # called before a request is carried out
     lost: list[Fault] = field(default_factory=list)  # called after it was
     hang: bool = False
@@ -241,7 +241,7 @@ class Line(Transport):
 
     async def exchange(self, call: Call) -> bytes:
         now = self.server.clock.monotonic()
-        request = Request(self, call, now, call.method == "GET" or self.leads())
+        request = Request(self, call, now, call.method == "GET" or self.is_leader())
         self.server.log.append(request)
         task = asyncio.create_task(self._serve(request))
         self._serving.add(task)
@@ -260,7 +260,7 @@ class Line(Transport):
         await asyncio.sleep(0)
         self._check_away(call)
         if since < self.server.compacted:
-            raise refusal(call, 410, "Expired", f"too old resource version: {since}")
+            raise api_error_response(call, 410, "Expired", f"too old resource version: {since}")
         self._cuts.pop(collection, None)
         self._reached(collection, since)
         yield self._events(call, collection, since)

@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from koord.controlplane.testing.server import refusal
+from koord.controlplane.testing import api_error_response
 from koord.kube.transport import Call
 from tests.support.scheduler.loop import Json
 
@@ -128,7 +128,7 @@ class SoakStorage:
                 return self._patch(call, CLAIMS, self.claims, f"{namespace}/{name}")
             case ["api", "v1", "persistentvolumes", name]:
                 return self._patch(call, VOLUMES, self.volumes, name)
-        raise refusal(call, 404, "NotFound", f"no {call.path}")
+        raise api_error_response(call, 404, "NotFound", f"no {call.path}")
 
     def volumes_of(self, pod: Json) -> frozenset[str]:
         """What the driver attaches for a pod: volumes, and claims that have none yet."""
@@ -188,10 +188,12 @@ class SoakStorage:
     def _patch(self, call: Call, collection: str, known: dict[str, Json], key: str) -> Json:
         found, body = known.get(key), json.loads(call.body or b"{}")
         if found is None:
-            raise refusal(call, 404, "NotFound", f"{key} not found")
+            raise api_error_response(call, 404, "NotFound", f"{key} not found")
         for field in ("uid", "resourceVersion"):
             if body["metadata"][field] != found["metadata"][field]:
-                raise refusal(call, 409, "Conflict", f"the {field} of {key} is another one")
+                raise api_error_response(
+                    call, 409, "Conflict", f"the {field} of {key} is another one"
+                )
         notes = {
             **found["metadata"].get("annotations", {}),
             **body["metadata"].get("annotations", {}),

@@ -7,17 +7,16 @@ from typing import Any
 
 from koord.cluster.facts import ClusterPod
 from koord.cluster.view import View
-from koord.controlplane.testing.objects import make_pod
+from koord.controlplane.testing import make_pod
 from koord.util.health import Health
 from koord.util.simulatedclock import SimulatedClock
 from koord.util.stop import Stop
-from koord_scheduler.cache.assumed import SchedulerState
+from koord_scheduler.cache import SchedulerCache
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.handle import Handle
 from koord_scheduler.framework.interfaces import Plugin, PreFilterPlugin
-from koord_scheduler.framework.nodes.search import Found
-from koord_scheduler.framework.results import PreFilterResult
-from koord_scheduler.framework.status import SUCCESS, Status
+from koord_scheduler.framework.nodes.search import SearchResult
+from koord_scheduler.framework.status import SUCCESS, PreFilterResult, Status
 from tests.support.clusters import Json
 from tests.support.scheduler.framework import Kit
 
@@ -40,7 +39,7 @@ class Storage:
 
     def __init__(self) -> None:
         clock = SimulatedClock()
-        state = SchedulerState(clock)
+        state = SchedulerCache(clock)
         self.kit = Kit(clock, state)
         self.cluster = self.kit.cluster
         self.services = self.kit.services
@@ -199,13 +198,13 @@ class Storage:
         spec = {"attacher": driver, "nodeName": node, "source": source}
         self._apply("VolumeAttachment", {"name": name}, spec=spec)
 
-    async def search(self, plugin: Plugin, pod: ClusterPod) -> Found:
+    async def search(self, plugin: Plugin, pod: ClusterPod) -> SearchResult:
         """The nodes that a plugin with Filter allows."""
         name = type(plugin).__name__
         search = await Kit().search(preFilter={name: plugin}, filter={name: plugin})
         return search.search(CycleState(), pod, self.view())
 
-    async def search_pre_filter(self, plugin: Plugin, pod: ClusterPod) -> Found:
+    async def search_pre_filter(self, plugin: Plugin, pod: ClusterPod) -> SearchResult:
         """The nodes that a plugin without Filter allows."""
         search = await Kit().search(preFilter={type(plugin).__name__: plugin})
         return search.search(CycleState(), pod, self.view())

@@ -13,18 +13,18 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
-from koord.util.backoff import Backoff
 from koord.util.clock import Clock, SystemClock
-from koordlet.host.cgroups.cgroupfs import CgroupFs
+from koord.util.flowcontrol import Backoff
+from koordlet.host.cgroups.hierarchies import CgroupFs
 from koordlet.host.errors import KernelFileError
 from koordlet.host.net.guard.frames import Channel, ChannelError, raise_error
 from koordlet.host.paths import HostPaths
 
-ANSWER_LIMIT = 10.0  # seconds; a write looks for the API server first, for 2 s
-FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
-STATE = "koordlet-network"  # below /var/run
+RESPONSE_TIMEOUT = 10.0  # seconds; a write looks for the API server first, for 2 s
+INITIAL_BACKOFF, MAX_BACKOFF = 1.0, 60.0
+STATE_DIRECTORY = "koordlet-network"  # below /var/run
 _PROGRAM = "koordlet.host.net.guard.program"
-_PASSED_ON = ("PATH", "LANG")
+_PASSED_ENVIRONMENT = ("PATH", "LANG")
 _WHAT = "helper for traffic control"
 _HINT = "it is started anew; see the log"
 
@@ -46,34 +46,34 @@ class HelperTraffic:
         self._clock = clock
         self._lock = threading.Lock()
         self._helper: tuple[Channel, subprocess.Popen[bytes]] | None = None
-        self._backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE)
+        self._backoff = Backoff(INITIAL_BACKOFF, MAX_BACKOFF)
         self._not_before = clock.monotonic()
         self._problem = ""
 
     def read(self, interface: str) -> bytes | None:
         """As TrafficControl.read."""
-        found = self._ask(op="read", interface=interface)
+        found = self._request(op="read", interface=interface)
         return None if found is None else str(found).encode("ascii", "replace")
 
     def identity(self, interface: str) -> int:
         """As TrafficControl.identity."""
-        found = self._ask(op="identity", interface=interface)
+        found = self._request(op="identity", interface=interface)
         if isinstance(found, bool) or not isinstance(found, int):
             raise _failed(f"no number of an interface: {found!r:.60}")
         return found
 
-    def end_of(self, pid: int) -> str:
+    def veth_peer(self, pid: int) -> str:
         """As TrafficControl.end_of."""
-        return str(self._ask(op="end", pid=pid))
+        return str(self._request(op="end", pid=pid))
 
-    def knows_sockets(self) -> bool:
+    def supports_cgroup_map(self) -> bool:
         """As TrafficControl.knows_sockets."""
-        return self._ask(op="sockets") is True
+        return self._request(op="sockets") is True
 
     def write(self, interface: str, identity: int, content: bytes) -> None:
         """As TrafficControl.write."""
         text = content.decode("ascii")
-        self._ask(op="write", interface=interface, identity=identity, content=text)
+        self._request(op="write", interface=interface, identity=identity, content=text)
 
     def close(self) -> None:
         """Let the helper end: by itself, once nothing is on probation."""
@@ -82,7 +82,7 @@ class HelperTraffic:
                 self._helper[0].close()
                 self._helper = None
 
-    def _ask(self, **request: object) -> Any:
+    def _request(self, **request: object) -> Any:
         with self._lock:
             try:
                 channel = self._running()
@@ -143,7 +143,7 @@ def helper_traffic(
     config = {
         "network": network,
         "cgroup": cgroup,
-        "state": str(paths.var_run / STATE),
+        "state": str(paths.var_run / STATE_DIRECTORY),
         "api": api_server(environ),
         "cgroups": [str(root) for root in CgroupFs(paths.cgroup).hierarchies()],
     }
@@ -161,11 +161,11 @@ def start(config: Mapping[str, object]) -> tuple[Channel, "subprocess.Popen[byte
                 [sys.executable, "-I", "-m", _PROGRAM, json.dumps(config)],
                 stdin=its.fileno(),
                 stdout=subprocess.DEVNULL,
-                env={name: os.environ[name] for name in _PASSED_ON if name in os.environ},
+                env={name: os.environ[name] for name in _PASSED_ENVIRONMENT if name in os.environ},
                 start_new_session=True,
                 cwd=Path("/"),
             )
         except OSError:
             ours.close()
             raise
-    return Channel(ours, ANSWER_LIMIT), process
+    return Channel(ours, RESPONSE_TIMEOUT), process

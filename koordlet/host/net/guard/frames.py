@@ -7,10 +7,10 @@ from typing import Any
 from koord.util.documents import decode_line
 from koord.util.errors import InvalidObject, KoordError
 from koordlet.host.errors import KernelFileError, Unsupported
-from koordlet.host.net.tc import ForeignQdisc, TrafficRefused
+from koordlet.host.net.tc.tree import ForeignQdisc, TrafficRefused
 
 VERSION = 1
-MOST_BYTES = 4 << 20  # of a line: a tree has at most 1 MiB
+MAX_MESSAGE_BYTES = 4 << 20  # of a line: a tree has at most 1 MiB
 _CHUNK = 1 << 16
 
 _KINDS: dict[str, type[KernelFileError]] = {
@@ -25,7 +25,7 @@ class ChannelError(KoordError):
     """The other side has ended, hangs, or says what is no line of this version."""
 
 
-class MalformedLine(ChannelError):
+class MalformedMessage(ChannelError):
     """A whole line that says nothing; the next one may."""
 
 
@@ -59,8 +59,8 @@ class Channel:
         found = [self._rest]
         size = len(self._rest)
         while b"\n" not in found[-1]:
-            if size > MOST_BYTES:
-                raise ChannelError(f"more than {MOST_BYTES} bytes in a line")
+            if size > MAX_MESSAGE_BYTES:
+                raise ChannelError(f"more than {MAX_MESSAGE_BYTES} bytes in a line")
             try:
                 chunk = self._end.recv(_CHUNK)
             except TimeoutError as err:
@@ -72,17 +72,17 @@ class Channel:
             found.append(chunk)
             size += len(chunk)
         line, _, self._rest = b"".join(found).partition(b"\n")
-        return parse_line(line)
+        return parse_message(line)
 
 
-def parse_line(line: bytes) -> dict[str, Any]:
+def parse_message(line: bytes) -> dict[str, Any]:
     """Return the message of a line. Raises MalformedLine: it is none of this version."""
     try:
         message = decode_line(line, "line")
     except InvalidObject as err:
-        raise MalformedLine(str(err)) from err
+        raise MalformedMessage(str(err)) from err
     if not isinstance(message, dict) or message.get("v") != VERSION:
-        raise MalformedLine(f"wanted a line of version {VERSION}")
+        raise MalformedMessage(f"wanted a line of version {VERSION}")
     return message
 
 

@@ -1,29 +1,98 @@
-"""The text of a tree of HTB classes: one line, made of parts in one order. Pure.
+"""Traffic control of an interface: the tree of HTB classes as text, and what reads and sets it.
 
-For example: `default 2; class 1 below 0 rate 125000000 ceil 125000000 prio 0; class 2 below 1 rate
-1000 ceil 125000000 prio 1; from 10.0.0.7 class 2; to fd00::7 class 2`. Classes are numbered as
-minor ids; 0 is the root. Rates are bytes per second. A packet goes to the class of its source
-("from") or destination ("to"), or of the cgroup of its socket, otherwise to the default class:
-`socket 3/4711 class 2` is the cgroup of v2 with the number 4711, three levels below the root.
+The text is one line, made of parts in one order; `absent` is what the kernel has by itself.
 """
 
+import errno
+import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address
+from typing import Protocol
 
-from koordlet.host.kerneltext import ABSENT, Text, or_absent
+from koordlet.host.errors import KernelFileError
+from koordlet.host.resource import ABSENT, Text, optional_text
+
+
+class ForeignQdisc(KernelFileError):
+    """The root qdisc is another agent's, a CNI's say. It is never replaced."""
+
+
+class TrafficRefused(KernelFileError):
+    """The kernel refuses what was asked for; what was there before is in force again."""
+
+
+class TrafficControl(Protocol):
+    """Reads and sets the root of interfaces, in the network namespace of the caller. Blocking.
+
+    Never touched: ingress, clsact, and interfaces that are not named.
+    """
+
+    def read(self, interface: str) -> bytes | None:
+        """Return what is there, as a line; None: there is no interface of that name.
+
+        `absent`: what the kernel has by itself, or a tree that is half-made; `foreign KIND`:
+        another agent's; `altered`: ours, changed by another; or our tree.
+
+        Raises:
+            KernelFileError: the kernel does not answer, or refuses.
+        """
+
+    def identity(self, interface: str) -> int:
+        """Return the number of an interface (ifindex): a name alone may come again.
+
+        What a write of ours left half-made, because its process was killed, is deleted.
+
+        Raises:
+            OSError: ENODEV: there is none of that name.
+            KernelFileError: the kernel does not answer, or refuses.
+        """
+
+    def veth_peer(self, pid: int) -> str:
+        """Return the node's end of a process's virtual interface (veth); "": it has none.
+
+        Of several it is that of the interface which the process's network namespace had first.
+
+        Raises:
+            OSError: ESRCH: there is no such process.
+            KernelFileError: the kernel does not answer, or refuses.
+        """
+
+    def supports_cgroup_map(self) -> bool:
+        """Whether packets of the node's own sockets can be told by cgroups of v2.
+
+        Raises:
+            KernelFileError: the kernel does not answer.
+        """
+
+    def write(self, interface: str, identity: int, content: bytes) -> None:
+        """Bring about a content: all of it, or on any error what was there before.
+
+        Raises:
+            ValueError: the content is none.
+            OSError: ENODEV: there is none of that name, or it is another one.
+            ForeignQdisc: another agent's qdisc is at the root.
+            TrafficRefused: the kernel refuses.
+            KernelFileError: the kernel does not answer.
+        """
+
+
+def no_such_interface(interface: str) -> OSError:
+    """What identity and write raise."""
+    return OSError(errno.ENODEV, os.strerror(errno.ENODEV), interface)
+
 
 MAJOR = 0x6B6C0000  # of the handles of ours
-MOST_CLASSES = 4096
-MOST_MATCHES = 4000  # of one IP version: u32 numbers 4095
-LONGEST = 1 << 20  # bytes of a text
-LEAST_RATE = 1000  # bytes per second; the kernel's tables hold the time a packet takes
-MOST_RATE = 1 << 42
-MOST_MINOR = 0xFFFE  # the last one is kept for the time of a change
-MOST_LEVEL = 32  # of a cgroup
-MOST_DEPTH = 4  # of HTB's 8 levels
-FOREIGN, ALTERED = "foreign", "altered"
+MAX_CLASSES = 4096
+MAX_MATCHES = 4000  # of one IP version: u32 numbers 4095
+MAX_TEXT_BYTES = 1 << 20  # bytes of a text
+MIN_RATE = 1000  # bytes per second; the kernel's tables hold the time a packet takes
+MAX_RATE = 1 << 42
+MAX_MINOR = 0xFFFE  # the last one is kept for the time of a change
+MAX_CGROUP_LEVEL = 32  # of a cgroup
+MAX_CLASS_DEPTH = 4  # of HTB's 8 levels
+FOREIGN, MODIFIED = "foreign", "altered"
 SIDES = ("from", "to")
 NODE_NETWORK = "the node's network namespace (hostNetwork, or a program of the host)"
 NEEDS = (
@@ -41,7 +110,7 @@ _CLASS = re.compile(
 )
 _MATCH = re.compile(r"(from|to) ([0-9a-f.:]{2,39}) class ([1-9]\d{0,4})", re.ASCII)
 _SOCKET = re.compile(r"socket ([1-9]\d?)/([1-9]\d{0,19}) class ([1-9]\d{0,4})", re.ASCII)
-_FOREIGN = re.compile(rf"{FOREIGN} [a-z0-9_]{{1,15}}|{ALTERED}", re.ASCII)
+_FOREIGN = re.compile(rf"{FOREIGN} [a-z0-9_]{{1,15}}|{MODIFIED}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -62,7 +131,7 @@ class TrafficClass:
 
 
 @dataclass(frozen=True, slots=True)
-class Match:
+class AddressMatch:
     """Which packets go to a class."""
 
     side: str  # one of SIDES
@@ -79,7 +148,7 @@ class Match:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class SocketMatch:
+class CgroupMatch:
     """Which sockets' packets go to a class: those of a cgroup of v2, and of cgroups below it."""
 
     level: int  # of the cgroup; 1: right below the root
@@ -91,22 +160,22 @@ class SocketMatch:
 
 
 @dataclass(frozen=True, slots=True)
-class Tree:
+class TrafficTree:
     """What is at the root of an interface. Classes and matches are in the order of the text."""
 
     default: int  # the class of what nothing matches; 0: not shaped
     classes: tuple[TrafficClass, ...]
-    matches: tuple[Match, ...] = ()
-    sockets: tuple[SocketMatch, ...] = ()
+    matches: tuple[AddressMatch, ...] = ()
+    sockets: tuple[CgroupMatch, ...] = ()
 
     @classmethod
     def of(
         cls,
         default: int,
         classes: list[TrafficClass],
-        matches: list[Match],
-        sockets: Iterable[SocketMatch] = (),
-    ) -> "Tree":
+        matches: list[AddressMatch],
+        sockets: Iterable[CgroupMatch] = (),
+    ) -> "TrafficTree":
         """Return a tree in order. Raises ValueError: it is none."""
         ordered = sorted(matches, key=lambda match: match.order)
         tree = cls(default, tuple(sorted(classes)), tuple(ordered), tuple(sorted(sockets)))
@@ -115,8 +184,8 @@ class Tree:
 
     def check(self) -> None:
         """Raise ValueError unless the kernel can have it."""
-        if len(self.classes) > MOST_CLASSES:
-            raise ValueError(f"wanted at most {MOST_CLASSES} classes, found {len(self.classes)}")
+        if len(self.classes) > MAX_CLASSES:
+            raise ValueError(f"wanted at most {MAX_CLASSES} classes, found {len(self.classes)}")
         depth = {0: 0}
         for each in self.classes:  # a class comes after the one above it: numbers grow downwards
             _check_class(each, depth)
@@ -128,10 +197,10 @@ class Tree:
 
     def _check_sockets(self, known: dict[int, int]) -> None:
         cgroups = {each.cgroup for each in self.sockets}
-        if len(cgroups) < len(self.sockets) or len(cgroups) > MOST_MATCHES:
-            raise ValueError(f"wanted one class of a cgroup, {MOST_MATCHES} cgroups at most")
+        if len(cgroups) < len(self.sockets) or len(cgroups) > MAX_MATCHES:
+            raise ValueError(f"wanted one class of a cgroup, {MAX_MATCHES} cgroups at most")
         for each in self.sockets:
-            if not known.get(each.minor) or not 0 < each.level <= MOST_LEVEL:
+            if not known.get(each.minor) or not 0 < each.level <= MAX_CGROUP_LEVEL:
                 raise ValueError(f"wanted a level and a class that is there, found {str(each)!r}")
             if not 0 < each.cgroup < 1 << 64:
                 raise ValueError(f"wanted a number of 64 bits, found {each.cgroup}")
@@ -148,8 +217,8 @@ class Tree:
                 raise ValueError(f"wanted one class of {match.side} {match.address}, found two")
             seen.add(match.order)
             counts[match.address.version] += 1
-        if max(counts.values()) > MOST_MATCHES:
-            raise ValueError(f"wanted at most {MOST_MATCHES} addresses, found {counts}")
+        if max(counts.values()) > MAX_MATCHES:
+            raise ValueError(f"wanted at most {MAX_MATCHES} addresses, found {counts}")
 
     def __str__(self) -> str:
         return "; ".join(
@@ -158,18 +227,18 @@ class Tree:
 
 
 def _check_class(each: TrafficClass, depth: dict[int, int]) -> None:
-    if each.minor in depth or not 0 < each.minor <= MOST_MINOR:
-        raise ValueError(f"wanted each class once, 1 to {MOST_MINOR}, found {each.minor}")
-    if depth.get(each.below, MOST_DEPTH) >= MOST_DEPTH:
+    if each.minor in depth or not 0 < each.minor <= MAX_MINOR:
+        raise ValueError(f"wanted each class once, 1 to {MAX_MINOR}, found {each.minor}")
+    if depth.get(each.below, MAX_CLASS_DEPTH) >= MAX_CLASS_DEPTH:
         raise ValueError(f"wanted class {each.minor} below a lower number, found {each.below}")
-    if not (LEAST_RATE <= each.rate <= each.ceil <= MOST_RATE and 0 <= each.prio <= 7):
-        raise ValueError(f"wanted {LEAST_RATE} <= rate <= ceil <= {MOST_RATE}, found {each}")
+    if not (MIN_RATE <= each.rate <= each.ceil <= MAX_RATE and 0 <= each.prio <= 7):
+        raise ValueError(f"wanted {MIN_RATE} <= rate <= ceil <= {MAX_RATE}, found {each}")
 
 
-def parse_tree(text: str) -> Tree:
+def parse_tree(text: str) -> TrafficTree:
     """Return the tree of a text. Raises ValueError: it is none, or written in another way."""
-    if len(text) > LONGEST:
-        raise ValueError(f"wanted at most {LONGEST} bytes, found {len(text)}")
+    if len(text) > MAX_TEXT_BYTES:
+        raise ValueError(f"wanted at most {MAX_TEXT_BYTES} bytes, found {len(text)}")
     first, *rest = text.split("; ")
     default = _DEFAULT.fullmatch(first)
     if default is None:
@@ -179,12 +248,12 @@ def parse_tree(text: str) -> Tree:
         if found := _CLASS.fullmatch(part):
             classes.append(TrafficClass(*map(int, found.groups())))
         elif found := _MATCH.fullmatch(part):
-            matches.append(Match(found[1], ip_address(found[2]), int(found[3])))
+            matches.append(AddressMatch(found[1], ip_address(found[2]), int(found[3])))
         elif found := _SOCKET.fullmatch(part):
-            sockets.append(SocketMatch(*map(int, found.groups())))
+            sockets.append(CgroupMatch(*map(int, found.groups())))
         else:
             raise ValueError(f"wanted a class, or an address and its class, found {part!r:.60}")
-    tree = Tree.of(int(default[1]), classes, matches, sockets)
+    tree = TrafficTree.of(int(default[1]), classes, matches, sockets)
     if str(tree) != text:
         raise ValueError(f"wanted the parts in order, found {text!r:.60}")
     return tree
@@ -199,15 +268,15 @@ def is_tree(text: str) -> bool:
     return True
 
 
-def may_show(text: str) -> bool:
+def is_kernel_state(text: str) -> bool:
     """Whether it may have been there before, and be restored: a tree of ours, or nothing."""
     return text == ABSENT or is_tree(text)
 
 
 def parse_traffic(data: bytes) -> str:
     """Return the text of what TrafficControl reads. Raises ValueError: it reads no such thing."""
-    if len(data) > LONGEST:
-        raise ValueError(f"wanted at most {LONGEST} bytes, found {len(data)}")
+    if len(data) > MAX_TEXT_BYTES:
+        raise ValueError(f"wanted at most {MAX_TEXT_BYTES} bytes, found {len(data)}")
     return _traffic(data.decode("ascii", "replace").removesuffix("\n"))
 
 
@@ -219,4 +288,4 @@ def _traffic(text: str) -> str:
     return text
 
 
-TRAFFIC: Text[str] = or_absent(Text(_traffic, parse_traffic, _traffic))
+TRAFFIC: Text[str] = optional_text(Text(_traffic, parse_traffic, _traffic))

@@ -9,7 +9,7 @@ from koord_descheduler.plugin import (
     ClusterNode,
     ClusterPod,
     EvictOptions,
-    Fault,
+    FieldError,
     Handle,
     Int32,
     NodeDecision,
@@ -28,7 +28,7 @@ class CrowdedNodesArgs:
     high_percent: float = 90.0  # of the pods that a node can hold
     most_pods: Int32 = 5  # that leave one node in one cycle
 
-    def validate(self) -> Iterator[Fault]:
+    def validate(self) -> Iterator[FieldError]:
         if not 0 < self.high_percent <= 100:
             yield invalid(("highPercent",), self.high_percent, "wanted 0 to 100 percent")
         if self.most_pods < 1:

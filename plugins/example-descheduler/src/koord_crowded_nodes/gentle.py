@@ -7,7 +7,7 @@ from koord_descheduler.plugin import (
     ClusterPod,
     EvictOptions,
     Evictor,
-    Fault,
+    FieldError,
     Handle,
     KoordError,
     Seconds,
@@ -24,7 +24,7 @@ class GentleEvictorArgs:
     grace_period: Seconds = 30.0  # seconds
     protected: tuple[str, ...] = ("kube-system",)  # namespaces
 
-    def validate(self) -> Iterator[Fault]:
+    def validate(self) -> Iterator[FieldError]:
         if self.grace_period < 0:
             yield invalid(("gracePeriod",), self.grace_period, "wanted 0 s or more")
         yield from check_unique(("protected",), self.protected)

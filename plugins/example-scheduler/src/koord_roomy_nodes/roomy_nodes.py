@@ -13,7 +13,7 @@ from koord_scheduler.plugin import (
     CycleState,
     EnqueueExtensions,
     EventResource,
-    Fault,
+    FieldError,
     FilterPlugin,
     Handle,
     HintedEvent,
@@ -38,7 +38,7 @@ class RoomyNodesArgs:
 
     spare: Int32 = 5  # pods that a node could still take
 
-    def validate(self) -> Iterator[Fault]:
+    def validate(self) -> Iterator[FieldError]:
         if not 0 <= self.spare <= 100:
             yield invalid(("spare",), self.spare, "wanted 0 to 100 pods")
 

@@ -11,7 +11,7 @@ from koord_scheduler.plugin import (
     CycleState,
     EnqueueExtensions,
     EventResource,
-    Fault,
+    FieldError,
     Handle,
     HintedEvent,
     Int32,
@@ -32,7 +32,7 @@ class SeatsArgs:
     label: str = "example.com/seat"
     seats: Int32 = 10
 
-    def validate(self) -> Iterator[Fault]:
+    def validate(self) -> Iterator[FieldError]:
         if not self.label:
             yield invalid(("label",), self.label, "wanted the key of a label")
         if self.seats < 0:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.component.config.document import ConfigDocument
-from koord.component.config.flagdocument import LiveFlags, compare, parse_command_line
+from koord.component.config.follower import LiveFlags, compare, parse_command_line
 from koord.component.features import FeatureGates, FeatureSpec
 from koord.component.flags import FlagSet
 from koord.util.errors import OptionError

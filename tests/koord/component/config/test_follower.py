@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import structlog.testing
 
-from koord.api.decoding.fields import Fields
+from koord.api.fields import Fields
 from koord.component.config.document import parse_document
 from koord.component.config.follower import AppliedConfig, ConfigFollower
 from koord.util.errors import InvalidObject
@@ -68,7 +68,7 @@ async def test_a_component_config_is_applied_when_it_changes(daemon, tmp_path):
         await daemon.seconds(3)
     assert daemon.config == {"dryRun": True, "leaderElection": None}
     assert daemon.follower.needs_restart == ("leaderElection",)
-    assert [entry["event"] for entry in logs] == ["config.read", "config.needs_restart"]
+    assert [entry["event"] for entry in logs] == ["config.read", "config.restart_required"]
 
 
 @pytest.mark.parametrize("content", ["dryRun: maybe\n", "dryRan: true\n", "dryRun: [\n", "- a\n"])
@@ -78,7 +78,7 @@ async def test_a_rejected_one_is_reported_and_the_last_good_one_stays(daemon, tm
     with structlog.testing.capture_logs() as logs:
         await daemon.seconds(4)
     assert daemon.config == {"dryRun": False, "leaderElection": None}
-    assert [entry["event"] for entry in logs] == ["config.refused"]
+    assert [entry["event"] for entry in logs] == ["config.rejected"]
     assert str(path) in daemon.follower.health().reason
 
     path.write_text(f"{HEAD}dryRun: true\n")

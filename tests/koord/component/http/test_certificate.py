@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 from koord.component.http.certificate import INTERVAL, CertificateError, ServingCertificate
 from koord.component.http.site import HttpServer
 from koord.component.http.sockets import Address
-from koord.util.health import Status
+from koord.util.health import HealthStatus
 from koord.util.simulatedclock import SimulatedClock
 from koord.util.stop import Stop
 
@@ -134,7 +134,7 @@ async def test_a_broken_pair_keeps_the_last_good_one(
             files.certificate.unlink()
         if broken == "a directory":
             files.certificate.mkdir()
-        await look(lambda: certificate.health().status is Status.DEGRADED)
+        await look(lambda: certificate.health().status is HealthStatus.DEGRADED)
         await clock.advance(5 * INTERVAL)
 
         assert await shown() == "first"
@@ -144,7 +144,7 @@ async def test_a_broken_pair_keeps_the_last_good_one(
     if broken == "a directory":
         files.certificate.rmdir()
     files.put("third")
-    await look(lambda: certificate.health().status is Status.OK)
+    await look(lambda: certificate.health().status is HealthStatus.OK)
     assert await shown() == "third"
 
 

@@ -9,9 +9,8 @@ from prometheus_client import Counter, Gauge
 from prometheus_client.core import GaugeMetricFamily, UnknownMetricFamily
 from prometheus_client.parser import text_string_to_metric_families
 
-from koord.component.http.exposition import Exposition, View
-from koord.component.http.families import FamilyRules
-from koord.component.http.textformat import OPENMETRICS, TEXT
+from koord.component.http.exposition import OPENMETRICS, TEXT, Exposition, FamilySelection
+from koord.component.metrics import FamilyRules
 from koord.util.simulatedclock import SimulatedClock
 
 RULES = FamilyRules(
@@ -84,9 +83,9 @@ def exposition(source):
 
 def test_each_view_shows_its_families(exposition):
     """What is about the agent is internal, what is for users external, /metrics has both."""
-    internal = names(exposition.render(View.INTERNAL, TEXT))
-    external = names(exposition.render(View.EXTERNAL, TEXT))
-    everything = names(exposition.render(View.ALL, TEXT))
+    internal = names(exposition.render(FamilySelection.INTERNAL, TEXT))
+    external = names(exposition.render(FamilySelection.EXTERNAL, TEXT))
+    everything = names(exposition.render(FamilySelection.ALL, TEXT))
 
     assert {"agent_node_used_cpu_cores", "agent_pod_eviction", "agent_rounds"} <= {*internal}
     assert external == [
@@ -99,7 +98,7 @@ def test_each_view_shows_its_families(exposition):
 
 def test_process_and_python_are_among_the_internal_families(exposition):
     """As Koordinator exports metrics of its process and language runtime."""
-    internal = names(exposition.render(View.INTERNAL, TEXT))
+    internal = names(exposition.render(FamilySelection.INTERNAL, TEXT))
 
     assert {"process_resident_memory_bytes", "python_info", "python_gc_collections"} <= {*internal}
 
@@ -110,8 +109,8 @@ def test_what_fails_is_left_out_and_counted(source):
     exposition = Exposition(RULES, lambda: [broken, source])
     exposition.external.register(broken)
 
-    body = exposition.render(View.ALL, TEXT)
-    again = exposition.render(View.INTERNAL, TEXT).decode()
+    body = exposition.render(FamilySelection.ALL, TEXT)
+    again = exposition.render(FamilySelection.INTERNAL, TEXT).decode()
 
     assert "agent_pod_psi" in names(body)
     assert "half" not in names(body)
@@ -124,10 +123,10 @@ def test_a_source_that_recovers_is_back(source, capsys):
     broken = Broken()
     exposition = Exposition(RULES, lambda: [broken])
     for _ in range(3):
-        exposition.render(View.ALL, TEXT)
+        exposition.render(FamilySelection.ALL, TEXT)
     broken.cured = True
 
-    body = exposition.render(View.ALL, TEXT)
+    body = exposition.render(FamilySelection.ALL, TEXT)
 
     log = capsys.readouterr().err
     assert "half" in names(body)
@@ -140,7 +139,7 @@ def test_a_family_exported_twice_appears_once(source):
     twice = Source(GaugeMetricFamily("agent_pod_psi", "Mine.", value=2))
     exposition = Exposition(RULES, lambda: [source, twice])
 
-    body = exposition.render(View.ALL, TEXT).decode()
+    body = exposition.render(FamilySelection.ALL, TEXT).decode()
 
     assert body.count("# TYPE agent_pod_psi ") == 1
     assert "agent_pod_psi 1.0" in body
@@ -151,7 +150,7 @@ def test_an_unregistered_collector_is_gone(exposition):
     gauge = Gauge("leaving", "Leaves.", registry=exposition.internal)
     exposition.internal.unregister(gauge)
 
-    assert "leaving" not in names(exposition.render(View.ALL, TEXT))
+    assert "leaving" not in names(exposition.render(FamilySelection.ALL, TEXT))
 
 
 async def test_scrapes_of_a_second_share_one_rendering():
@@ -159,20 +158,21 @@ async def test_scrapes_of_a_second_share_one_rendering():
     slow, clock = Slow(), SimulatedClock()
     exposition = Exposition(RULES, lambda: [slow], clock=clock)
     scrapes = [
-        asyncio.create_task(exposition.body(View.EXTERNAL, TEXT, compress=False)) for _ in range(10)
+        asyncio.create_task(exposition.body(FamilySelection.EXTERNAL, TEXT, compress=False))
+        for _ in range(10)
     ]
     await asyncio.sleep(0)
     slow.go.set()
 
     bodies = await asyncio.gather(*scrapes)
-    for view in list(View) * 10:
+    for view in list(FamilySelection) * 10:
         for compress in (False, True):
             await exposition.body(view, TEXT, compress=compress)
     assert slow.asked == 1
     await clock.advance(0.9)
-    same = await exposition.body(View.EXTERNAL, TEXT, compress=False)
+    same = await exposition.body(FamilySelection.EXTERNAL, TEXT, compress=False)
     await clock.advance(0.2)
-    later = await exposition.body(View.EXTERNAL, TEXT, compress=False)
+    later = await exposition.body(FamilySelection.EXTERNAL, TEXT, compress=False)
 
     assert {*bodies, same} == {bodies[0]}
     assert b"slow 1.0\n" in bodies[0]
@@ -184,7 +184,8 @@ async def test_a_scraper_that_leaves_takes_nothing_along():
     slow = Slow()
     exposition = Exposition(RULES, lambda: [slow])
     first, second = (
-        asyncio.create_task(exposition.body(View.EXTERNAL, TEXT, compress=False)) for _ in range(2)
+        asyncio.create_task(exposition.body(FamilySelection.EXTERNAL, TEXT, compress=False))
+        for _ in range(2)
     )
     await asyncio.sleep(0)
     first.cancel()
@@ -215,7 +216,7 @@ async def test_different_formats_are_rendered_one_after_another():
     await asyncio.gather(
         *(
             exposition.body(view, form, compress=compress)
-            for view in View
+            for view in FamilySelection
             for form in (TEXT, OPENMETRICS)
             for compress in (True, False)
         )
@@ -226,7 +227,7 @@ async def test_different_formats_are_rendered_one_after_another():
 
 async def test_compressed_is_the_same_smaller(exposition):
     """gzip carries what the plain body says."""
-    plain = await exposition.body(View.EXTERNAL, TEXT, compress=False)
-    compressed = await exposition.body(View.EXTERNAL, TEXT, compress=True)
+    plain = await exposition.body(FamilySelection.EXTERNAL, TEXT, compress=False)
+    compressed = await exposition.body(FamilySelection.EXTERNAL, TEXT, compress=True)
 
     assert gzip.decompress(compressed) == plain

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.component.http.guard import is_no_name, local_only
-from koord.component.http.middleware import limits
+from koord.component.http.responses import limits
 from koord.util.simulatedclock import SimulatedClock
 
 

@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from koord.component.http.healthtext import as_json, brief, verbose
-from koord.util.health import OK, PartHealth, Status
+from koord.component.http.endpoints import as_json, summary_text, verbose_text
+from koord.util.health import OK, HealthStatus, PartHealth
 
-DEGRADED = PartHealth(Status.DEGRADED, "stopped after 5 failures", {"plugin": "Mine"})
-UNHEALTHY = PartHealth(Status.UNHEALTHY, "no round for 9 s")
+DEGRADED = PartHealth(HealthStatus.DEGRADED, "stopped after 5 failures", {"plugin": "Mine"})
+UNHEALTHY = PartHealth(HealthStatus.UNHEALTHY, "no round for 9 s")
 
 
 @pytest.mark.parametrize(
@@ -26,12 +26,12 @@ UNHEALTHY = PartHealth(Status.UNHEALTHY, "no round for 9 s")
 )
 def test_brief_names_only_what_is_wrong(parts, text):
     """ok alone when all is well; the worst part first when not."""
-    assert brief(parts) == text
+    assert summary_text(parts) == text
 
 
 def test_verbose_names_every_part():
     """One line per part, with its details."""
-    text = verbose({"Mine": DEGRADED, "loop": OK, "psi": UNHEALTHY})
+    text = verbose_text({"Mine": DEGRADED, "loop": OK, "psi": UNHEALTHY})
 
     assert text == (
         "[!]Mine degraded: stopped after 5 failures (plugin=Mine)\n"

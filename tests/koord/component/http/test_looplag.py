@@ -5,7 +5,7 @@ import time
 
 from prometheus_client import CollectorRegistry
 
-from koord.component.http.looplag import LoopLag
+from koord.component.eventloops import LoopLag
 from koord.util.simulatedclock import SimulatedClock
 from koord.util.stop import Stop
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.component.http.negotiation import accepts_gzip, choose_format
-from koord.component.http.textformat import OPENMETRICS, TEXT
+from koord.component.http.endpoints import accepts_gzip, choose_format
+from koord.component.http.exposition import OPENMETRICS, TEXT
 
 PROMETHEUS_2 = (
     "application/openmetrics-text;version=1.0.0;q=0.5,application/openmetrics-text;version=0.0.1;"

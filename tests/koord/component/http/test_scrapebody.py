@@ -4,9 +4,8 @@ import pytest
 from prometheus_client import Metric
 from prometheus_client.core import GaugeMetricFamily
 
-from koord.component.http.families import FamilyRules
-from koord.component.http.scrapebody import ScrapeBody
-from koord.component.http.textformat import OPENMETRICS, TEXT
+from koord.component.http.exposition import OPENMETRICS, TEXT, ScrapeBody
+from koord.component.metrics import FamilyRules
 
 RULES = FamilyRules(prefix="agent")
 GOOD = GaugeMetricFamily("good", "Good.", value=1)

@@ -10,7 +10,7 @@ from aiohttp import web
 
 from koord.component.http.site import HttpServer, UnixServer
 from koord.component.http.sockets import Address, ListenError
-from koord.util.owneddir import OwnedDirectory
+from koord.util.ownedfiles import OwnedDirectory
 
 LOCAL = Address("127.0.0.1", 0)
 
@@ -78,7 +78,7 @@ async def test_a_replaced_socket_file_is_not_removed(app, tmp_path):
 
 async def test_unfinished_handshakes_give_way(app, authority, monkeypatch):
     """Whoever never says a word of TLS costs no more than a connection, and makes room."""
-    monkeypatch.setattr("koord.component.http.connections.PER_LOOPBACK", 2)
+    monkeypatch.setattr("koord.component.http.limits.PER_LOOPBACK", 2)
     server = HttpServer(app, LOCAL, authority.issue("silent").server_context())
     await server.start()
     silent = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(3)]

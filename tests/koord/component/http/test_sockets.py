@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from koord.component.http.sockets import Address, ListenError, listen_tcp, listen_unix
 from koord.util.errors import OptionError
-from koord.util.owneddir import OwnedDirectory
+from koord.util.ownedfiles import OwnedDirectory
 
 LOCAL = Address("127.0.0.1", 0)
 

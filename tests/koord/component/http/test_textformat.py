@@ -14,7 +14,7 @@ from prometheus_client.openmetrics.parser import (
 )
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from koord.component.http.textformat import OPENMETRICS, TEXT
+from koord.component.http.exposition import OPENMETRICS, TEXT
 
 TEXTS = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\r"), max_size=20)
 NAMES = st.from_regex(r"[a-z][a-z0-9_]{0,8}x", fullmatch=True)

@@ -7,9 +7,9 @@ from aiohttp.test_utils import make_mocked_request
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.component.http.refusal import Refusal
-from koord.component.http.tokenfile import INTERVAL, TokenFile, TokenFileError
-from koord.util.health import Status
+from koord.component.http.guard import INTERVAL, TokenFile, TokenFileError
+from koord.component.http.responses import HttpError
+from koord.util.health import HealthStatus
 from koord.util.simulatedclock import SimulatedClock
 from koord.util.stop import Stop
 
@@ -28,7 +28,7 @@ async def admitted(guard, *values):
     request = make_mocked_request("POST", "/", [("Authorization", value) for value in values])
     try:
         await guard(request)
-    except Refusal:
+    except HttpError:
         return False
     return True
 
@@ -70,9 +70,9 @@ async def test_a_new_token_counts_and_a_bad_one_does_not(path):
             await clock.advance(INTERVAL)
             await clock.settle()
 
-    await put("bad", lambda: guard.health().status is Status.DEGRADED)
+    await put("bad", lambda: guard.health().status is HealthStatus.DEGRADED)
     assert await admitted(guard, f"Bearer {TOKEN}")
-    await put(OTHER, lambda: guard.health().status is Status.OK)
+    await put(OTHER, lambda: guard.health().status is HealthStatus.OK)
     assert await admitted(guard, f"Bearer {OTHER}")
     assert not await admitted(guard, f"Bearer {TOKEN}")
     stop.set()

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
-from koord.component.http.middleware import limits
-from koord.component.http.tokenguard import BURST, TokenGuard, bearer_token
-from koord.kube.reviews import User
+from koord.component.http.guard import BURST, TokenGuard, bearer_token
+from koord.component.http.responses import limits
+from koord.kube.authorization import User
 from koord.util.errors import KoordError
-from koord.util.health import Status
+from koord.util.health import HealthStatus
 from koord.util.simulatedclock import SimulatedClock
 
 
@@ -208,13 +208,13 @@ async def test_without_the_api_server_no_token_is_accepted(
             assert (status, headers["Retry-After"]) == (503, "5")
             assert "agent" not in text
     assert [log["event"] for log in logs if log["event"] == "review.failed"] == ["review.failed"]
-    assert guard.health().status is Status.DEGRADED
+    assert guard.health().status is HealthStatus.DEGRADED
     assert "User agent cannot" in guard.health().reason
     assert counted(registry, "unavailable") == 2
 
     cluster.error = None
     assert (await get("annas"))[0] == 200
-    assert guard.health().status is Status.OK
+    assert guard.health().status is HealthStatus.OK
 
 
 async def test_what_was_known_holds_while_the_api_server_is_away(
@@ -229,7 +229,7 @@ async def test_what_was_known_holds_while_the_api_server_is_away(
             assert (await get("bens"))[0] == 503
             assert (await get("annas"))[0] == 200
     assert [log["event"] for log in logs if log["event"].startswith("review")] == ["review.failed"]
-    assert guard.health().status is Status.DEGRADED
+    assert guard.health().status is HealthStatus.DEGRADED
     clock.tick(1)
     assert (await get("annas"))[0] == 503
 
@@ -240,7 +240,7 @@ async def test_an_old_failure_is_not_reported_for_ever(get, far_away, cluster, g
     await get("annas")
     clock.tick(300)
 
-    assert guard.health().status is Status.OK
+    assert guard.health().status is HealthStatus.OK
 
 
 async def test_a_flood_of_tokens_stays_here(get, far_away, cluster, clock, registry):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from koord.component.leaderelection.config import ElectionConfig, unique_identity
+from koord.component.leaderelection import ElectionConfig, unique_identity
 from koord.util.errors import OptionError
 
 DEFAULT = {"namespace": "koordinator-system", "name": "koord-descheduler", "identity": "a_1"}

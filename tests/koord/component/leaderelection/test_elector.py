@@ -9,13 +9,10 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from koord.component.leaderelection.config import ElectionConfig
-from koord.component.leaderelection.elector import LeaderElector, LostLease
-from koord.component.leaderelection.metrics import LeaderMetrics
-from koord.kube.client import ApiClient
-from koord.kube.eventobjects import Event
-from koord.kube.resource import LEASES
-from koord.util.health import Status
+from koord.component.leaderelection import ElectionConfig, LeaderElector, LeaderMetrics, LeaseLost
+from koord.kube.client import LEASES, ApiClient
+from koord.kube.events import Event
+from koord.util.health import HealthStatus
 from koord.util.simulatedclock import SimulatedClock
 from koord.util.stop import Stop
 from tests.support.kube.apiserver import ApiServer, Handler
@@ -37,7 +34,7 @@ class Candidate:
         self.fails: Exception | None = None
         self.stubborn = False  # ignores that it is cancelled
         self.let_go = asyncio.Event()
-        self.hindrance = ""
+        self.blocker = ""
         self.events: list[Event] = []
         self.registry = CollectorRegistry()
         self.stop = Stop(clock)
@@ -53,7 +50,7 @@ class Candidate:
             announce=self.events.append,
             component="koord-descheduler",
             draw=lambda: 0.0,
-            hindrance=lambda: self.hindrance,
+            blocker=lambda: self.blocker,
         )
         self.task = asyncio.create_task(self.elector.run(self.stop), name=name)
 
@@ -129,7 +126,7 @@ async def test_the_first_candidate_creates_the_lease_and_leads(
     }
     assert one.elector.leading
     assert one.gauge == 1
-    assert one.elector.health().status is Status.OK
+    assert one.elector.health().status is HealthStatus.OK
     [event] = one.events
     assert (event.reason, event.message) == ("LeaderElection", "one became leader")
     assert event.about.kind == "Lease"
@@ -231,7 +228,7 @@ async def test_one_fault_of_a_renewal_does_not_end_the_lead(
 
     assert one.working
     assert one.elector.leading
-    assert one.elector.health().status is Status.OK
+    assert one.elector.health().status is HealthStatus.OK
 
 
 async def test_a_lease_deleted_under_its_leader_is_created_again_by_it_alone(
@@ -270,19 +267,19 @@ async def test_a_server_that_is_gone_ends_the_lead_within_the_renew_deadline(
     assert not one.elector.leading
     assert not one.saw_stop
     await pass_time(one.task.done)
-    with pytest.raises(LostLease, match="wanted a renewal within 10 s"):
+    with pytest.raises(LeaseLost, match="wanted a renewal within 10 s"):
         one.task.result()
 
     for _ in range(120):
         await network_is_quiet()
         await clock.advance(5.0)
     assert not two.working
-    assert two.elector.health().status is Status.DEGRADED
+    assert two.elector.health().status is HealthStatus.DEGRADED
     assert spec(server)["renewTime"] == renewed
 
     await server.start()
     await pass_time(lambda: two.working)
-    assert two.elector.health().status is Status.OK
+    assert two.elector.health().status is HealthStatus.OK
 
 
 async def test_the_deadline_counts_from_when_a_renewal_was_sent(
@@ -320,7 +317,7 @@ async def test_another_holder_ends_the_lead_at_once(
 
     assert clock.monotonic() - began <= 2.5
     await pass_time(one.task.done)
-    with pytest.raises(LostLease, match="found it held by x"):
+    with pytest.raises(LeaseLost, match="found it held by x"):
         one.task.result()
     assert spec(server)["holderIdentity"] == "x"
 
@@ -333,10 +330,10 @@ async def test_a_leader_that_is_hindered_renews_no_more(
     await pass_time(lambda: one.working)
     two = start("two")
     await pass_time(lambda: two.elector.health().detail["holder"] == "one")
-    one.hindrance = "its event loop without a turn for 61 s"
+    one.blocker = "its event loop without a turn for 61 s"
     await pass_time(lambda: not one.elector.leading)
     await pass_time(one.task.done)
-    with pytest.raises(LostLease, match="found its event loop without a turn for 61 s"):
+    with pytest.raises(LeaseLost, match="found its event loop without a turn for 61 s"):
         one.task.result()
     await pass_time(lambda: two.working)
     assert spec(server)["holderIdentity"] == "two"
@@ -353,7 +350,7 @@ async def test_a_machine_that_slept_does_not_lead_when_it_wakes(
     assert not one.elector.leading
     requests = len(server.requests)
     await pass_time(one.task.done)
-    with pytest.raises(LostLease, match="this process held up"):
+    with pytest.raises(LeaseLost, match="this process held up"):
         one.task.result()
     assert len(server.requests) == requests
 
@@ -475,11 +472,11 @@ async def test_a_lease_that_cannot_be_created_is_reported(
     """A namespace that is missing, or a role: no replica leads, and health says why."""
     server.script(fault, fault, method="POST")
     one = start("one")
-    await pass_time(lambda: one.elector.health().status is Status.DEGRADED)
+    await pass_time(lambda: one.elector.health().status is HealthStatus.DEGRADED)
     assert reason in one.elector.health().reason
 
     await pass_time(lambda: one.working)
-    assert one.elector.health().status is Status.OK
+    assert one.elector.health().status is HealthStatus.OK
 
 
 async def test_foreign_fields_of_the_lease_stay(

@@ -8,11 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from koord.component.leaderelection.config import ElectionConfig
-from koord.component.leaderelection.elector import LeaderElector, LostLease
-from koord.component.leaderelection.metrics import LeaderMetrics
+from koord.component.leaderelection import ElectionConfig, LeaderElector, LeaderMetrics, LeaseLost
+from koord.kube.client import LEASES
 from koord.kube.errors import Unreachable, api_error
-from koord.kube.resource import LEASES
 from koord.util.simulatedclock import SimulatedClock
 from koord.util.stop import Stop
 from tests.support.kube.object_store import Object, ObjectStore, Refused
@@ -109,11 +107,11 @@ class Candidate:
         offset, faults, cuts, self._lasts = plan
         self._clock = SkewedClock(clock, offset)
         self._client = FaultyLeases(store, clock, faults, cuts)
-        self.leads = 0
+        self.is_leader = 0
 
     async def run(self) -> None:
         while True:
-            identity = f"c{self.number}.{self.leads}"
+            identity = f"c{self.number}.{self.is_leader}"
             elector = LeaderElector(
                 self._client,
                 ElectionConfig(namespace="ns", name="lease", identity=identity),
@@ -125,11 +123,11 @@ class Candidate:
             )
             try:
                 await elector.run(Stop(self._clock))
-            except LostLease:
+            except LeaseLost:
                 await self._base.sleep(1.0)
 
     async def _work(self, stop: Stop) -> None:
-        self.leads += 1
+        self.is_leader += 1
         assert not self._active, f"{self.number} leads beside {self._active}"
         self._active.add(self.number)
         try:
@@ -159,7 +157,7 @@ async def test_two_replicas_never_lead_at_once(plans: list[Any]) -> None:
             await clock.advance(1.0)
             for task in tasks:
                 assert not task.done(), task.exception()
-        assert sum(candidate.leads for candidate in candidates) > 0
+        assert sum(candidate.is_leader for candidate in candidates) > 0
     finally:
         for task in tasks:
             task.cancel()

@@ -9,12 +9,12 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
 from koord.component.http.guard import local_only
-from koord.component.http.middleware import limits
+from koord.component.http.responses import limits
 from koord.component.page import serving
-from koord.component.page.serving import MOST_PAGES, Page, add_page
+from koord.component.page.serving import MAX_PAGES, Page, add_page
 from koord.util.clock import SystemClock
 from koord.util.errors import Unavailable
-from koord.util.health import Health, PartHealth, Status
+from koord.util.health import Health, HealthStatus, PartHealth
 from koord.util.simulatedclock import SimulatedClock
 from tests.support.kube.health_page import HealthPage
 
@@ -155,7 +155,7 @@ async def test_a_source_that_has_nothing_from_the_beginning_is_an_answer(client,
 
 async def test_there_are_eight_pages_at_most(client, clock):
     """The ninth is told so; a place is free again when a page is closed."""
-    streams = [await client.get("/page/stream") for _ in range(MOST_PAGES)]
+    streams = [await client.get("/page/stream") for _ in range(MAX_PAGES)]
     for stream in streams:
         await line(stream)
 
@@ -240,7 +240,7 @@ async def test_a_page_that_does_not_read_is_dropped(source, monkeypatch):
 
 async def test_a_daemon_without_a_view_of_its_own_shows_its_health():
     health = Health()
-    health.register("kubelet", lambda: PartHealth(Status.DEGRADED, "refused"))
+    health.register("kubelet", lambda: PartHealth(HealthStatus.DEGRADED, "refused"))
 
     page = HealthPage("koord-x", health, SimulatedClock())
 
@@ -276,7 +276,7 @@ async def test_two_listeners_share_the_places(source, clock):
     apps = [web.Application(middlewares=[limits(clock)]) for _ in range(2)]
     for app in apps:
         add_page(app, page, clock, guard=local_only)
-    page.streams.update(object() for _ in range(MOST_PAGES))
+    page.streams.update(object() for _ in range(MAX_PAGES))
     for app in apps:
         async with TestClient(TestServer(app)) as client:
             assert (await client.get("/page/stream")).status == 503
@@ -303,6 +303,6 @@ async def test_health_is_sent_again_when_it_has_changed():
     clock.tick(1.0)
     same = await page.changes(first["now"])
     clock.tick(1.0)
-    health.register("kubelet", lambda: PartHealth(Status.DEGRADED, "refused"))
+    health.register("kubelet", lambda: PartHealth(HealthStatus.DEGRADED, "refused"))
     other = await page.changes(same["now"])
     assert (same["sections"], list(other["sections"])) == ({}, ["health"])

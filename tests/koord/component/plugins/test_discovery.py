@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from koord.component.plugins.discovery import discover
-from koord.component.plugins.errors import PluginError
-from koord.component.plugins.registry import Origin, Registered, Registry
+from koord.component.plugins.registry import Origin, PluginError, Registered, Registry
 
 MODULE = """\
 from {here} import Score

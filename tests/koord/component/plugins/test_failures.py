@@ -3,8 +3,8 @@
 import pytest
 from structlog.testing import capture_logs
 
-from koord.component.plugins.failures import MOST_TRACED, FailureLog
-from koord.util.errors import LONGEST_ERROR, KoordError, error_text
+from koord.component.plugins.execution import MAX_TRACED, FailureLog
+from koord.util.errors import MAX_ERROR_LENGTH, KoordError, error_text
 from koord.util.logs import get_logger
 from koord.util.simulatedclock import SimulatedClock
 
@@ -48,7 +48,7 @@ def test_an_error_is_shown_with_its_type_unless_it_is_ours(error: Exception, tex
 def test_the_text_of_a_foreign_error_is_bounded() -> None:
     """A plugin may put a whole answer of a server into it."""
     text = error_text(ValueError("x" * 10**6))
-    assert (len(text), text[-1]) == (LONGEST_ERROR, "…")
+    assert (len(text), text[-1]) == (MAX_ERROR_LENGTH, "…")
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ def test_what_is_remembered_of_tracebacks_is_bounded(clock: SimulatedClock) -> N
     """A plugin that makes a class for each error fills nothing."""
     failures = FailureLog(get_logger("x"), clock)
     with capture_logs():
-        for number in range(MOST_TRACED + 10):
+        for number in range(MAX_TRACED + 10):
             failures.failed("failed", "A", raised(type(f"E{number}", (Exception,), {})()))
             clock.tick(60)
 

@@ -5,9 +5,8 @@ import threading
 
 import pytest
 
-from koord.component.plugins.shared import HEALTH, SharedParts
-from koord.component.plugins.waits import PATIENCE
-from koord.util.health import OK, Health, PartHealth, Status
+from koord.component.plugins.shared import HEALTH, READY_TIMEOUT, SharedParts
+from koord.util.health import OK, Health, HealthStatus, PartHealth
 from koord.util.simulatedclock import SimulatedClock
 from koord.util.stop import Stop
 
@@ -38,7 +37,7 @@ class Part:
         await self.ready.wait()
 
     def health(self) -> PartHealth:
-        return OK if self.ready.is_set() else PartHealth(Status.DEGRADED, "lists")
+        return OK if self.ready.is_set() else PartHealth(HealthStatus.DEGRADED, "lists")
 
 
 def test_a_part_is_made_once() -> None:
@@ -104,7 +103,7 @@ async def test_a_cycle_waits_until_all_parts_are_ready(clock: SimulatedClock) ->
 
     assert not waiting.done()
     found = health.parts(ready=True)[HEALTH]
-    assert found.status is Status.UNHEALTHY
+    assert found.status is HealthStatus.UNHEALTHY
     assert found.reason == 'plugin two: its part "two" is not ready after 2 s'
 
     two.ready.set()
@@ -120,11 +119,11 @@ async def test_who_is_late_is_not_waited_for_and_named(clock: SimulatedClock) ->
     shared.put("jobs", part, "Gang")
     running = asyncio.create_task(shared.run(Stop(clock), clock, health))
     waiting = asyncio.create_task(shared.wait_ready())
-    await clock.advance(PATIENCE - 1)
+    await clock.advance(READY_TIMEOUT - 1)
     assert (waiting.done(), shared.late()) == (False, {})
     await clock.advance(1)
     assert waiting.done()
-    assert health.parts(ready=True)[HEALTH].status is Status.DEGRADED
+    assert health.parts(ready=True)[HEALTH].status is HealthStatus.DEGRADED
     assert shared.late() == {"Gang": 'plugin Gang: its part "jobs" is not ready after 60 s'}
 
     part.ready.set()

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from koord.component.plugins.errors import PluginBlocked
-from koord.component.plugins.timelimit import ManyLimits, time_limit
+from koord.component.plugins.execution import RepeatedTimeLimit, time_limit
+from koord.component.plugins.registry import PluginBlocked
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +37,7 @@ def test_what_blocks_is_interrupted(block):
 
 def test_an_interruption_that_is_caught_comes_again(monkeypatch: pytest.MonkeyPatch):
     """As by a bare except around one request of several."""
-    monkeypatch.setattr("koord.component.plugins.timelimit.AGAIN", 0.02)
+    monkeypatch.setattr("koord.component.plugins.execution.REPEAT_INTERVAL", 0.02)
     caught = []
 
     def work() -> None:
@@ -86,7 +86,7 @@ def test_another_thread_has_no_limit():
 
 def test_many_limits_interrupt_each_code_by_itself():
     """Between two pieces of code the alarm means nothing; the context may be entered again."""
-    limits = ManyLimits()
+    limits = RepeatedTimeLimit()
     assert not limits.active
     with limits, limits:
         for _ in range(2):
@@ -107,7 +107,7 @@ def test_many_limits_leave_the_alarm_as_it_was():
     rung = []
     signal.signal(signal.SIGALRM, lambda number, frame: rung.append(number))
     signal.setitimer(signal.ITIMER_REAL, 0.05)
-    limits = ManyLimits()
+    limits = RepeatedTimeLimit()
     with limits:
         limits.begin(5.0)
         limits.end()
@@ -122,7 +122,7 @@ def test_many_limits_are_not_for_other_threads():
     active = []
 
     def work() -> None:
-        limits = ManyLimits()
+        limits = RepeatedTimeLimit()
         with limits:
             active.append(limits.active)
 

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.component.config.faults import InvalidConfig
-from koord_descheduler.plugin import Action, LabelSelector, PriorityLevel
+from koord.component.config.field_errors import InvalidConfig
+from koord_descheduler.plugin import Action, LabelSelector
 from koord_descheduler.plugin.testing import FakeCluster, PluginHarness, make_node
-from koord_descheduler_plugins.custom_priority import CustomPriority, levels_of
+from koord_descheduler_plugins.custom_priority import CustomPriority, PriorityLevel, levels_of
 from tests.support.descheduler.one_cycle import Outcome, one_cycle
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from koord_descheduler.plugin import AnomalyCondition
-from koord_descheduler_plugins.low_node_load.anomaly import (
+from koord_descheduler_plugins.low_node_load.args import AnomalyCondition
+from koord_descheduler_plugins.low_node_load.plan import (
     Detector,
     ExactDetector,
     KoordinatorDetector,

@@ -7,8 +7,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord_descheduler.plugin import LowNodeLoadArgs, fits
-from koord_descheduler_plugins.low_node_load.plan import VERDICTS, Verdict
+from koord_descheduler.plugin import fits
+from koord_descheduler_plugins.low_node_load.args import LowNodeLoadArgs
+from koord_descheduler_plugins.low_node_load.plan import NODE_CLASSES, NodeClass
 from tests.support.descheduler.random_load import (
     RandomNode,
     carry_out,
@@ -37,14 +38,17 @@ def test_no_limit_is_exceeded(
         plans[move.target] = plan
     for target, names in come.items():
         plan = plans[target]
-        place = plan.census.names.index(target)
-        assert VERDICTS[plan.classes[place]] not in (Verdict.HIGH, Verdict.PROD_HIGH)
-        census = plan.census
+        place = plan.node_usage.names.index(target)
+        assert NODE_CLASSES[plan.classes[place]] not in (
+            NodeClass.OVERUTILIZED,
+            NodeClass.PROD_OVERUTILIZED,
+        )
+        node_usage = plan.node_usage
         for prod, usage, high, judged in (
-            (False, plan.usage + census.in_transit, plan.limits.high, plan.limits.judged),
+            (False, plan.usage + node_usage.in_transit, plan.limits.high, plan.limits.judged),
             (
                 True,
-                plan.prod_usage + census.prod_in_transit,
+                plan.prod_usage + node_usage.prod_in_transit,
                 plan.limits.prod_high,
                 plan.limits.prod_judged,
             ),
@@ -74,7 +78,7 @@ def test_pods_leave_only_while_their_node_is_high(
         assert move.pod.name not in seen
         assert all(move.pod.name not in one.migrating for one in nodes)
         seen.add(move.pod.name)
-        place = plan.census.names.index(move.pod.node)
+        place = plan.node_usage.names.index(move.pod.node)
         taken = np.array([pod.cpu, pod.memory * MIB, 1])
         usage = np.stack((plan.usage[place], plan.prod_usage[place])) - gone[move.pod.node]
         high = np.stack((plan.limits.high[place], plan.limits.prod_high[place]))
@@ -104,10 +108,10 @@ def test_the_order_of_the_input_does_not_matter(
 def test_pods_fit_where_they_are_expected(nodes: list[RandomNode], args: LowNodeLoadArgs) -> None:
     """One after the other, by all rules of the scheduler."""
     args = replace(args, node_fit=True)
-    situation = situation_of(nodes)
-    what_if = situation.view.what_if()
-    rows = {node_of(one).name: situation.view.row(one.name) for one in nodes}
-    for move, _ in carry_out(round_of(situation, args)):
+    inputs = situation_of(nodes)
+    what_if = inputs.view.what_if()
+    rows = {node_of(one).name: inputs.view.row(one.name) for one in nodes}
+    for move, _ in carry_out(round_of(inputs, args)):
         what_if.remove(move.pod.key, move.pod.node)
         assert fits(move.pod, what_if.view()).mask[rows[move.target]]
         what_if.add(move.pod, move.target)

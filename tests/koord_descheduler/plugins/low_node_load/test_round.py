@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from koord.cluster import decoding
-from koord_descheduler.plugin import Action, Migration, Moves, NodeDecision, PodDecision
+from koord.cluster import kinds
+from koord_descheduler.plugin import Action, HypotheticalMoves, Migration, NodeDecision, PodDecision
 from koord_descheduler.plugin.testing import (
     FakeCluster,
     PluginHarness,
@@ -67,7 +67,7 @@ async def test_a_percentile_is_acted_on_again_when_its_window_has_passed() -> No
         for passed in range(0, 480, 60):
             pods = [one for one in "abc" if one not in names(found)]
             cluster.state.put(
-                decoding.NODE_METRIC,
+                kinds.NODE_METRIC,
                 make_report(
                     "n1",
                     at=cluster.clock.wall(),
@@ -466,7 +466,7 @@ async def test_long_work_is_done_in_other_threads_and_filters_on_the_loop(
 
         monkeypatch.setattr(owner, method, watched)
 
-    watch(Moves, "fits", "fits")
+    watch(HypotheticalMoves, "fits", "fits")
     watch(RecordingEvictor, "filter", "filter")
     term = {
         "topologyKey": "kubernetes.io/hostname",

@@ -3,7 +3,11 @@
 import numpy as np
 import pytest
 
-from koord_descheduler_plugins.low_node_load.scores import Cover, node_scores, weights_of
+from koord_descheduler_plugins.low_node_load.thresholds import (
+    ExcessCoverage,
+    node_scores,
+    weights_of,
+)
 
 MIB = 1 << 20
 CAPACITY = np.array([[10_000, 40_960 * MIB, 110]], np.int64)
@@ -40,7 +44,7 @@ def test_a_resource_without_capacity_scores_nothing_but_weighs() -> None:
 )
 def test_pods(cpu: int, memory: int, score: float) -> None:
     """An excess of 4000m and 4 GiB, weights 1 and 2."""
-    cover = Cover({0: 4000, 1: 4096 * MIB}, [1, 2, 0])
+    cover = ExcessCoverage({0: 4000, 1: 4096 * MIB}, [1, 2, 0])
     assert cover((cpu, memory * 1024 * MIB))[0] == pytest.approx(score, abs=1e-4)
 
 
@@ -49,11 +53,13 @@ def test_pods(cpu: int, memory: int, score: float) -> None:
 )
 def test_pods_of_one_resource(share: float, score: float) -> None:
     """The largest share is reported beside."""
-    assert Cover({0: 1000}, [1, 1, 0])((round(share * 1000), 9)) == pytest.approx((score, share))
+    assert ExcessCoverage({0: 1000}, [1, 1, 0])((round(share * 1000), 9)) == pytest.approx(
+        (score, share)
+    )
 
 
 def test_resources_without_weight_or_excess() -> None:
     """Nothing is divided by nothing; a share counts whatever the weight."""
-    assert Cover({}, [1, 1, 1])((1, 1)) == (0.0, 0.0)
-    assert Cover({2: 2}, [1, 1, 0])((1000, 1000)) == (0.0, 0.0)
-    assert Cover({2: 2}, [1, 1, 0])((1000, 1000, 1)) == (0.0, 0.5)
+    assert ExcessCoverage({}, [1, 1, 1])((1, 1)) == (0.0, 0.0)
+    assert ExcessCoverage({2: 2}, [1, 1, 0])((1000, 1000)) == (0.0, 0.0)
+    assert ExcessCoverage({2: 2}, [1, 1, 0])((1000, 1000, 1)) == (0.0, 0.5)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord_descheduler_plugins.migration.amounts import has_enough_replicas, most_of
+from koord_descheduler_plugins.migration.rules import has_enough_replicas, max_pods_of
 
 
 @pytest.mark.parametrize(
@@ -29,9 +29,9 @@ def test_the_table_of_amounts(
     replicas: int, setting: int | str | None, most: int, enough: bool
 ) -> None:
     """The specification's rows: value, and the check that some replicas stay."""
-    assert most_of(replicas, setting) == most
+    assert max_pods_of(replicas, setting) == most
     assert has_enough_replicas(replicas, setting, None) == (
-        enough and replicas != most_of(replicas, None)
+        enough and replicas != max_pods_of(replicas, None)
     )
     assert has_enough_replicas(replicas, setting, setting) == enough
 
@@ -40,4 +40,4 @@ def test_the_table_of_amounts(
 def test_at_least_one_and_never_more_than_there_are(replicas: int, setting: int | None) -> None:
     """Whatever is configured, as a number and as a percentage."""
     for value in (setting, None if setting is None else f"{setting}%"):
-        assert min(1, replicas) <= most_of(replicas, value) <= replicas
+        assert min(1, replicas) <= max_pods_of(replicas, value) <= replicas

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.api.podmigrationjob import JobPod, PodMigrationJob
-from koord_descheduler_plugins.migration.jobtable import JobTable, has_begun
+from koord_descheduler_plugins.migration.jobs import JobTable, has_begun
 from tests.support.descheduler.migration import make_job, make_pod
 
 

@@ -5,11 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.util.simulatedclock import SimulatedClock
-from koord_descheduler_plugins.migration.limiters import EvictionRate, ObjectLimiters, Pace
+from koord_descheduler_plugins.migration.rules import EvictionRate, ObjectLimiters, RateLimit
 
 
-def pace(most: float, duration: float, burst: int = 1, name: str = "w") -> Pace:
-    return Pace("workload", name, most / duration, burst, duration)
+def pace(most: float, duration: float, burst: int = 1, name: str = "w") -> RateLimit:
+    return RateLimit("workload", name, most / duration, burst, duration)
 
 
 @pytest.mark.parametrize(
@@ -26,14 +26,14 @@ def test_the_table_of_limiters(
 ) -> None:
     """After so many evictions at once the next one may begin after that pause."""
     clock = SimulatedClock()
-    limiters, paces = ObjectLimiters(clock), [pace(most, duration, burst)]
+    limiters, rate_limits = ObjectLimiters(clock), [pace(most, duration, burst)]
     for _ in range(at_once):
-        assert limiters.take(paces) == 0
+        assert limiters.take(rate_limits) == 0
 
-    assert limiters.take(paces) == pytest.approx(pause)
+    assert limiters.take(rate_limits) == pytest.approx(pause)
 
     clock.tick(pause)
-    assert limiters.take(paces) == 0
+    assert limiters.take(rate_limits) == 0
 
 
 def test_nothing_is_exceeded_before_the_first_eviction() -> None:

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from koord.kube.transport import Call
-from koord_descheduler.config.pluginargs.migration import EvictionPolicy
+from koord_descheduler_plugins.migration.args import EvictionPolicy
 from tests.support.descheduler.migration import Json
 from tests.support.descheduler.migration_cluster import (
     JOBS,
@@ -222,7 +222,7 @@ async def test_a_job_of_another_descheduler_is_left_alone_but_counts(world: Worl
     process = await world.start(**DIRECT, max_migrating_globally=1)
 
     assert not await process.evict()
-    assert "maxMigratingGlobally" in process.plugins[0].refusal(
+    assert "maxMigratingGlobally" in process.plugins[0].reject_reason(
         process.cluster.pod("default/web-1")
     )
     await world.pass_time(20)

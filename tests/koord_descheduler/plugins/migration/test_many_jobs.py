@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from koord.api.podmigrationjob import PodMigrationJob, read_job
-from koord_descheduler_plugins.migration.jobtable import JobTable
-from koord_descheduler_plugins.migration.quotas import QuotaLimits, Quotas
+from koord_descheduler_plugins.migration.jobs import JobTable
+from koord_descheduler_plugins.migration.rules import QuotaLimits, Quotas
 from tests.support.descheduler.migration import make_cluster, make_job, make_pod
 from tests.support.descheduler.migration_cluster import World, ending
 

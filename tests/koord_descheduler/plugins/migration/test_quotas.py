@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from koord.cluster.facts import Owner, Workload
-from koord_descheduler_plugins.migration.jobtable import JobTable
-from koord_descheduler_plugins.migration.quotas import QuotaLimits, Quotas
+from koord_descheduler_plugins.migration.jobs import JobTable
+from koord_descheduler_plugins.migration.rules import QuotaLimits, Quotas
 from tests.support.descheduler.migration import make_cluster, make_job, make_pod
 
 POD = make_pod("web-1", node="n1")

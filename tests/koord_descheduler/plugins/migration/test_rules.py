@@ -6,16 +6,15 @@ import pytest
 
 from koord.api.labelselector import LabelSelector
 from koord.cluster.facts import PriorityClass
-from koord_descheduler.config.pluginargs.migration import (
+from koord_descheduler.config.pluginargs import Namespaces, PriorityThreshold
+from koord_descheduler_plugins.migration.args import (
     EvictionGate,
     EvictionPolicy,
     MigrationControllerArgs,
     ObjectLimiter,
 )
-from koord_descheduler.config.pluginargs.parts import Namespaces, PriorityThreshold
-from koord_descheduler_plugins.migration.jobtable import JobTable
-from koord_descheduler_plugins.migration.limiters import Pace
-from koord_descheduler_plugins.migration.rules import ProfileRules, quota_limits
+from koord_descheduler_plugins.migration.jobs import JobTable
+from koord_descheduler_plugins.migration.rules import ProfileRules, RateLimit, quota_limits
 from tests.support.descheduler.migration import Json, make_cluster, make_job, make_pod
 
 FORCED = {"descheduler.alpha.kubernetes.io/evict": "true"}
@@ -65,10 +64,10 @@ def test_each_check_its_gate_and_the_annotation(pod: Json, args: Json, gate: Evi
     """Refused; let in with the gate, and with the annotation on the pod; another gate is none."""
     other = EvictionGate.NODE_FIT
 
-    assert rules(**args).refusal(make_pod(**pod))
-    assert rules(**args, **gates(other)).refusal(make_pod(**pod))
-    assert not rules(**args, **gates(gate)).refusal(make_pod(**pod))
-    assert not rules(**args).refusal(make_pod(**pod, annotations=FORCED))
+    assert rules(**args).reject_reason(make_pod(**pod))
+    assert rules(**args, **gates(other)).reject_reason(make_pod(**pod))
+    assert not rules(**args, **gates(gate)).reject_reason(make_pod(**pod))
+    assert not rules(**args).reject_reason(make_pod(**pod, annotations=FORCED))
 
 
 @pytest.mark.parametrize(
@@ -84,7 +83,7 @@ def test_what_no_gate_and_no_annotation_overrides(pod: Json) -> None:
     """Koordinator's annotation overrides even these."""
     forced = {**pod, "annotations": {**pod.get("annotations", {}), **FORCED}}
 
-    assert rules(**gates(*EvictionGate)).refusal(make_pod(**forced))
+    assert rules(**gates(*EvictionGate)).reject_reason(make_pod(**forced))
 
 
 def test_the_highest_eviction_cost() -> None:
@@ -92,9 +91,9 @@ def test_the_highest_eviction_cost() -> None:
     never = {"scheduling.koordinator.sh/eviction-cost": "2147483647"}
     less = {"scheduling.koordinator.sh/eviction-cost": "2147483646"}
 
-    assert rules(**gates(*EvictionGate)).refusal(make_pod(annotations=never))
-    assert not rules().refusal(make_pod(annotations=less))
-    assert not rules().refusal(make_pod(annotations=never | FORCED))
+    assert rules(**gates(*EvictionGate)).reject_reason(make_pod(annotations=never))
+    assert not rules().reject_reason(make_pod(annotations=less))
+    assert not rules().reject_reason(make_pod(annotations=never | FORCED))
 
 
 def test_a_pod_with_a_job_already() -> None:
@@ -102,8 +101,8 @@ def test_a_pod_with_a_job_already() -> None:
     jobs = JobTable()
     jobs.put(make_job())
 
-    assert "PodMigrationJob" in rules(jobs).refusal(make_pod(annotations=FORCED))
-    assert not rules(jobs).refusal(make_pod("web-2", uid="2"))
+    assert "PodMigrationJob" in rules(jobs).reject_reason(make_pod(annotations=FORCED))
+    assert not rules(jobs).reject_reason(make_pod("web-2", uid="2"))
 
 
 @pytest.mark.parametrize(
@@ -119,9 +118,9 @@ def test_reservation_first_needs_a_scheduler_and_an_heir(pod: Json, *, refused: 
     """A bare pod only while it has no node."""
     first = rules(default_job_mode="ReservationFirst", **gates(EvictionGate.BARE_PODS))
 
-    assert bool(first.refusal(make_pod(**pod))) == refused
+    assert bool(first.reject_reason(make_pod(**pod))) == refused
     direct = rules(**gates(EvictionGate.BARE_PODS))
-    assert not direct.refusal(make_pod(**pod))
+    assert not direct.reject_reason(make_pod(**pod))
 
 
 def test_gates_of_quotas() -> None:
@@ -144,38 +143,40 @@ def test_node_fit_is_asked_just_before_an_eviction() -> None:
     huge = make_pod(priority=1)
     nowhere = rules(node_fit=True, node_selector="zone=none")
 
-    assert nowhere.homeless(huge)
-    assert not nowhere.refusal(huge)
-    assert not rules(node_selector="zone=none").homeless(huge)
+    assert nowhere.unschedulable(huge)
+    assert not nowhere.reject_reason(huge)
+    assert not rules(node_selector="zone=none").unschedulable(huge)
     assert not rules(
         node_fit=True, node_selector="zone=none", **gates(EvictionGate.NODE_FIT)
-    ).homeless(huge)
+    ).unschedulable(huge)
 
 
 @pytest.mark.parametrize(
     ("limiters", "replicas", "wanted"),
     [
         ({"workload": ObjectLimiter(duration=300.0)}, 100,
-         [Pace("workload", "uid-rs", 10 / 300, 1, 300.0)]),
+         [RateLimit("workload", "uid-rs", 10 / 300, 1, 300.0)]),
         ({"workload": ObjectLimiter(duration=300.0)}, 3,
-         [Pace("workload", "uid-rs", 1 / 300, 1, 300.0)]),
+         [RateLimit("workload", "uid-rs", 1 / 300, 1, 300.0)]),
         ({"workload": ObjectLimiter(duration=1.0, max_migrating=10, burst=2)}, 50,
-         [Pace("workload", "uid-rs", 10.0, 2, 1.0)]),
+         [RateLimit("workload", "uid-rs", 10.0, 2, 1.0)]),
         ({"workload": ObjectLimiter(duration=0.0)}, 50, []),
         ({"namespace": ObjectLimiter(duration=60.0, max_migrating="10%")}, 50, []),
         ({"namespace": ObjectLimiter(duration=60.0, max_migrating=6),
           "workload": ObjectLimiter(duration=0.0)}, 50,
-         [Pace("namespace", "default", 0.1, 1, 60.0)]),
+         [RateLimit("namespace", "default", 0.1, 1, 60.0)]),
     ],
 )  # fmt: skip
-def test_paces(limiters: dict[str, ObjectLimiter], replicas: int, wanted: list[Pace]) -> None:
+def test_paces(limiters: dict[str, ObjectLimiter], replicas: int, wanted: list[RateLimit]) -> None:
     """Of workloads by replicas, of namespaces by a number; one without effect stops no other."""
-    assert list(rules(object_limiters=limiters, replicas=replicas).paces(make_pod())) == wanted
+    assert (
+        list(rules(object_limiters=limiters, replicas=replicas).rate_limits(make_pod())) == wanted
+    )
 
 
 def test_a_bare_pod_has_no_pace_of_a_workload() -> None:
     """It has none."""
-    assert rules().paces(make_pod(owner="")) == ()
+    assert rules().rate_limits(make_pod(owner="")) == ()
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from koord_descheduler_plugins.migration.steps import (
     DeleteReservation,
     Evict,
     LabelReservation,
-    Seen,
+    ObservedState,
     Step,
     WriteStatus,
     next_step,
@@ -40,7 +40,7 @@ def evicting(job: PodMigrationJob, *, done: bool = False) -> PodMigrationJob:
 
 
 def step(job: PodMigrationJob, now: float = T0, **seen: Any) -> Step:
-    return next_step(job, Seen(**seen), now, "ReservationFirst")
+    return next_step(job, ObservedState(**seen), now, "ReservationFirst")
 
 
 def written(found: Step) -> PodMigrationJob:
@@ -301,8 +301,13 @@ def test_an_unset_mode_is_the_default() -> None:
     """As the profile of the job has it."""
     job = replace(FIRST, mode="")
 
-    assert kinds(next_step(job, Seen(pod=POD), T0, "ReservationFirst")) == [CreateReservation]
-    assert kinds(next_step(job, Seen(pod=POD), T0, "EvictDirectly")) == [WriteStatus, Evict]
+    assert kinds(next_step(job, ObservedState(pod=POD), T0, "ReservationFirst")) == [
+        CreateReservation
+    ]
+    assert kinds(next_step(job, ObservedState(pod=POD), T0, "EvictDirectly")) == [
+        WriteStatus,
+        Evict,
+    ]
 
 
 def test_a_clock_that_is_behind() -> None:

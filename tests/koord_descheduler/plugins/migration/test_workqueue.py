@@ -9,7 +9,7 @@ import pytest
 
 from koord.util.simulatedclock import SimulatedClock
 from koord.util.stop import Stop
-from koord_descheduler_plugins.migration.workqueue import WorkQueue
+from koord_descheduler_plugins.migration.control import WorkQueue
 
 
 class Bench:
@@ -28,14 +28,14 @@ class Bench:
         self.workers = 1
         self.queue = WorkQueue(self.clock, self.failed)
         self.task = asyncio.create_task(
-            self.queue.run(self.stop, self.look, lambda: self.workers), name="queue"
+            self.queue.run(self.stop, self.reconcile, lambda: self.workers), name="queue"
         )
 
     def failed(self, name: str, err: Exception) -> float:
         self.failures.append(name)
         return self.left
 
-    async def look(self, name: str) -> float | None:
+    async def reconcile(self, name: str) -> float | None:
         self.looks.append((self.clock.monotonic(), name))
         self.at_once += 1
         self.most_at_once = max(self.at_once, self.most_at_once)

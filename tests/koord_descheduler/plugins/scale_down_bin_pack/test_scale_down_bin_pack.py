@@ -130,7 +130,7 @@ async def test_writes_of_a_cycle_are_bounded(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The lowest ranks first."""
-    monkeypatch.setattr(scale_down_bin_pack, "MOST_PATCHES", 2)
+    monkeypatch.setattr(scale_down_bin_pack, "MAX_PATCHES", 2)
 
     assert list(patches(await run(cluster, CHOSEN))) == ["default/b-large", "default/b-small"]
 

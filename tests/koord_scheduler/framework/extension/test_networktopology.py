@@ -7,15 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.cluster.decoding import NODE
 from koord.cluster.facts import ClusterNode, ClusterPod
-from koord.controlplane.testing.objects import make_node, make_pod
+from koord.cluster.kinds import NODE
+from koord.controlplane.testing import make_node, make_pod
 from koord.util.errors import InvalidObject
 from koord.util.simulatedclock import SimulatedClock
-from koord_scheduler.cache.assumed import SchedulerState
-from koord_scheduler.config.points import Point
-from koord_scheduler.config.profiles import EnabledPlugin, Profile
-from koord_scheduler.framework.changes import Changes
+from koord_scheduler.cache import SchedulerCache
+from koord_scheduler.config.profiles import EnabledPlugin, Point, Profile
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.extension.networktopology import (
     CLUSTER_LAYER,
@@ -25,12 +23,12 @@ from koord_scheduler.framework.extension.networktopology import (
     read_layers,
 )
 from koord_scheduler.framework.handle import Handle
+from koord_scheduler.framework.handlers import Changes
 from koord_scheduler.framework.interfaces import FilterPlugin
-from koord_scheduler.framework.nodeinfo import NodeInfo
 from koord_scheduler.framework.nodes.search import NodeSearch
-from koord_scheduler.framework.profiles.profile import build_profile
-from koord_scheduler.framework.profiles.registry import PluginRegistry
+from koord_scheduler.framework.profile import PluginRegistry, build_profile
 from koord_scheduler.framework.status import Status
+from koord_scheduler.framework.types import NodeInfo
 from tests.support.scheduler.framework import Binder, FirstCome, Kit
 
 
@@ -121,9 +119,9 @@ class Followed:
         self.objects: dict[str, Any] = {}
 
 
-def kept(nodes: list[ClusterNode]) -> tuple[NetworkTopology, SchedulerState, Followed]:
+def kept(nodes: list[ClusterNode]) -> tuple[NetworkTopology, SchedulerCache, Followed]:
     state, changes, followed = (
-        SchedulerState(SimulatedClock()),
+        SchedulerCache(SimulatedClock()),
         Changes(SimulatedClock()),
         Followed(),
     )

@@ -17,9 +17,9 @@ from koord_scheduler.framework.extension.numa import (
     merge_hints,
 )
 from koord_scheduler.framework.interfaces import FilterPlugin
-from koord_scheduler.framework.nodeinfo import NodeInfo
 from koord_scheduler.framework.nodes.search import NodeSearch
 from koord_scheduler.framework.status import Code, Status
+from koord_scheduler.framework.types import NodeInfo
 from tests.support.scheduler.framework import Kit, make_pod, make_view
 
 BEST, RESTRICTED, SINGLE = NUMATopologyPolicy

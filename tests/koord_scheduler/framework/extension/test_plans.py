@@ -9,11 +9,10 @@ from structlog.testing import capture_logs
 from koord.cluster.facts import ClusterPod
 from koord.cluster.view import View
 from koord_scheduler.framework.cyclestate import CycleState
-from koord_scheduler.framework.extension.plans import FindOneNodePlugin, PreferNodesPlugin
+from koord_scheduler.framework.extension.transformers import FindOneNodePlugin, PreferNodesPlugin
 from koord_scheduler.framework.interfaces import PreFilterPlugin
-from koord_scheduler.framework.nodes.search import Found
-from koord_scheduler.framework.results import PreFilterResult
-from koord_scheduler.framework.status import Code, Status
+from koord_scheduler.framework.nodes.search import SearchResult
+from koord_scheduler.framework.status import Code, PreFilterResult, Status
 from tests.support.scheduler.framework import Kit, PlainFilter, make_pod, make_view
 
 
@@ -50,14 +49,14 @@ class Prefers(PreFilterPlugin, PreferNodesPlugin):
         return answer
 
 
-async def feasible(**plugins: PreFilterPlugin) -> Found:
+async def feasible(**plugins: PreFilterPlugin) -> SearchResult:
     """The search among nodes a, b and c, of which b is full."""
     plain = PlainFilter({"b": Status.unschedulable("full")})
     search = await Kit().search(preFilter=plugins, filter={"Plain": plain})
     return search.search(CycleState(), make_pod(), make_view(a="4", b="4", c="4"))
 
 
-def names(found: Found) -> list[str]:
+def names(found: SearchResult) -> list[str]:
     return [name for name, yes in zip("abc", found.feasible.tolist(), strict=True) if yes]
 
 

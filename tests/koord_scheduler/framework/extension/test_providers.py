@@ -14,8 +14,8 @@ from koord_scheduler.framework.extension.providers import (
     InformerFactoryProvider,
     PluginRequest,
     PrivateInformer,
-    Provided,
-    ProvidedErrors,
+    ProvidedServices,
+    ProvidedServicesError,
 )
 from tests.support.scheduler.framework import FreeCpu, Kit
 
@@ -55,10 +55,10 @@ class Provides(FreeCpu, ControllerProvider, APIServiceProvider, InformerFactoryP
         return {"devices": self.part}
 
 
-async def provided(**plugins: Provides) -> Provided:
+async def provided(**plugins: Provides) -> ProvidedServices:
     """Of two profiles that both name the plugins."""
     profiles = [await Kit().profile(filter=plugins), await Kit().profile(filter=plugins)]
-    return Provided(profiles)
+    return ProvidedServices(profiles)
 
 
 async def test_each_plugin_is_asked_once_however_many_profiles_name_it() -> None:
@@ -104,5 +104,7 @@ def test_an_endpoint_knows_its_paths(
 
 
 async def test_two_endpoints_of_one_place_are_refused() -> None:
-    with pytest.raises(ProvidedErrors, match=r"plugin One: endpoints\(\): GET /x is there twice"):
+    with pytest.raises(
+        ProvidedServicesError, match=r"plugin One: endpoints\(\): GET /x is there twice"
+    ):
         await provided(One=Provides("/x", "/x"))

@@ -8,7 +8,7 @@ import pytest
 
 from koord.cluster.facts import ClusterPod
 from koord_scheduler.framework.binding import PodBinding
-from koord_scheduler.framework.calls import PointFailed
+from koord_scheduler.framework.calls import ExtensionPointError
 from koord_scheduler.framework.cyclestate import CycleState, StateData
 from koord_scheduler.framework.extension.reservations import (
     ORDER_LABEL,
@@ -16,6 +16,7 @@ from koord_scheduler.framework.extension.reservations import (
     ReservationCache,
     ReservationFilterPlugin,
     ReservationNominator,
+    ReservationPlugins,
     ReservationPreAllocationRestorePlugin,
     ReservationPreBindPlugin,
     ReservationRestorePlugin,
@@ -23,11 +24,10 @@ from koord_scheduler.framework.extension.reservations import (
     ReservationScoreExtensions,
     ReservationScorePlugin,
 )
-from koord_scheduler.framework.extension.reserved import ReservedRoom
 from koord_scheduler.framework.interfaces import PreBindPlugin, ReservePlugin
-from koord_scheduler.framework.nodeinfo import NodeInfo, nodes_of
-from koord_scheduler.framework.profiles.profile import ProfilePlugins
+from koord_scheduler.framework.profile import ProfilePlugins
 from koord_scheduler.framework.status import Code, Status
+from koord_scheduler.framework.types import NodeInfo, nodes_of
 from tests.support.scheduler.framework import FreeCpu, Kit, make_pod, make_view
 
 POD = make_pod("owner")
@@ -59,8 +59,8 @@ async def profile_of(**plugins: Any) -> ProfilePlugins:
     return await Kit().profile(filter=plugins)
 
 
-async def room_of(**plugins: Any) -> ReservedRoom:
-    return ReservedRoom(await profile_of(**plugins))
+async def room_of(**plugins: Any) -> ReservationPlugins:
+    return ReservationPlugins(await profile_of(**plugins))
 
 
 class Restores(FreeCpu, ReservationRestorePlugin, ReservationPreAllocationRestorePlugin):
@@ -182,7 +182,7 @@ async def test_the_reservation_that_a_pod_is_to_have(
 @pytest.mark.parametrize("score", [-1, 101])
 async def test_a_score_out_of_range_is_an_error_of_the_plugin(score: int) -> None:
     room = await room_of(One=Rules(scores={"x": score}))
-    with pytest.raises(PointFailed, match=f"found {score} of reservation x"):
+    with pytest.raises(ExtensionPointError, match=f"found {score} of reservation x"):
         room.scores(CycleState(), POD, [X, Y], "a")
 
 
@@ -287,5 +287,5 @@ async def test_a_reservation_is_prepared_plugin_by_plugin(
 ) -> None:
     last = Prepares()
     profile = await Kit().profile(preBind={"One": Prepares(answer), "Two": last})
-    assert (await ReservedRoom(profile).pre_bind(CycleState(), X, "a")).code is code
+    assert (await ReservationPlugins(profile).pre_bind(CycleState(), X, "a")).code is code
     assert len(last.prepared) == reached

@@ -11,10 +11,9 @@ from koord.cluster.columns import Mask
 from koord.cluster.facts import ClusterPod
 from koord.cluster.view import View
 from koord_scheduler.framework.binding import PodBinding
-from koord_scheduler.framework.calls import PointFailed
+from koord_scheduler.framework.calls import ExtensionPointError
 from koord_scheduler.framework.cyclestate import CycleState
-from koord_scheduler.framework.diagnosis import NodeStatuses
-from koord_scheduler.framework.extension.suggestions import Suggestion, SuggestionType, suggest
+from koord_scheduler.framework.diagnosis import NodeStatuses, Suggestion, SuggestionType, suggest
 from koord_scheduler.framework.extension.transformers import (
     FilterTransformer,
     PostFilterTransformer,
@@ -25,8 +24,7 @@ from koord_scheduler.framework.extension.transformers import (
 from koord_scheduler.framework.interfaces import PostFilterPlugin, PreFilterPlugin
 from koord_scheduler.framework.nodes.scoring import NodeScoring
 from koord_scheduler.framework.nodes.search import NodeSearch
-from koord_scheduler.framework.results import PostFilterResult, PreFilterResult
-from koord_scheduler.framework.status import Code, Status
+from koord_scheduler.framework.status import Code, PostFilterResult, PreFilterResult, Status
 from tests.support.scheduler.framework import FreeCpu, Kit, PlainFilter, make_pod, make_view
 
 Answer = Transformed | Status | None
@@ -155,7 +153,7 @@ async def test_before_score_can_leave_nodes_out() -> None:
 
 @pytest.mark.parametrize("mask", [np.zeros(3, np.bool_), np.ones(2, np.bool_), "all"])
 async def test_before_score_must_leave_one(mask: object) -> None:
-    with pytest.raises(PointFailed, match="with a feasible node"):
+    with pytest.raises(ExtensionPointError, match="with a feasible node"):
         await scored(Narrow(mask))
 
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from koord.cluster.facts import ClusterPod
 from koord.cluster.view import View
-from koord.controlplane.testing.cluster import FakeCluster
-from koord_scheduler.framework.calls import PointFailed
+from koord.controlplane.testing import FakeCluster
+from koord_scheduler.framework.calls import ExtensionPointError
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.interfaces import (
     FilterPlugin,
@@ -19,11 +19,10 @@ from koord_scheduler.framework.interfaces import (
     PreScorePlugin,
     ScorePlugin,
 )
-from koord_scheduler.framework.nodeinfo import NodeInfo
 from koord_scheduler.framework.nodes.scoring import NodeScoring
-from koord_scheduler.framework.nodes.search import Found, NodeSearch
-from koord_scheduler.framework.results import PreFilterResult
-from koord_scheduler.framework.status import Code, Status
+from koord_scheduler.framework.nodes.search import NodeSearch, SearchResult
+from koord_scheduler.framework.status import Code, PreFilterResult, Status
+from koord_scheduler.framework.types import NodeInfo
 from koord_scheduler.plugin.testing import ProfileHarness, fake_cluster
 from tests.support.clusters import claim, near, node, pod, term, volume
 from tests.support.scheduler.framework import Kit, make_pod, numbered_view
@@ -245,14 +244,14 @@ class Cycles:
         self._scoring = NodeScoring(self._profile)
         return self
 
-    def search(self, pod: ClusterPod) -> Found:
+    def search(self, pod: ClusterPod) -> SearchResult:
         self.state = CycleState()
-        self._search.kept(pod)
+        self._search.cached(pod)
         return self._search.search(self.state, pod, self.nodes)
 
     def totals(self, pod: ClusterPod) -> list[int]:
         found = self.search(pod)
-        table = self._scoring.scores(self.state, pod, self.nodes, found.feasible, found.kept)
+        table = self._scoring.scores(self.state, pod, self.nodes, found.feasible, found.cached)
         return table.totals.tolist()
 
 
@@ -338,5 +337,5 @@ async def test_a_failing_score_key_ends_the_cycle() -> None:
             raise SystemExit(3)
 
     cycles = await Cycles(A=Prepares(), B=Bad()).build()
-    with pytest.raises(PointFailed, match=r'"B".*sys.exit'):
+    with pytest.raises(ExtensionPointError, match=r'"B".*sys.exit'):
         cycles.totals(make_pod())

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from koord_scheduler.framework.nodes.sampling import nodes_to_find, round_robin
+from koord_scheduler.framework.nodes.search import nodes_to_find, round_robin
 from tests.support.clusters import Cluster, node
 
 

@@ -9,12 +9,11 @@ import pytest
 from koord.cluster.columns import Mask
 from koord.cluster.facts import ClusterPod
 from koord.cluster.view import View
-from koord_scheduler.framework.calls import PointFailed
+from koord_scheduler.framework.calls import ExtensionPointError
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.interfaces import PreScorePlugin, VectorNormalizeScorePlugin
 from koord_scheduler.framework.nodes.scoring import NodeScoring, ScoreTable
-from koord_scheduler.framework.results import Scores, default_normalize
-from koord_scheduler.framework.status import Code, Status
+from koord_scheduler.framework.status import Code, Scores, Status, default_normalize
 from tests.support.scheduler.framework import Kit, PlainScore, VectorScore, make_pod, make_view
 
 VIEW = make_view(a="1", b="2", c="4")
@@ -78,7 +77,7 @@ async def test_pre_score_can_skip_the_same_plugins_score() -> None:
 async def test_any_other_answer_of_pre_score_is_an_error(answer: Any) -> None:
     """A rejection, too: it is too late for one."""
     plugin = Pre(answer, np.array([1, 2, 3]))
-    with pytest.raises(PointFailed) as caught:
+    with pytest.raises(ExtensionPointError) as caught:
         await scores({"preScore": {"A": plugin}})
     assert caught.value.status.code is Code.ERROR
     assert 'running PreScore plugin "A"' in caught.value.status.message
@@ -90,7 +89,7 @@ async def test_pre_score_cannot_change_which_nodes_are_feasible() -> None:
     def change(feasible: Mask) -> None:
         feasible[0] = False
 
-    with pytest.raises(PointFailed, match="read-only"):
+    with pytest.raises(ExtensionPointError, match="read-only"):
         await scores({"preScore": {"A": Pre(change, None)}})
 
 
@@ -99,7 +98,9 @@ async def test_pre_score_cannot_change_which_nodes_are_feasible() -> None:
 )
 async def test_a_score_that_is_none_fails_the_cycle_with_the_plugins_name(column: Any) -> None:
     """And no node is chosen by it."""
-    with pytest.raises(PointFailed, match=r'running Score plugin "A": plugin .?A') as caught:
+    with pytest.raises(
+        ExtensionPointError, match=r'running Score plugin "A": plugin .?A'
+    ) as caught:
         await scores({"score": {"A": VectorScore(np.array(column))}})
     assert caught.value.status.plugin == "A"
 

@@ -14,10 +14,9 @@ from koord_scheduler.framework.interfaces import (
     FilterPlugin,
     PreFilterPlugin,
 )
-from koord_scheduler.framework.nodeinfo import NodeInfo
-from koord_scheduler.framework.nodes.search import Found, NodeSearch
-from koord_scheduler.framework.results import PreFilterResult
-from koord_scheduler.framework.status import Code, Status
+from koord_scheduler.framework.nodes.search import NodeSearch, SearchResult
+from koord_scheduler.framework.status import Code, PreFilterResult, Status
+from koord_scheduler.framework.types import NodeInfo
 from tests.support.scheduler.framework import (
     CountsPods,
     FreeCpu,
@@ -55,11 +54,11 @@ def only(*names: str) -> PreFilterResult:
     return PreFilterResult(frozenset(names))
 
 
-def names(found: Found, view: View = VIEW) -> list[str]:
+def names(found: SearchResult, view: View = VIEW) -> list[str]:
     return [view.node(int(row)).name for row in np.flatnonzero(found.feasible)]
 
 
-def look(search: NodeSearch, view: View = VIEW, pod: ClusterPod | None = None) -> Found:
+def look(search: NodeSearch, view: View = VIEW, pod: ClusterPod | None = None) -> SearchResult:
     return search.search(CycleState(), pod or make_pod(), view)
 
 

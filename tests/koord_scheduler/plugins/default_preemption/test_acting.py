@@ -8,9 +8,9 @@ from msgspec.structs import replace
 
 from koord.cluster.facts import ClusterPod
 from koord.util.errors import KoordError
-from koord_scheduler.framework.events import QueueingHint
 from koord_scheduler.framework.status import Code, Status
-from koord_scheduler_plugins.default_preemption.acting import FAILED_PAUSE, PATIENCE
+from koord_scheduler.framework.types import QueueingHint
+from koord_scheduler_plugins.default_preemption.preemption import FAILED_PAUSE, READY_TIMEOUT
 from tests.support.scheduler.preemption import BY_SCHEDULER, World, leaving, pending
 
 A, B = "/api/v1/namespaces/default/pods/a", "/api/v1/namespaces/default/pods/b"
@@ -132,7 +132,7 @@ async def test_after_a_failure_the_pod_is_tried_again(
     async with here.leading():
         if answer == "hang":
             assert here.plugin.pre_enqueue(new) == GATED
-            await here.kit.clock.advance(PATIENCE)
+            await here.kit.clock.advance(READY_TIMEOUT)
         assert here.kit.activated == []  # at once it would go round and round with its refusal
         await here.kit.clock.advance(FAILED_PAUSE)
         assert here.kit.activated == [new.uid]

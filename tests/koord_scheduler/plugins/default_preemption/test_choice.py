@@ -133,11 +133,11 @@ async def test_victims_that_leave_already_are_not_asked_to_again() -> None:
 async def test_room_that_others_were_nominated_to_is_not_there() -> None:
     """Those of equal or higher priority; the others have to look elsewhere."""
     here = await world(a=[(2, 1), (2, 1)], b=[(4, 3)])
-    rival = here.cluster.pod("rival", cpu=2, priority=10, phase="Pending")
-    here.services.nominator.nominate(rival, "a")
+    nominated_pod = here.cluster.pod("rival", cpu=2, priority=10, phase="Pending")
+    here.services.nominator.nominate(nominated_pod, "a")
     assert (await here.try_pod(pending(cpu=4))).nominated_node == "b"
     here = await world(a=[(2, 1), (2, 1)], b=[(4, 3)])
-    here.services.nominator.nominate(rival, "a")
+    here.services.nominator.nominate(nominated_pod, "a")
     assert (await here.try_pod(pending(cpu=2))).nominated_node == "a"
 
 

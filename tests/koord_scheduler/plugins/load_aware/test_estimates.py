@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from koord.controlplane.testing.objects import make_pod
+from koord.controlplane.testing import make_pod
 from koord_scheduler_plugins.load_aware.estimates import Estimator
 from tests.support.scheduler.load_aware import asks, container, make_args, scheduled
 

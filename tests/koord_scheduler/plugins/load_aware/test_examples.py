@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from koord.controlplane.testing.objects import make_pod
+from koord.controlplane.testing import make_pod
 from tests.support.scheduler.load_aware import THRESHOLDS, LoadKit, asks, scheduled
 
 BIG = asks("16", "32Gi")

@@ -12,9 +12,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from msgspec.structs import replace
 
 from koord.cluster.facts import ClusterPod
-from koord.controlplane.testing.objects import make_pod
+from koord.controlplane.testing import make_pod
 from koord_scheduler.framework.cyclestate import CycleState
-from koord_scheduler.framework.nodes.kept import KeptResults
+from koord_scheduler.framework.nodes.resultcache import ResultCache
 from koord_scheduler.plugin.testing import assert_forms_agree
 from tests.support.oracles.load_aware import RESERVE, PlainLoad, amounts
 from tests.support.scheduler.load_aware import RAW, THRESHOLDS, LoadKit, asks, scheduled
@@ -67,7 +67,7 @@ class Following(RuleBasedStateMachine):
     def begin(self, args: dict[str, Any]) -> None:
         self.kit = LoadKit(**args)
         self.gone: dict[str, dict[str, Any]] = {}
-        self.kept = KeptResults()
+        self.kept = ResultCache()
 
     @rule(name=NAMES, cpu=st.sampled_from([0, 8, 16]), raw=st.booleans(), own=st.sampled_from(OWN))
     def node(self, name: str, cpu: int, raw: bool, own: dict[str, Any]) -> None:
@@ -153,7 +153,7 @@ class Following(RuleBasedStateMachine):
     @rule()
     def restart(self) -> None:
         self.kit.plugin = self.kit.another()
-        self.kept = KeptResults()
+        self.kept = ResultCache()
         self.gone = {}
         self.check()
 

@@ -2,8 +2,8 @@
 
 from collections import Counter
 
-from koord.cluster.decoding import NODE_METRIC
-from koord.controlplane.testing.objects import make_report
+from koord.cluster.kinds import NODE_METRIC
+from koord.controlplane.testing import make_report
 from koord_scheduler.plugin import Handle
 from koord_scheduler_plugins.load_aware.plugin import LoadAwareScheduling
 from tests.support.scheduler.load_aware import make_args

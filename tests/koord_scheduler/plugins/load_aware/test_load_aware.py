@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from koord.api.loadaware import AggregationType
+from koord.api.annotations import AggregationType
 from koord.component.plugins.args import args_type_of
 from koord.component.plugins.discovery import discover
-from koord.controlplane.testing.objects import make_pod, make_workload
+from koord.controlplane.testing import make_pod, make_workload
 from koord_scheduler.framework.cyclestate import CycleState
-from koord_scheduler.framework.nodes.forms import filter_vector
+from koord_scheduler.framework.nodes.adapters import filter_vector
 from koord_scheduler.plugin import HintedEvent, PluginRegistry, PluginRequest, QueueingHint
 from koord_scheduler_plugins.load_aware.plugin import LoadAwareScheduling
 from tests.support.scheduler.load_aware import (
@@ -451,9 +451,9 @@ async def test_at_the_start_nodes_are_counted_some_at_a_time() -> None:
                 kit.node("n50")
                 kit.report("n50", usage=HOT)
 
-    beside = asyncio.ensure_future(others())
+    extra_plugins = asyncio.ensure_future(others())
     await kit.services.hooks.run()
-    beside.cancel()
+    extra_plugins.cancel()
     assert 0 < turns[0] < 50
     assert all(kit.plugin.table.known(f"n{at}") for at in range(51))
     assert all(kit.reason(POD, f"n{at}") for at in range(51))

@@ -8,18 +8,17 @@ from hypothesis import strategies as st
 
 from koord.util.simulatedclock import SimulatedClock
 from koord_scheduler.plugin import ApiConfig, KoordError, RequestLimits, Transport
-from koord_scheduler_plugins.network_traffic.agents import (
+from koord_scheduler_plugins.network_traffic.readings import NetworkTrafficArgs, Traffic
+from koord_scheduler_plugins.network_traffic.sources import (
     AgentsSource,
     Interface,
-    NoFigures,
-    Sighting,
+    NoSamples,
+    Scrape,
     is_wanted,
     place_of,
     read_interfaces,
     traffic_between,
 )
-from koord_scheduler_plugins.network_traffic.args import NetworkTrafficArgs
-from koord_scheduler_plugins.network_traffic.readings import Traffic
 from tests.support.http_site import ScriptedSite
 
 PREFIX = "koordlet_node_network"
@@ -85,8 +84,8 @@ def test_a_star_stands_for_all_but_virtual_interfaces(
     assert is_wanted(device, wanted) is found
 
 
-def seen(at: float, receive: float, transmit: float = 0.0, **more: Any) -> Sighting:
-    return Sighting(at, {"eth0": Interface(receive, transmit, **more)})
+def seen(at: float, receive: float, transmit: float = 0.0, **more: Any) -> Scrape:
+    return Scrape(at, {"eth0": Interface(receive, transmit, **more)})
 
 
 @pytest.mark.parametrize(
@@ -98,11 +97,11 @@ def seen(at: float, receive: float, transmit: float = 0.0, **more: Any) -> Sight
         (seen(0, 500), seen(60, 100), Traffic(None, 0.0)),  # the counter was reset
         (seen(0, 0), seen(200, 1000), Traffic()),  # more than three intervals
         (seen(60, 0), seen(60, 1000), Traffic()),
-        (Sighting(0.0), seen(60, 1000, receive_per_second=2.0), Traffic(2.0)),  # a new interface
+        (Scrape(0.0), seen(60, 1000, receive_per_second=2.0), Traffic(2.0)),  # a new interface
     ],
 )
 def test_a_rate_is_of_two_sightings(
-    earlier: Sighting | None, latest: Sighting, wanted: Traffic
+    earlier: Scrape | None, latest: Scrape, wanted: Traffic
 ) -> None:
     """Or else what the agent measured itself, if it says so."""
     assert traffic_between(earlier, latest, 180.0) == wanted
@@ -115,7 +114,7 @@ def test_addresses_of_agents_are_those_of_their_nodes() -> None:
     assert place_of(template, "n1", "fd00::7") == ("http://[fd00::7]:9316", "/metrics")
     assert place_of("https://{node}.agents/m", "n1", "") == ("https://n1.agents", "/m")
     for wrong in ("", "evil.example/?", "10.0.0.7:80/x#", "10.0.0.7@evil"):
-        with pytest.raises(NoFigures):
+        with pytest.raises(NoSamples):
             place_of(template, "n1", wrong)
 
 

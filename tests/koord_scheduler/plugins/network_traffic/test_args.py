@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from koord.component.config.faults import path_text
+from koord.component.config.field_errors import path_text
 from koord.component.plugins.args import args_type_of
 from koord_scheduler_plugins.network_traffic import NetworkTraffic, NetworkTrafficArgs
-from koord_scheduler_plugins.network_traffic.args import Direction, Query
+from koord_scheduler_plugins.network_traffic.readings import Direction, Query
 
 PROMETHEUS = {"prometheusAddress": "http://prometheus-kube-server.monitor"}
 

@@ -11,13 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.component.plugins.args import args_type_of
-from koord.util.health import Health
-from koord.util.health import Status as HealthStatus
+from koord.util.health import Health, HealthStatus
 from koord.util.logs import LevelSpec, configure, set_levels
 from koord.util.stop import Stop
-from koord_scheduler.framework.calls import PointFailed
+from koord_scheduler.framework.calls import ExtensionPointError
 from koord_scheduler.framework.cyclestate import CycleState
-from koord_scheduler.framework.nodes.kept import KeptResults
+from koord_scheduler.framework.nodes.resultcache import ResultCache
 from koord_scheduler.framework.nodes.scoring import NodeScoring
 from koord_scheduler.plugin import NODE, Handle
 from koord_scheduler.plugin.testing import assert_forms_agree
@@ -52,7 +51,7 @@ class Traffic:
         plugin = NetworkTraffic(args, handle)
         self.meter = plugin.meter
         profile = await self.kit.profile(score={"NetworkTraffic": plugin})
-        self._scoring, self._kept = NodeScoring(profile), KeptResults()
+        self._scoring, self._kept = NodeScoring(profile), ResultCache()
 
     def scores(self, *, but: str = "") -> dict[str, int]:
         """The scores of nodes, without one that is not feasible."""
@@ -234,7 +233,7 @@ async def test_an_error_fails_the_pods_that_could_go_there(
         "error getting node bandwidth measure: "
         r"\[NetworkTraffic\] Invalid response, expected 1 value, got 0"
     )
-    with pytest.raises(PointFailed, match=wanted):
+    with pytest.raises(ExtensionPointError, match=wanted):
         traffic.scores()
     assert traffic.scores(but="n2") == {"n1": 0, "n3": 0}
 

@@ -10,8 +10,13 @@ from hypothesis import strategies as st
 
 from koord.util.clock import SystemClock
 from koord_scheduler.plugin import ApiConfig, KoordError, RequestLimits, Transport
-from koord_scheduler_plugins.network_traffic.args import NetworkTrafficArgs, Query
-from koord_scheduler_plugins.network_traffic.prometheus import (
+from koord_scheduler_plugins.network_traffic.readings import (
+    MeasureError,
+    NetworkTrafficArgs,
+    Query,
+    Traffic,
+)
+from koord_scheduler_plugins.network_traffic.sources import (
     PrometheusHandle,
     PrometheusSource,
     QueryFailed,
@@ -20,7 +25,6 @@ from koord_scheduler_plugins.network_traffic.prometheus import (
     sum_query,
     traffic_of,
 )
-from koord_scheduler_plugins.network_traffic.readings import MeasureError, Traffic
 from tests.support.http_site import ScriptedSite
 from tests.support.scheduler.prometheus import queries, vector
 

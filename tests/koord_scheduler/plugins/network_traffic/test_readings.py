@@ -5,12 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord_scheduler_plugins.network_traffic.args import Direction, Scoring
 from koord_scheduler_plugins.network_traffic.readings import (
     UNKNOWN,
+    Direction,
     Measure,
     MeasureError,
     Reading,
+    Scoring,
     Traffic,
 )
 

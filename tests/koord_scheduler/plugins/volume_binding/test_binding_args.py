@@ -6,7 +6,7 @@ import pytest
 
 from koord.component.plugins.args import args_type_of
 from koord_scheduler_plugins.volume_binding import VolumeBinding
-from koord_scheduler_plugins.volume_binding.args import ShapePoint, VolumeBindingArgs
+from koord_scheduler_plugins.volume_binding.podvolumes import ShapePoint, VolumeBindingArgs
 
 
 def read(value: Any) -> tuple[Any, list[str]]:

@@ -16,7 +16,7 @@ from koord_scheduler.plugin.storage import (
 )
 from koord_scheduler.plugin.testing import assert_forms_agree
 from koord_scheduler_plugins.volume_binding import VolumeBinding
-from koord_scheduler_plugins.volume_binding.args import ShapePoint, VolumeBindingArgs
+from koord_scheduler_plugins.volume_binding.podvolumes import ShapePoint, VolumeBindingArgs
 from tests.support.scheduler.volumes import DRIVER, FAST, Storage
 
 FAR = "node(s) didn't match PersistentVolume's node affinity"

@@ -6,8 +6,11 @@ import pytest
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.status import Code
 from koord_scheduler_plugins.volume_binding import VolumeBinding
-from koord_scheduler_plugins.volume_binding.args import ShapePoint, VolumeBindingArgs
-from koord_scheduler_plugins.volume_binding.scores import ShapeScorer
+from koord_scheduler_plugins.volume_binding.podvolumes import (
+    ShapePoint,
+    ShapeScorer,
+    VolumeBindingArgs,
+)
 from tests.support.scheduler.volumes import Storage
 
 FULLER = (ShapePoint(utilization=0, score=0), ShapePoint(utilization=100, score=10))

@@ -10,7 +10,7 @@ from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.plugin.storage import STORAGE_CAPACITY, VOLUME
 from koord_scheduler.plugin.testing import assert_forms_agree
 from koord_scheduler_plugins.volume_binding import VolumeBinding
-from koord_scheduler_plugins.volume_binding.args import ShapePoint, VolumeBindingArgs
+from koord_scheduler_plugins.volume_binding.podvolumes import ShapePoint, VolumeBindingArgs
 from tests.support.scheduler.volumes import FAST, Storage
 
 _SHAPE = (ShapePoint(utilization=0, score=0), ShapePoint(utilization=100, score=10))

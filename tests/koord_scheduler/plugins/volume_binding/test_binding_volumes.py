@@ -6,16 +6,16 @@ from collections.abc import Callable
 
 import pytest
 
-from koord.cluster.decoding import NODE, POD
 from koord.cluster.facts import ClusterPod
-from koord.controlplane.testing.server import refusal
+from koord.cluster.kinds import NODE, POD
+from koord.controlplane.testing import api_error_response
 from koord.kube.transport import Call
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.status import Code, Status
 from koord_scheduler.plugin.storage import CLAIM, VOLUME
 from koord_scheduler_plugins.volume_binding import VolumeBinding
-from koord_scheduler_plugins.volume_binding.args import VolumeBindingArgs
 from koord_scheduler_plugins.volume_binding.assumed import is_older
+from koord_scheduler_plugins.volume_binding.podvolumes import VolumeBindingArgs
 from tests.support.clusters import Json
 from tests.support.scheduler.volumes import Storage
 
@@ -77,7 +77,7 @@ class World(Storage):
         if call.method != "PATCH":
             return None
         if self.fault:
-            raise refusal(call, self.fault, "Scripted", "no")
+            raise api_error_response(call, self.fault, "Scripted", "no")
         self.patches.append((call.path, json.loads(call.body or b"{}")))
         self.version += 1
         return {"metadata": {"name": "x", "resourceVersion": str(self.version)}}
@@ -314,7 +314,7 @@ async def test_what_ends_the_waiting_for_a_volume_that_was_there(
 async def test_the_time_is_limited_and_the_claim_is_named() -> None:
     """And nothing waits on when the attempt is over, or was cancelled."""
     world = World(seconds=60)
-    assert world.plugin.patience == 60
+    assert world.plugin.pre_bind_timeout == 60
     assert world.reserve() is None
     binding = world.begin()
     await world.clock.settle()

@@ -5,9 +5,9 @@ import asyncio
 import pytest
 from structlog.testing import capture_logs
 
-from koord.util.health import OK, Status
+from koord.util.health import OK, HealthStatus
 from koord.util.stop import Stop
-from koordlet.daemon.agents.otheragent import GONE_AFTER, INTERVAL, OtherAgent
+from koordlet.daemon.other_agents import GONE_AFTER, SCAN_INTERVAL, OtherAgent
 from koordlet.plugin.testing import SimulatedClock
 from tests.support.kube.inline_executor import InlineExecutor
 
@@ -20,8 +20,8 @@ class World:
         self.process, self.pod = "", ""
         self.synced = True
         self.agent = OtherAgent(self.clock, synced=lambda: self.synced, force=force)
-        self.agent.look_for(lambda: self.process)
-        self.agent.look_for(lambda: self.pod)
+        self.agent.add_signs(lambda: self.process)
+        self.agent.add_signs(lambda: self.pod)
         self._stop = Stop(self.clock)
 
     async def __aenter__(self):
@@ -40,7 +40,7 @@ async def test_alone_on_the_node():
         assert world.agent.observe_only() != ""
         await world.clock.settle()
 
-        assert (world.agent.observe_only(), await world.agent.judged()) == ("", "")
+        assert (world.agent.observe_only(), await world.agent.wait_observe_only()) == ("", "")
         assert (world.agent.health(), world.agent.observing) == (OK, False)
 
 
@@ -48,7 +48,7 @@ async def test_nothing_is_done_before_the_pods_are_known():
     """Another agent's may be among them."""
     async with World() as world:
         world.synced = False
-        judging = asyncio.ensure_future(world.agent.judged())
+        judging = asyncio.ensure_future(world.agent.wait_observe_only())
         await world.clock.advance(100)
         assert "not known yet" in world.agent.observe_only()
         assert not judging.done()
@@ -65,15 +65,15 @@ async def test_another_agent_comes_and_goes(sign):
         await world.clock.settle()
         with capture_logs() as logs:
             setattr(world, sign, "it is here")
-            await world.clock.advance(INTERVAL)
+            await world.clock.advance(SCAN_INTERVAL)
             assert (world.agent.observe_only(), world.agent.observing) == ("it is here", True)
-            assert world.agent.health().status is Status.DEGRADED
+            assert world.agent.health().status is HealthStatus.DEGRADED
             assert "--force" in world.agent.health().reason
 
             setattr(world, sign, "")
             await world.clock.advance(GONE_AFTER - 1)
             assert world.agent.observe_only() == "it is here"
-            await world.clock.advance(INTERVAL)
+            await world.clock.advance(SCAN_INTERVAL)
             assert (world.agent.observe_only(), world.agent.observing) == ("", False)
             assert world.agent.health() == OK
 
@@ -86,10 +86,10 @@ async def test_an_agent_that_crashes_and_is_started_again():
         with capture_logs() as logs:
             for number in range(5):
                 world.process = f"process {number}"
-                await world.clock.advance(INTERVAL)
+                await world.clock.advance(SCAN_INTERVAL)
                 assert world.agent.observe_only() == f"process {number}"
                 world.process = ""
-                await world.clock.advance(2 * INTERVAL)
+                await world.clock.advance(2 * SCAN_INTERVAL)
                 assert world.agent.observe_only() == f"process {number}"
 
     assert [log["event"] for log in logs] == ["other_agent.detected"]
@@ -98,10 +98,10 @@ async def test_an_agent_that_crashes_and_is_started_again():
 async def test_force():
     """It acts at once, and says whom it met."""
     async with World(force=True) as world:
-        assert (world.agent.observe_only(), await world.agent.judged()) == ("", "")
+        assert (world.agent.observe_only(), await world.agent.wait_observe_only()) == ("", "")
         world.process = "it is here"
-        await world.clock.advance(INTERVAL)
+        await world.clock.advance(SCAN_INTERVAL)
 
         assert (world.agent.observe_only(), world.agent.observing) == ("", False)
-        assert world.agent.health().status is Status.OK
+        assert world.agent.health().status is HealthStatus.OK
         assert "it is here" in world.agent.health().reason

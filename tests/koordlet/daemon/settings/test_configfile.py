@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.component.config.document import read_config
-from koord.component.config.flagdocument import parse_flag_document
+from koord.component.config.follower import parse_flag_document
 from koord.component.flags import FlagSet
 from koord.util.errors import OptionError
-from koordlet.daemon.settings.flags import define_flags
+from koordlet.daemon.flags import define_flags
 
 GOOD = """\
 # koordlet

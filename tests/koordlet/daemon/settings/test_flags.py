@@ -3,12 +3,12 @@
 import pytest
 from prometheus_client import CollectorRegistry
 
-from koord.component.flagkinds import Tri
+from koord.component.flag_values import TriState
 from koord.component.flags import FlagSet
 from koord.component.plugins.discovery import discover
 from koord.util.errors import OptionError
-from koordlet.daemon.settings.flags import DaemonFlags, define_flags
-from koordlet.daemon.settings.mode import Mode
+from koordlet.daemon.environment import Mode
+from koordlet.daemon.flags import DaemonFlags, define_flags
 from koordlet.features import feature_gates
 from koordlet.plugin import PluginRegistry
 from koordlet.plugin.testing import SimulatedClock
@@ -324,9 +324,9 @@ def test_exporter_names_are_automatic_until_said_otherwise(
 def test_exporter_compat_in_a_config_file(flag_set, flags):
     """YAML's booleans and the word auto; the command line can go back to auto."""
     flag_set.set_from_config({"exporter-compat": True})
-    assert flags.exporter_compat.value is Tri.ON
+    assert flags.exporter_compat.value is TriState.ON
     flag_set.parse(["--exporter-compat=auto"])
-    assert flags.exporter_compat.value is Tri.AUTO
+    assert flags.exporter_compat.value is TriState.AUTO
     with pytest.raises(OptionError, match="true, false or auto"):
         flag_set.set_from_config({"exporter-compat": "yes"})
 

@@ -93,7 +93,7 @@ async def test_what_needs_a_restart_says_so_and_stays(daemon, config):
     config.write_text("log-level: info\nreport-interval: 7s\nfeature-gates: {Probe: true}\n")
     await daemon.seconds(3)
 
-    [warning] = daemon.events("config.needs_restart")
+    [warning] = daemon.events("config.restart_required")
     assert warning["keys"] == ["report-interval"]
     assert (await daemon.ctl("status"))["needs_restart"] == ["report-interval"]
     assert daemon.settings.options.report_interval.value == 0
@@ -130,7 +130,7 @@ async def test_a_file_that_cannot_be_used_changes_nothing(daemon, config, conten
     assert "degraded: config: " in text
     assert str(config) in text
     assert daemon.probe.calls == ["run"]
-    assert len(daemon.events("config.refused")) == 1
+    assert len(daemon.events("config.rejected")) == 1
 
     config.write_text("feature-gates: {Probe: true} # mended\n")
     await daemon.seconds(3)
@@ -210,7 +210,7 @@ async def test_a_file_that_is_gone_or_unreadable_keeps_its_say(daemon, config):
     kept = config.rename(config.with_name("kept"))
     await daemon.seconds(3)
     assert "No such file" in (await daemon.problems())["config"][1]
-    assert len(daemon.events("config.refused")) == 1
+    assert len(daemon.events("config.rejected")) == 1
 
     kept.rename(config)
     await daemon.seconds(3)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from koordlet.daemon.settings.mode import detect_mode
+from koordlet.daemon.environment import detect_mode
 
 
 @pytest.mark.parametrize(

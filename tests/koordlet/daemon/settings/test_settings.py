@@ -6,7 +6,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from koord.util.errors import OptionError
-from koordlet.daemon.settings.settings import load_settings
+from koordlet.daemon.settings import load_settings
 from koordlet.plugin import ExtensionPlugin, FeatureSpec
 from koordlet.plugin.testing import SimulatedClock
 

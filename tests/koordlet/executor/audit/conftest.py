@@ -6,11 +6,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from koord.util.stop import Stop
-from koordlet.executor.audit.event import AuditEvent
-from koordlet.executor.audit.files import Budget
-from koordlet.executor.audit.log import AuditLog
-from koordlet.executor.audit.reader import AuditReader
-from koordlet.executor.audit.writer import AuditWriter
+from koordlet.executor.audit.files import AuditEvent, AuditReader, LogBudget
+from koordlet.executor.audit.log import AuditLog, AuditWriter
 from koordlet.plugin.testing import SimulatedClock
 from tests.support.kube.inline_executor import InlineExecutor
 
@@ -28,7 +25,7 @@ class LogBench:
 
     def make(self, **options):
         options = {"verbose": 3, "megabytes": 16} | options
-        budget = Budget.of(options.pop("megabytes"))
+        budget = LogBudget.of(options.pop("megabytes"))
         writer = AuditWriter(self.directory, budget, self.clock)
         registry = self.registry = CollectorRegistry()
         return AuditLog(writer, self.clock, registry, enabled=lambda: self.enabled, **options)

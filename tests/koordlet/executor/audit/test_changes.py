@@ -3,10 +3,8 @@
 import pytest
 
 from koord.api.qos import KubeQoS
-from koordlet.executor.audit.changes import ChangeAudit
-from koordlet.executor.audit.wording import Wording
-from koordlet.executor.claims.claim import ClaimScope, Key
-from koordlet.executor.claims.desired import Change
+from koordlet.executor.change_observers import ChangeAudit
+from koordlet.executor.claims.claim import AuditText, Change, ClaimScope, Key
 from koordlet.executor.claims.target import Level, Target
 from koordlet.host.cgroups.layout import Driver, Layout
 from koordlet.host.resources import CPU_QUOTA, CPUSET_CPUS_WANTED, OOM_SCORE_ADJ
@@ -14,13 +12,15 @@ from koordlet.plugin.testing import make_pod
 
 POD = make_pod("web", namespace="shop")
 BE = Target.qos_class(Layout.default(Driver.CGROUPFS), KubeQoS.BEST_EFFORT)
-WORDS = Wording("AdjustBEByNodeCPUUsage", "update BE group to cfs_quota: {value}")
+WORDS = AuditText("AdjustBEByNodeCPUUsage", "update BE group to cfs_quota: {value}")
 
 
-def event(target, resource=CPU_QUOTA, *, what="set", old=-1, new=71100, wording=None):
+def event(target, resource=CPU_QUOTA, *, what="set", old=-1, new=71100, audit_text=None):
     """The event of one change, as a line of it would say."""
     noted = []
-    audit = ChangeAudit(noted.append, lambda key: f"/cg/{key.target.place}", lambda change: wording)
+    audit = ChangeAudit(
+        noted.append, lambda key: f"/cg/{key.target.place}", lambda change: audit_text
+    )
     audit(Change(what, Key(target, resource), ("A", "B"), old, new, "node at 70 %"))
     [found] = noted
     subject = "/".join(filter(None, (found.type, found.namespace, found.name, found.container)))
@@ -45,11 +45,11 @@ def test_any_value_is_recorded_as_koordinator_records_it(target, subject, reason
 
 def test_a_plugin_may_have_words_of_its_own():
     """They are for setting the value."""
-    assert event(BE, wording=WORDS)[1:] == (
+    assert event(BE, audit_text=WORDS)[1:] == (
         "AdjustBEByNodeCPUUsage",
         "update BE group to cfs_quota: 71100, A, B: node at 70 %",
     )
-    assert event(BE, wording=WORDS, what="restored", old=71100, new=-1)[1:] == (
+    assert event(BE, audit_text=WORDS, what="restored", old=71100, new=-1)[1:] == (
         "AdjustBEByNodeCPUUsage",
         "restored /cg/kubepods/besteffort: 71100, now -1, A, B: node at 70 %",
     )
@@ -59,7 +59,7 @@ def test_a_plugin_may_have_words_of_its_own():
 def test_what_dry_run_would_do_is_marked(what):
     """A reason that is not mistaken for a change."""
     assert event(BE, what=what)[1] == "would_UpdateCgroups"
-    assert event(BE, what=what, wording=WORDS)[1] == "would_AdjustBEByNodeCPUUsage"
+    assert event(BE, what=what, audit_text=WORDS)[1] == "would_AdjustBEByNodeCPUUsage"
 
 
 def test_the_numbers_of_the_decision_are_recorded():
@@ -82,7 +82,7 @@ def test_cpus_are_a_list():
 
 def test_words_are_for_what_was_declared():
     """Level and QoS decide."""
-    may = ClaimScope(CPU_QUOTA, Level.QOS, frozenset({"BestEffort"}), wording=WORDS)
+    may = ClaimScope(CPU_QUOTA, Level.QOS, frozenset({"BestEffort"}), audit_text=WORDS)
     assert may.is_for(Key(BE, CPU_QUOTA))
     assert not may.is_for(Key(Target.of_pod(POD), CPU_QUOTA))
     assert not may.is_for(Key(BE, OOM_SCORE_ADJ))

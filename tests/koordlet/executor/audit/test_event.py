@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordlet.executor.audit.event import (
-    LONGEST_LINE,
+from koordlet.executor.audit.files import (
+    MAX_LINE_LENGTH,
     AuditEvent,
-    Subject,
+    AuditSubject,
     created_at,
-    decode,
-    encode,
+    decode_event,
+    encode_event,
 )
 
 
@@ -34,14 +34,14 @@ def test_an_event_is_the_line_that_koordinator_writes(live_in):
     """Field by field, empty ones left out, with the local offset."""
     live_in("Asia/Shanghai")
     event = AuditEvent(
-        type=Subject.POD,
+        type=AuditSubject.POD,
         namespace="ns",
         name="p",
         reason="CFSQuotaBurst",
         message="update pod CFSQuota: 200000",
     )
 
-    assert encode(event, 1784847165.125).decode() == (
+    assert encode_event(event, 1784847165.125).decode() == (
         '{"createdAt":"2026-07-24T06:52:45.125000000+08:00","type":"pod","namespace":"ns",'
         '"name":"p","reason":"CFSQuotaBurst","message":"update pod CFSQuota: 200000"}\n'
     )
@@ -64,12 +64,12 @@ def test_utc_is_a_z(live_in):
 )
 def test_any_text_is_one_line_that_can_be_read_again(event):
     """Newlines, half characters and endless messages included."""
-    line = encode(event, 1.0)
+    line = encode_event(event, 1.0)
 
     assert line.endswith(b"\n")
     assert line.count(b"\n") == 1
-    assert len(line) < LONGEST_LINE
-    assert decode(line)["reason"] == event.reason[:1000]
+    assert len(line) < MAX_LINE_LENGTH
+    assert decode_event(line)["reason"] == event.reason[:1000]
 
 
 @pytest.mark.parametrize(
@@ -86,11 +86,11 @@ def test_any_text_is_one_line_that_can_be_read_again(event):
 )
 def test_what_is_no_event_is_none(line):
     """A line that a crash cut, or that another program wrote."""
-    assert decode(line) is None
+    assert decode_event(line) is None
 
 
 @given(st.binary())
 def test_no_bytes_break_the_reader(data):
     """Whatever a disk makes of them."""
-    found = decode(data)
+    found = decode_event(data)
     assert found is None or json.dumps(found)

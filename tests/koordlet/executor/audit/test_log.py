@@ -6,9 +6,9 @@ import os
 
 import pytest
 
-from koord.util.health import Status
-from koordlet.executor.audit.files import MIB, Budget, rotated
-from koordlet.executor.audit.log import PENDING_BYTES
+from koord.util.health import HealthStatus
+from koordlet.executor.audit.files import MIB, LogBudget, rotated_files
+from koordlet.executor.audit.log import MAX_PENDING_BYTES
 
 
 @pytest.mark.parametrize(
@@ -16,7 +16,7 @@ from koordlet.executor.audit.log import PENDING_BYTES
 )
 def test_how_many_files_a_budget_allows(megabytes, kept):
     """Koordinator's numbers; below 4 MiB the files are smaller, so that one can be kept."""
-    budget = Budget.of(megabytes)
+    budget = LogBudget.of(megabytes)
 
     assert budget.rotated == kept
     assert budget.file_bytes * (1 + budget.rotated) <= megabytes * MIB
@@ -99,7 +99,7 @@ async def test_rotations_of_one_second_are_distinguished(bench):
         (bench.directory / "audit.log").write_bytes(b"\n" * 2 * MIB)
         bench.note(str(number))
         await bench.log.flush()
-    assert [name[-5] for name in rotated(bench.directory)] == list("876543210")
+    assert [name[-5] for name in rotated_files(bench.directory)] == list("876543210")
     assert bench.messages()[0] == "10"
 
 
@@ -128,18 +128,18 @@ async def test_a_full_disk_is_reported_and_costs_nothing_but_the_log(bench, monk
 
     run = asyncio.create_task(bench.log.run(bench.stop))
     with monkeypatch.context() as patch:
-        patch.setattr("koordlet.executor.audit.writer.os.write", no_room)
+        patch.setattr("koordlet.executor.audit.log.os.write", no_room)
         bench.note("during")
         await bench.clock.advance(3)
         assert bench.messages() == ["before"]
         health = bench.log.health()
-        assert health.status is Status.DEGRADED
+        assert health.status is HealthStatus.DEGRADED
         assert "No space left on device; free some space" in health.reason
         assert "--audit-log-dir" in health.reason
         bench.note("later")
     await bench.clock.advance(5)
     assert bench.messages() == ["later", "during", "before"]
-    assert bench.log.health().status is Status.OK
+    assert bench.log.health().status is HealthStatus.OK
     bench.stop.set()
     await run
 
@@ -157,7 +157,7 @@ async def test_events_that_cannot_be_written_are_bounded(bench):
     bench.directory.unlink()
     await bench.log.flush()
     assert len(bench.messages()) == 2000 - lost
-    assert sum(path.stat().st_size for path in bench.directory.iterdir()) <= PENDING_BYTES
+    assert sum(path.stat().st_size for path in bench.directory.iterdir()) <= MAX_PENDING_BYTES
 
 
 @pytest.mark.parametrize("what", ["link", "hard link", "pipe", "directory", "open to all"])

@@ -3,8 +3,8 @@
 import asyncio
 import os
 
-from koordlet.executor.audit.pages import IDLE, AuditPages
-from koordlet.executor.audit.reader import AuditReader
+from koordlet.executor.audit.files import AuditReader
+from koordlet.executor.audit.log import IDLE_TIMEOUT, AuditPages
 
 
 async def test_idle_readers_give_back_their_files(bench):
@@ -17,7 +17,7 @@ async def test_idle_readers_give_back_their_files(bench):
     run = asyncio.create_task(pages.run(bench.stop))
     await pages.page("", 1)
     assert len(os.listdir("/proc/self/fd")) == before + 1
-    await bench.clock.advance(IDLE + 61)
+    await bench.clock.advance(IDLE_TIMEOUT + 61)
     assert len(os.listdir("/proc/self/fd")) == before
     await pages.page("", 1)
     bench.stop.set()

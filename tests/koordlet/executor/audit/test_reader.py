@@ -7,9 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.util.errors import OptionError
-from koordlet.executor.audit.event import LONGEST_LINE, AuditEvent, encode
-from koordlet.executor.audit.query import AuditQuery, parse_query
-from koordlet.executor.audit.reader import PAGE_BYTES, AuditReader, lines_backwards
+from koordlet.executor.audit.files import (
+    MAX_LINE_LENGTH,
+    PAGE_BYTES,
+    AuditEvent,
+    AuditQuery,
+    AuditReader,
+    encode_event,
+    lines_backwards,
+    parse_query,
+)
 
 
 def backwards(data, chunk=1 << 16):
@@ -31,9 +38,9 @@ def test_lines_come_last_first_whatever_the_chunks_cut(lines, chunk, ends):
 
 def test_an_endless_line_does_not_fill_the_memory():
     """It is cut; those around it are whole."""
-    found = backwards(b"first\n" + b"x" * 20 * LONGEST_LINE + b"\nlast\n")
+    found = backwards(b"first\n" + b"x" * 20 * MAX_LINE_LENGTH + b"\nlast\n")
     assert [found[0], found[-1]] == [b"last", b"first"]
-    assert max(map(len, found)) <= 2 * LONGEST_LINE
+    assert max(map(len, found)) <= 2 * MAX_LINE_LENGTH
 
 
 @pytest.fixture
@@ -44,7 +51,7 @@ def write(tmp_path):
         lines = [
             entry + b"\n"
             if isinstance(entry, bytes)
-            else encode(AuditEvent(reason="r", message=f"e{entry}"), 1.0)
+            else encode_event(AuditEvent(reason="r", message=f"e{entry}"), 1.0)
             for entry in entries
         ]
         with (tmp_path / name).open("ab") as file:
@@ -159,7 +166,7 @@ def test_a_query_finds_the_latest_of_a_pod_or_reason(tmp_path):
         AuditEvent(reason="CPUBurst", message="e3", namespace="jobs", name="web"),
         AuditEvent(reason="evicted", message="e4", namespace="shop", name="web"),
     ]
-    (tmp_path / "audit.log").write_bytes(b"".join(encode(event, 1.0) for event in events))
+    (tmp_path / "audit.log").write_bytes(b"".join(encode_event(event, 1.0) for event in events))
 
     def find(**query):
         return numbers(parse_query(query).find(tmp_path))

@@ -16,14 +16,14 @@ from koordlet.metriccache.kinds import (
     NODE_NETWORK_TRANSMIT,
     NODE_PSI,
     QOS_CPU_USAGE,
-    Keep,
+    RetentionClass,
+    Sample,
 )
-from koordlet.metriccache.sample import Sample
-from koordlet.plugin.testing.clock import SimulatedClock
+from koordlet.plugin.testing.scripted import SimulatedClock
 from koordlet.server.page.charts import NODE_CHARTS, ChartReader
 
 CHARTS = {chart.name: chart for chart in NODE_CHARTS}
-RETENTIONS = {Keep.NODE: 1800.0, Keep.POD: 300.0}
+RETENTIONS = {RetentionClass.NODE: 1800.0, RetentionClass.POD: 300.0}
 
 
 def open_cache(clock):

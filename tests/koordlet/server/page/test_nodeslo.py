@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.api.slo.nodeslo import merge_nodeslo
-from koordlet.server.page.nodeslo import MOST_VALUES, effective
+from koord.api.nodeslo import merge_nodeslo
+from koordlet.server.page.source import MAX_VALUES, effective
 
 
 def values(slo):
@@ -71,5 +71,5 @@ _JSON = st.recursive(
 )
 def test_no_spec_is_too_strange(spec):
     found = effective(slo_of(spec))
-    assert 0 < len(found["values"]) <= MOST_VALUES
+    assert 0 < len(found["values"]) <= MAX_VALUES
     assert all(len(str(each["value"])) <= 300 for each in found["values"])

@@ -5,24 +5,28 @@ from contextlib import closing
 
 import pytest
 
-from koord.api.pods.pod import Pod
+from koord.api.nodeslo import merge_nodeslo
+from koord.api.pod import Pod
 from koord.api.qos import KubeQoS
-from koord.api.slo.nodeslo import merge_nodeslo
 from koord.component.page.sections import CURSORS
 from koord.util.clock import stamp
-from koord.util.health import Health, PartHealth, Status
-from koordlet.executor.claims.claim import Key
-from koordlet.executor.claims.desired import Change
+from koord.util.health import Health, HealthStatus, PartHealth
+from koordlet.executor.claims.claim import Change, Key
 from koordlet.executor.claims.target import Target
 from koordlet.host.resources import CPU_QUOTA
 from koordlet.metriccache.cache import MetricCache
-from koordlet.metriccache.kinds import DEFAULT_INTERVALS, NODE_CPU_USAGE, POD_CPU_USAGE, Keep
-from koordlet.metriccache.sample import Sample
-from koordlet.plugin.testing.clock import SimulatedClock
-from koordlet.server.page.marks import Marks
+from koordlet.metriccache.kinds import (
+    DEFAULT_INTERVALS,
+    NODE_CPU_USAGE,
+    POD_CPU_USAGE,
+    RetentionClass,
+    Sample,
+)
+from koordlet.plugin.testing.scripted import SimulatedClock
+from koordlet.server.page.charts import ChangeAnnotations
 from koordlet.server.page.source import AgentPage, AgentPageSources
 from koordlet.statesinformer.informer import StatesInformer
-from koordlet.statesinformer.model import PodMeta
+from koordlet.statesinformer.podmeta import PodMeta
 
 HOSTILE = "<script>alert(1)</script>"
 POD = PodMeta(
@@ -39,14 +43,14 @@ class Agent:
 
     def __init__(self, cache, clock):
         self.cache, self.clock = cache, clock
-        self.health = PartHealth(Status.OK)
+        self.health = PartHealth(HealthStatus.OK)
         self.looked = 0
         self.flushed = 0
         self.states = states = StatesInformer(clock)
         states.set_pods([POD])
         health = Health()
         health.register("sampling", lambda: self.health)
-        self.marks = Marks(clock.wall)
+        self.annotations = ChangeAnnotations(clock.wall)
         self.page = AgentPage(
             AgentPageSources(
                 node="node-1",
@@ -60,7 +64,7 @@ class Agent:
                 explain=self.explain,
                 flush=self.flush,
                 audit=lambda query: {"pod": query.pod, "flushed": self.flushed},
-                marks=self.marks,
+                annotations=self.annotations,
             ),
             clock,
         )
@@ -86,7 +90,7 @@ class Agent:
 @pytest.fixture
 def agent():
     clock = SimulatedClock()
-    retentions = {Keep.NODE: 1800.0, Keep.POD: 300.0}
+    retentions = {RetentionClass.NODE: 1800.0, RetentionClass.POD: 300.0}
     with closing(
         MetricCache(None, "boot", clock, intervals=DEFAULT_INTERVALS, retentions=retentions)
     ) as cache:
@@ -117,9 +121,11 @@ async def test_then_only_what_changed_comes(agent):
     assert set(answer["sections"]) == {"measured", "charts"}
     assert list(answer["sections"]["charts"]) == ["cpu"]  # rows are the same, and the rest
     assert len(answer["sections"]["charts"]["cpu"]["t"]) == 2
-    agent.health = PartHealth(Status.DEGRADED, "slow disk")
+    agent.health = PartHealth(HealthStatus.DEGRADED, "slow disk")
     agent.clock.tick(1)
-    agent.marks(Change("set", Key(Target.of_pod(POD), CPU_QUOTA), ("CPUBurst",), 1, 2, "throttled"))
+    agent.annotations(
+        Change("set", Key(Target.of_pod(POD), CPU_QUOTA), ("CPUBurst",), 1, 2, "throttled")
+    )
     answer = await agent.page.changes(answer["now"])
     assert answer["sections"]["health"]["parts"] == [
         {"name": "sampling", "status": "degraded", "reason": "slow disk"}

@@ -1,1 +1,0 @@
-"""Pods: identity, requests, allocations and host access, by the rules of Kubernetes."""

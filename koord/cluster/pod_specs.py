@@ -1,0 +1,286 @@
+"""Pod specs that equal pods share: decoded once from their common JSON."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+from hashlib import blake2b
+from sys import intern
+from types import MappingProxyType
+from weakref import WeakValueDictionary
+
+from msgspec import Raw
+
+from koord.api.labelselector import Requirement
+from koord.cluster import wire
+from koord.cluster.facts import (
+    AffinityTerm,
+    Disk,
+    HostPort,
+    LabelSet,
+    NodeTerm,
+    PodSpec,
+    PreferredAffinityTerm,
+    SpreadConstraint,
+    Toleration,
+)
+from koord.cluster.images import ImageSets
+from koord.cluster.lenient_decoding import (
+    DecodingFaults,
+    LenientDecoder,
+    bounded_amounts,
+    readable,
+    take_within_limit,
+)
+from koord.cluster.pod_amounts import (
+    MAX_AMOUNT,
+    Effective,
+    PodAmounts,
+    effective_requests,
+    is_sidecar,
+)
+from koord.cluster.selectors import (
+    read_affinity_term,
+    read_node_terms,
+    read_preferred_nodes,
+    read_preferred_term,
+    read_spread,
+)
+
+MAX_SUM = 2**40
+"""Requests up to this one can be added up as they are: millions of pods stay below 64 bits."""
+
+_PORTS: LenientDecoder[list[wire.ContainerPort]] = LenientDecoder("ports", list[wire.ContainerPort])
+_TOLERATIONS: LenientDecoder[list[wire.Toleration]] = LenientDecoder(
+    "tolerations", list[wire.Toleration]
+)
+_NODE_SELECTOR: LenientDecoder[wire.Labels] = LenientDecoder("nodeSelector", wire.Labels)
+_AFFINITY: LenientDecoder[wire.Affinity] = LenientDecoder(
+    "affinity", wire.Affinity, 1 << 30
+)  # its parts are bounded
+_NODE_TERMS: LenientDecoder[wire.NodeSelector] = LenientDecoder(
+    "nodeAffinity, required", wire.NodeSelector
+)
+_PREFERRED_NODES: LenientDecoder[list[wire.PreferredSchedulingTerm]] = LenientDecoder(
+    "nodeAffinity, preferred", list[wire.PreferredSchedulingTerm]
+)
+_AFFINITY_TERMS = {
+    kind: (
+        LenientDecoder[list[wire.PodAffinityTerm]](f"{kind}, required", list[wire.PodAffinityTerm]),
+        LenientDecoder[list[wire.WeightedAffinityTerm]](
+            f"{kind}, preferred", list[wire.WeightedAffinityTerm]
+        ),
+    )
+    for kind in ("podAffinity", "podAntiAffinity")
+}
+_SPREAD: LenientDecoder[list[wire.TopologySpreadConstraint]] = LenientDecoder(
+    "topologySpreadConstraints", list[wire.TopologySpreadConstraint]
+)
+_IMAGE: LenientDecoder[str] = LenientDecoder("image", str)
+_DISK: LenientDecoder[wire.DiskVolumeSource] = LenientDecoder("volumes", wire.DiskVolumeSource)
+_DISK_KINDS = {
+    "gce_persistent_disk": "gcePersistentDisk",
+    "aws_elastic_block_store": "awsElasticBlockStore",
+    "iscsi": "iscsi",
+    "rbd": "rbd",
+}
+_ITEMS: LenientDecoder[list[Raw]] = LenientDecoder("resourceClaims", list[Raw])
+
+
+class SharedSpecs:
+    """Label sets and specs of the pods that live; the last pod takes them along. Images of nodes,
+    too.
+    """
+
+    def __init__(self) -> None:
+        self.images = ImageSets()
+        self._labels: WeakValueDictionary[tuple[str, ...], LabelSet] = WeakValueDictionary()
+        self._specs: WeakValueDictionary[bytes, PodSpec] = WeakValueDictionary()
+
+    def label_set(self, namespace: str, labels: Mapping[str, str]) -> LabelSet:
+        """Return the one label set of pods with these labels."""
+        key = (namespace, *labels, *labels.values())
+        found = self._labels.get(key)
+        if found is None:
+            found = self._labels[key] = LabelSet(namespace, MappingProxyType(labels))
+        return found
+
+    def spec(self, found: wire.PodSpecFields, status: wire.PodStatus, namespace: str) -> PodSpec:
+        """Return the one spec of pods with this JSON, and with the same resize under way."""
+        effective = effective_requests(found, status)
+        key = _digest(found, effective, namespace)
+        spec = self._specs.get(key)
+        if spec is None:
+            spec = self._specs[key] = read_spec(found, effective, namespace)
+        return spec
+
+
+def read_spec(found: wire.PodSpecFields, effective: Effective, namespace: str) -> PodSpec:
+    """Return the rules and requests of a pod; what cannot be read is in its faults.
+
+    effective: the requests of containers that count in place of the spec's.
+    """
+    rules, others = DecodingFaults(), DecodingFaults()
+    affinity = _AFFINITY.read(found.affinity, rules) or wire.Affinity()
+    node_affinity = affinity.node_affinity or wire.AffinityTerms()
+    near = _AffinityReader("podAffinity", affinity.pod_affinity, namespace)
+    apart = _AffinityReader("podAntiAffinity", affinity.pod_anti_affinity, namespace)
+    labels = _NODE_SELECTOR.read(found.node_selector, rules) or {}
+    spread = _SPREAD.read(found.topology_spread_constraints, rules) or ()
+    amounts = PodAmounts(found, effective, rules)
+    requests = bounded_amounts(_without_zeros(amounts.requests), "requests", rules)
+    nonzero_cpu, nonzero_memory = (amounts.nonzero(name) for name in ("cpu", "memory"))
+    return PodSpec(
+        requests=requests,
+        limits=bounded_amounts(_without_zeros(amounts.limits), "limits", others),
+        nonzero_cpu=nonzero_cpu,
+        nonzero_memory=nonzero_memory,
+        tolerations=tuple(
+            dict.fromkeys(
+                Toleration(one.key or "", one.operator or "", one.value or "", one.effect or "")
+                for one in _TOLERATIONS.read(found.tolerations, rules) or ()
+            )
+        ),
+        node_selector=tuple(Requirement(key, "In", (text,)) for key, text in labels.items()),
+        node_terms=_node_terms(
+            node_affinity.required_during_scheduling_ignored_during_execution, rules
+        ),
+        preferred_nodes=read_preferred_nodes(
+            _PREFERRED_NODES.read(
+                node_affinity.preferred_during_scheduling_ignored_during_execution, others
+            )
+            or ()
+        ),
+        affinity=near.required(rules),
+        anti_affinity=apart.required(rules),
+        preferred_affinity=near.preferred(others),
+        preferred_anti_affinity=apart.preferred(others),
+        spread=_spread(spread, "DoNotSchedule", rules),
+        soft_spread=_spread(spread, "ScheduleAnyway", others),
+        host_ports=tuple(_host_ports(found, rules)),
+        images=_images((one.image for one in found.containers or ()), others),
+        other_images=tuple(
+            sorted(
+                (
+                    *_images((one.image for one in found.init_containers or ()), others),
+                    *(one.image.reference or "" for one in found.volumes or () if one.image),
+                )
+            )
+        ),
+        resource_claims=wire.is_given(found.resource_claims)
+        and _ITEMS.read(found.resource_claims, rules) != [],
+        ephemeral_volumes=tuple(
+            take_within_limit(
+                [one.name for one in found.volumes or () if wire.is_given(one.ephemeral)],
+                lambda name: (name,),
+                "volumes",
+                rules,
+            )
+        ),
+        disks=tuple(_disks(found, rules)),
+        has_huge=max(nonzero_cpu, nonzero_memory, *(value for _, value in requests)) > MAX_SUM,
+        unread=tuple(rules),
+        faults=(*rules, *others),
+    )
+
+
+class _AffinityReader:
+    """Reads the terms of a pod affinity, or of an anti-affinity."""
+
+    def __init__(self, kind: str, found: wire.AffinityTerms | None, namespace: str) -> None:
+        self._found = found or wire.AffinityTerms()
+        self._required, self._preferred = _AFFINITY_TERMS[kind]
+        self._namespace = namespace
+
+    def required(self, faults: DecodingFaults) -> tuple[AffinityTerm, ...]:
+        terms = self._required.read(
+            self._found.required_during_scheduling_ignored_during_execution, faults
+        )
+        read = partial(read_affinity_term, namespace=self._namespace)
+        return readable(terms or (), read, self._required.name, faults)
+
+    def preferred(self, faults: DecodingFaults) -> tuple[PreferredAffinityTerm, ...]:
+        terms = self._preferred.read(
+            self._found.preferred_during_scheduling_ignored_during_execution, faults
+        )
+        read = partial(read_preferred_term, namespace=self._namespace)
+        return readable(terms or (), read, self._preferred.name, faults)
+
+
+def _node_terms(found: Raw, faults: DecodingFaults) -> tuple[NodeTerm, ...] | None:
+    """The required node affinity; of one that cannot be read no term, which matches no node."""
+    if not wire.is_given(found):
+        return None
+    terms = _NODE_TERMS.read(found, faults)
+    return () if terms is None else read_node_terms(terms)
+
+
+def _spread(
+    found: Iterable[wire.TopologySpreadConstraint], when_unsatisfiable: str, faults: DecodingFaults
+) -> tuple[SpreadConstraint, ...]:
+    wanted = [one for one in found if one.when_unsatisfiable == when_unsatisfiable]
+    return readable(wanted, read_spread, _SPREAD.name, faults)
+
+
+def _without_zeros(amounts: Mapping[str, int]) -> dict[str, int]:
+    return {name: min(value, MAX_AMOUNT) for name, value in amounts.items() if value}
+
+
+def _images(found: Iterable[Raw], faults: DecodingFaults) -> tuple[str, ...]:
+    return tuple(sorted(intern(_IMAGE.read(one, faults) or "") for one in found))
+
+
+def _host_ports(found: wire.PodSpecFields, faults: DecodingFaults) -> list[HostPort]:
+    """Ports of what runs as long as the pod. Source: Kubernetes, schedutil.GetHostPorts."""
+    ports = []
+    for container in (*(found.containers or ()), *filter(is_sidecar, found.init_containers or ())):
+        for port in _PORTS.read(container.ports, faults) or ():
+            if port.host_port and port.host_port > 0:
+                address = port.host_ip or "0.0.0.0"  # noqa: S104 - as Kubernetes writes it
+                ports.append(HostPort(port.host_port, port.protocol or "TCP", address))
+    return take_within_limit(
+        ports, lambda port: (port.protocol, port.address), "host ports", faults
+    )
+
+
+def _disks(found: wire.PodSpecFields, faults: DecodingFaults) -> Iterator[Disk]:
+    """Disks that are named in the pod, not by a claim."""
+    for volume in found.volumes or ():
+        for attribute, kind in _DISK_KINDS.items():
+            data: Raw = getattr(volume, attribute)
+            disk = None if data is wire.NOTHING else _DISK.read(data, faults)
+            if disk is not None:
+                name = disk.pd_name or disk.volume_id or disk.iqn or ""
+                if kind == "rbd":
+                    name = f"{disk.pool or 'rbd'}/{disk.image or ''}"
+                monitors = tuple(disk.monitors or ())
+                yield Disk(kind, name, bool(disk.read_only), monitors)
+
+
+def _digest(found: wire.PodSpecFields, effective: Effective, namespace: str) -> bytes:
+    """Sixteen bytes that only equal specs have in common, however large they are."""
+    parts: list[Raw | bytes] = [
+        found.overhead,
+        found.resources,
+        found.tolerations,
+        found.node_selector,
+        found.affinity,
+        # its terms mean that namespace
+        b"" if found.affinity is wire.NOTHING else namespace.encode(),
+        found.topology_spread_constraints,
+        found.resource_claims,
+    ]
+    if effective:
+        parts.append(repr(effective).encode())
+    for one in found.containers or ():
+        parts += (b"c", one.image, one.resources, one.ports)
+    for one in found.init_containers or ():
+        parts += (b"s" if is_sidecar(one) else b"i", one.image, one.resources, one.ports)
+    for volume in found.volumes or ():
+        if volume.image is not None:
+            parts += (b"v", (volume.image.reference or "").encode())
+        if wire.is_given(volume.ephemeral):
+            parts += (b"e", ascii(volume.name).encode())
+        for attribute in _DISK_KINDS:
+            disk: Raw = getattr(volume, attribute)
+            if disk is not wire.NOTHING:
+                parts += (attribute.encode(), disk)
+    return blake2b(b"\0".join(parts), digest_size=16).digest()  # JSON has no zero bytes

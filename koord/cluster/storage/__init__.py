@@ -1,1 +1,0 @@
-"""Storage: claims, volumes, classes, CSI drivers and what they say of nodes."""

@@ -1,1 +1,0 @@
-"""How the API server is reached: kubeconfig, service account, credentials, TLS."""

@@ -1,0 +1,325 @@
+"""Adapters: call either form of a plugin as the vector form, and check what it returns."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from koord.cluster.columns import Mask
+from koord.cluster.facts import ClusterPod
+from koord.cluster.view import View
+from koord.component.plugins.registry import PluginError
+from koord_scheduler.framework.cyclestate import CycleState
+from koord_scheduler.framework.interfaces import (
+    Filtering,
+    FilterPlugin,
+    NormalizeScorePlugin,
+    Plugin,
+    ScorePlugin,
+    Scoring,
+    VectorFilterPlugin,
+    VectorNormalizeScorePlugin,
+    VectorScorePlugin,
+)
+from koord_scheduler.framework.status import (
+    MAX_NODE_SCORE,
+    MIN_NODE_SCORE,
+    NodeScore,
+    PluginStatusError,
+    Scores,
+    Status,
+    Verdicts,
+    status_of,
+)
+from koord_scheduler.framework.types import NodeInfo
+
+Rows = NDArray[np.intp]
+"""Rows of nodes, ascending."""
+FEW_ROWS = 16  # that the plain form does sooner than the vector form does all
+
+_BEYOND = 2.0**62  # a score that no whole number of 64 bits can hold
+
+
+def filter_result(
+    plugin: VectorFilterPlugin, state: CycleState, pod: ClusterPod, nodes: View
+) -> Verdicts | Mask:
+    """Return what the vector form says about all nodes: where there is one reason, only a mask.
+
+    Raises:
+        PluginError: it returned what is neither.
+    """
+    found = plugin.filter_all(state, pod, nodes)
+    if isinstance(found, Verdicts):
+        return _checked(plugin, found, len(nodes))
+    mask = _column(plugin, found, len(nodes), "mask")
+    if mask.dtype != np.bool_:
+        raise PluginError(
+            f"plugin {plugin.name}: wanted a mask of bool, found one of {mask.dtype}", plugin.name
+        )
+    return mask
+
+
+def filter_vector(
+    plugin: VectorFilterPlugin, state: CycleState, pod: ClusterPod, nodes: View
+) -> Verdicts:
+    """Verdicts about all nodes by the vector form. Raises as filter_answer."""
+    found = filter_result(plugin, state, pod, nodes)
+    if isinstance(found, Verdicts):
+        return found
+    return Verdicts.of(found, plugin.rejection.of(plugin.name))
+
+
+def filter_node(
+    plugin: FilterPlugin, state: CycleState, pod: ClusterPod, node: NodeInfo
+) -> Status | None:
+    """The rejection of one node by the plain form; None: it passes.
+
+    Raises:
+        StatusFailed: it failed.
+        PluginError: it returned what is no status.
+    """
+    answer = plugin.filter(state, pod, node)
+    if answer is None:
+        return None
+    status = status_of(answer, plugin.name)
+    if status.rejected:
+        return status
+    if not status.ok:
+        raise PluginStatusError(plugin.name, status)
+    return None
+
+
+def filter_rows(
+    plugin: FilterPlugin, state: CycleState, pod: ClusterPod, nodes: View, rows: Mask
+) -> Verdicts:
+    """Verdicts about some nodes by the plain form; the others pass.
+
+    Raises:
+        StatusFailed: it failed for one of them.
+        PluginError: it returned what is no status.
+    """
+    numbers = np.zeros(len(nodes), np.int32)
+    known: dict[Status, int] = {}
+    for row in np.flatnonzero(rows).tolist():
+        status = filter_node(plugin, state, pod, NodeInfo(nodes, row))
+        if status is not None:
+            numbers[row] = known.setdefault(status, len(known) + 1)
+    return Verdicts(numbers, tuple(known))
+
+
+def filter_nodes(
+    plugin: Filtering, state: CycleState, pod: ClusterPod, nodes: View, rows: Mask
+) -> Verdicts:
+    """Verdicts about at least these nodes, by the vector form if there is one.
+
+    Raises:
+        StatusFailed, PluginError: as filter_vector and filter_rows.
+    """
+    found = filter_results(plugin, state, pod, nodes, rows)
+    if isinstance(found, Verdicts):
+        return found
+    return Verdicts.of(found, plugin.rejection.of(plugin.name))
+
+
+def filter_results(
+    plugin: Filtering, state: CycleState, pod: ClusterPod, nodes: View, rows: Mask
+) -> Verdicts | Mask:
+    """As filter_nodes; only a mask, where the vector form says no more."""
+    if isinstance(plugin, VectorFilterPlugin):
+        return filter_result(plugin, state, pod, nodes)
+    assert isinstance(plugin, FilterPlugin)  # noqa: S101 - it has one of the forms
+    return filter_rows(plugin, state, pod, nodes, rows)
+
+
+def score_vector(
+    plugin: VectorScorePlugin, state: CycleState, pod: ClusterPod, nodes: View, rows: Mask
+) -> Scores:
+    """Scores of all nodes by the vector form; only those of the rows mean anything.
+
+    Raises:
+        PluginError: it returned what is no column of numbers.
+    """
+    found = _column(plugin, plugin.score_all(state, pod, nodes), len(nodes), "column")
+    if found.dtype.kind in "iu":
+        return found.astype(np.int64)
+    if found.dtype.kind != "f":
+        raise PluginError(
+            f"plugin {plugin.name}: wanted a column of numbers, found one of {found.dtype}",
+            plugin.name,
+        )
+    whole = np.zeros(len(nodes), np.int64)
+    whole[rows] = _whole(plugin, found[rows])
+    return whole
+
+
+def score_rows(
+    plugin: ScorePlugin, state: CycleState, pod: ClusterPod, nodes: View, rows: Mask
+) -> Scores:
+    """Scores of some nodes by the plain form; 0 of the others.
+
+    Raises:
+        PluginError: it returned what is no number.
+    """
+    scores = np.zeros(len(nodes), np.int64)
+    for row in np.flatnonzero(rows).tolist():
+        node = NodeInfo(nodes, row)
+        score = plugin.score(state, pod, node)
+        try:
+            scores[row] = int(score)
+        except (TypeError, ValueError, OverflowError):
+            raise _no_score(plugin, node, score) from None
+    return scores
+
+
+def score_node(plugin: ScorePlugin, state: CycleState, pod: ClusterPod, node: NodeInfo) -> int:
+    """The score of one node by the plain form of a plugin that does not normalize its scores.
+
+    Raises:
+        PluginError: it returned what is no number, or one that is out of range.
+    """
+    score = plugin.score(state, pod, node)
+    try:
+        whole = int(score)
+    except (TypeError, ValueError, OverflowError):
+        raise _no_score(plugin, node, score) from None
+    if not MIN_NODE_SCORE <= whole <= MAX_NODE_SCORE:
+        raise _out_of_range(plugin, whole)
+    return whole
+
+
+def checked_range(plugin: Plugin, scores: Scores, rows: Mask) -> None:
+    """Check scores of some nodes, of a plugin that does not normalize them.
+
+    Raises:
+        PluginError: one is out of range.
+    """
+    if len(scores) and not MIN_NODE_SCORE <= scores.min() <= scores.max() <= MAX_NODE_SCORE:
+        wrong = ((scores < MIN_NODE_SCORE) | (scores > MAX_NODE_SCORE)) & rows
+        if wrong.any():
+            raise _out_of_range(plugin, int(scores[wrong][0]))
+
+
+def is_normalizing(plugin: type[Plugin]) -> bool:
+    """Whether plugins normalize their scores, in whichever form."""
+    return issubclass(plugin, VectorNormalizeScorePlugin | NormalizeScorePlugin)
+
+
+def score_nodes(
+    plugin: Scoring, state: CycleState, pod: ClusterPod, nodes: View, rows: Mask
+) -> Scores:
+    """Scores of at least these nodes, by the vector form if there is one.
+
+    Raises:
+        PluginError: as score_vector and score_rows.
+    """
+    if isinstance(plugin, VectorScorePlugin):
+        return score_vector(plugin, state, pod, nodes, rows)
+    assert isinstance(plugin, ScorePlugin)  # noqa: S101 - it has one of the forms
+    return score_rows(plugin, state, pod, nodes, rows)
+
+
+def normalized(
+    plugin: Scoring, state: CycleState, pod: ClusterPod, nodes: View, rows: Rows, scores: Scores
+) -> Scores:
+    """Scores of feasible nodes as the plugin normalizes them; as they are, if it does not.
+
+    rows and scores have shape (feasible nodes,); the plugin gets copies.
+
+    Raises:
+        StatusFailed: the plain form returned anything but Success.
+        PluginError: they are not what they should be, or out of range.
+    """
+    if isinstance(plugin, VectorNormalizeScorePlugin):
+        found = _column(
+            plugin, plugin.normalize_scores(state, pod, scores.copy()), len(rows), "column"
+        )
+        scores = found.astype(np.int64) if found.dtype.kind in "iu" else _whole(plugin, found)
+    elif isinstance(plugin, NormalizeScorePlugin):
+        scores = _normalized_by_node(plugin, state, pod, nodes, rows, scores)
+    if len(scores) and not MIN_NODE_SCORE <= scores.min() <= scores.max() <= MAX_NODE_SCORE:
+        wrong = (scores < MIN_NODE_SCORE) | (scores > MAX_NODE_SCORE)
+        raise _out_of_range(plugin, int(scores[wrong][0]))
+    return scores
+
+
+def _normalized_by_node(
+    plugin: NormalizeScorePlugin,
+    state: CycleState,
+    pod: ClusterPod,
+    nodes: View,
+    rows: Rows,
+    scores: Scores,
+) -> Scores:
+    given = [
+        NodeScore(nodes.node(row).name, score)
+        for row, score in zip(rows.tolist(), scores.tolist(), strict=True)
+    ]
+    changed = list(given)
+    status = status_of(plugin.normalize_score(state, pod, changed), plugin.name)
+    if not status.ok:
+        raise PluginStatusError(plugin.name, status)
+    if {id(one) for one in changed} != {id(one) for one in given}:
+        raise PluginError(
+            f"plugin {plugin.name}: wanted the scores of the list changed, found others in it",
+            plugin.name,
+        )
+    try:
+        return np.fromiter((int(one.score) for one in given), np.int64, len(given))
+    except (TypeError, ValueError, OverflowError) as err:
+        raise PluginError(
+            f"plugin {plugin.name}: wanted whole numbers as scores: {err}", plugin.name
+        ) from None
+
+
+def _no_score(plugin: Plugin, node: NodeInfo, found: object) -> PluginError:
+    return PluginError(
+        f"plugin {plugin.name}: wanted a whole number as the score of node {node.name}, found "
+        f"{found!r:.80}",
+        plugin.name,
+    )
+
+
+def _out_of_range(plugin: Plugin, score: int) -> PluginError:
+    return PluginError(
+        f"plugin {plugin.name!r} returns an invalid score {score}, it should in the range of "
+        f"[{MIN_NODE_SCORE}, {MAX_NODE_SCORE}] after normalizing",
+        plugin.name,
+    )
+
+
+def _column(plugin: Plugin, found: object, length: int, wanted: str) -> NDArray[Any]:
+    if isinstance(found, np.ndarray) and found.shape == (length,):
+        return found
+    shape = f"shape {found.shape}" if isinstance(found, np.ndarray) else f"{found!r:.80}"
+    raise PluginError(
+        f"plugin {plugin.name}: wanted a {wanted} of shape ({length},), found {shape}", plugin.name
+    )
+
+
+def _whole(plugin: Plugin, found: NDArray[Any]) -> Scores:
+    if found.dtype.kind == "f" and np.isfinite(found).all() and (np.abs(found) < _BEYOND).all():
+        return found.astype(np.int64)
+    bad = found[~np.isfinite(found)] if found.dtype.kind == "f" else found
+    raise PluginError(
+        f"plugin {plugin.name}: wanted scores that are numbers, found {bad[:3].tolist()}",
+        plugin.name,
+    )
+
+
+def _checked(plugin: Plugin, found: Verdicts, length: int) -> Verdicts:
+    numbers = _column(plugin, found.numbers, length, "column of numbers")
+    highest = len(found.rejections)
+    if numbers.dtype.kind not in "iu" or (
+        length and not 0 <= numbers.min() <= numbers.max() <= highest
+    ):
+        raise PluginError(
+            f"plugin {plugin.name}: wanted numbers from 0 to {highest}, the rejections, found "
+            "others",
+            plugin.name,
+        )
+    rejections = tuple(status_of(one, plugin.name) for one in found.rejections)
+    if not all(one.rejected for one in rejections):
+        raise PluginError(
+            f"plugin {plugin.name}: wanted rejections, found other statuses", plugin.name
+        )
+    return Verdicts(numbers.astype(np.int32), rejections)

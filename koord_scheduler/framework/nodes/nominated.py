@@ -1,0 +1,179 @@
+"""Filter on nodes with nominated pods: a node must pass with those pods as well."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+
+from koord.cluster.columns import Mask
+from koord.cluster.facts import ClusterPod
+from koord.cluster.hypothetical import PodOverlay
+from koord.cluster.view import View
+from koord_scheduler.config.profiles import Point
+from koord_scheduler.framework.calls import Loaded, PluginCalls
+from koord_scheduler.framework.cyclestate import CycleState
+from koord_scheduler.framework.diagnosis import FEASIBLE
+from koord_scheduler.framework.interfaces import Filtering, PreFilterExtensions
+from koord_scheduler.framework.nodes.adapters import Rows, filter_results
+from koord_scheduler.framework.nodes.filtering import Filters, FilterStatuses
+from koord_scheduler.framework.nodes.prefiltering import PreFiltering
+from koord_scheduler.framework.nodes.resultcache import EquivalenceClass, ResultCache
+from koord_scheduler.framework.nominator import Nominator
+from koord_scheduler.framework.profile import ProfilePlugins
+
+FEW_NOMINATED = 4  # nodes with nominated pods that are imagined one by one
+
+
+@dataclass(frozen=True, slots=True)
+class _NodeWithNominated:
+    """One node with the pods that are nominated to it, and the state that counts them."""
+
+    nodes: View
+    state: CycleState
+
+
+class NominatedFilter:
+    """Filter of one profile, beside pods that are nominated. Raises PointFailed as Filters."""
+
+    def __init__(
+        self,
+        plugins: ProfilePlugins,
+        filters: Filters,
+        pre_filtering: PreFiltering,
+        nominator: Nominator,
+    ) -> None:
+        self._calls: PluginCalls = plugins.calls
+        self._filters = filters
+        self._pre_filtering = pre_filtering
+        self._nominator = nominator
+        self._cached = ResultCache()  # with the nominated pods on their nodes
+
+    def filter(
+        self,
+        crowd: PodOverlay | None,
+        filter_statuses: FilterStatuses,
+        state: CycleState,
+        pod: ClusterPod,
+        nodes: View,
+        wanted: Mask,
+        cached: EquivalenceClass | None,
+    ) -> None:
+        """Filter; a node must also pass with the pods that are nominated to it.
+
+        Where the nominator says that this suffices, it need not pass without them. wanted is not
+        changed.
+        """
+        if crowd is not None:
+            wanted = wanted.copy()
+            rows = crowd.rows(nodes)
+            rows = rows[wanted[rows]]
+            if len(rows) > FEW_NOMINATED:
+                self._reject_crowded(
+                    crowd, rows, filter_statuses, state, pod, nodes, wanted, cached
+                )
+            else:
+                for row in rows.tolist():
+                    with_nominated = self._with_nominated(
+                        state, pod, nodes, row, crowd.pods_of(row)
+                    )
+                    status = self._filters.row(with_nominated.state, pod, with_nominated.nodes, row)
+                    if not status.ok:
+                        filter_statuses.reject(row, status)
+                        wanted[row] = False
+            if self._nominator.suffices:
+                passed = rows[wanted[rows]]
+                filter_statuses.numbers[passed] = FEASIBLE
+                wanted[passed] = False
+            if not wanted.any():
+                return
+        self._filters.filter(filter_statuses, state, pod, nodes, wanted, cached)
+
+    def _reject_crowded(
+        self,
+        crowd: PodOverlay,
+        rows: Rows,
+        filter_statuses: FilterStatuses,
+        state: CycleState,
+        pod: ClusterPod,
+        nodes: View,
+        wanted: Mask,
+        cached: EquivalenceClass | None,
+    ) -> None:
+        """Reject nodes that do not pass with the pods that are nominated to them.
+
+        All those pods are imagined at once for the plugins that look at one node at a time. For
+        the others each node is imagined alone.
+        """
+        crowded, mask = crowd.on(nodes), np.zeros(len(nodes), np.bool_)
+        mask[rows] = True
+        active = self._filters.active(state)
+        wide = [one for one in active if self._looks_beyond(one, state, pod, nodes, crowded)]
+        found = FilterStatuses(len(nodes))
+        if wide:
+            alive, imagined = mask.copy(), dict[int, _NodeWithNominated]()
+            for loaded in active:
+                if loaded not in wide:
+                    plugin = cast(Filtering, loaded.plugin)
+                    verdicts = self._calls.call(
+                        loaded,
+                        Point.FILTER,
+                        state,
+                        filter_results,
+                        plugin,
+                        state,
+                        pod,
+                        crowded,
+                        alive.copy(),
+                    )
+                    found.take(verdicts, loaded, alive)
+                    continue
+                for row in np.flatnonzero(alive).tolist():
+                    with_nominated = imagined.get(row)
+                    if with_nominated is None:
+                        with_nominated = self._with_nominated(
+                            state, pod, nodes, row, crowd.pods_of(row)
+                        )
+                        imagined[row] = with_nominated
+                    status = self._filters.row_of(
+                        loaded, with_nominated.state, pod, with_nominated.nodes, row
+                    )
+                    if not status.ok:
+                        found.reject(row, status)
+                        alive[row] = False
+        else:
+            keep = None if cached is None else self._cached.of(pod)
+            self._filters.filter(found, state, pod, crowded, mask, keep)
+        rejected = found.numbers > FEASIBLE
+        rejected &= mask
+        filter_statuses.begin(found.numbers, found.rejections, rejected)
+        wanted &= ~rejected
+
+    def _looks_beyond(
+        self, loaded: Loaded, state: CycleState, pod: ClusterPod, nodes: View, crowded: View
+    ) -> bool:
+        """Whether a plugin's verdict about a node may depend on pods of other nodes.
+
+        It counts pods in a state for all nodes, or what it depends on beside the node's row is
+        not the same with further pods on other nodes, or not known.
+        """
+        if isinstance(loaded.plugin, PreFilterExtensions):
+            return True
+        ask, key_of = self._calls.ask, cast(Filtering, loaded.plugin).filter_reuse_key
+        key = ask(loaded, Point.FILTER, key_of, state, pod, nodes)
+        return key is None or key != ask(loaded, Point.FILTER, key_of, state, pod, crowded)
+
+    def _with_nominated(
+        self,
+        state: CycleState,
+        pod: ClusterPod,
+        nodes: View,
+        row: int,
+        nominated_pods: Sequence[ClusterPod],
+    ) -> _NodeWithNominated:
+        """A node on which the pods that are nominated to it run already."""
+        name, what_if, imagined = nodes.node(row).name, nodes.what_if(), state.clone()
+        for nominated_pod in nominated_pods:
+            what_if.add(nominated_pod, name)
+            self._pre_filtering.add_pod(imagined, pod, nominated_pod, what_if.view(), row)
+        return _NodeWithNominated(what_if.view(), imagined)

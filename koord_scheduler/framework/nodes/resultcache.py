@@ -1,0 +1,539 @@
+"""Result cache: results of Filter and Score per equivalence class of pods.
+
+Only rows of nodes that have changed since are computed again.
+"""
+
+from collections import OrderedDict
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from koord.cluster.columns import FrozenColumn, Mask, read_only
+from koord.cluster.facts import ClusterPod
+from koord.cluster.view import View
+from koord.cluster.workloads import controller_of
+from koord_scheduler.config.profiles import Point
+from koord_scheduler.framework.calls import Loaded, PluginCalls, SequentialCalls
+from koord_scheduler.framework.cyclestate import CycleState
+from koord_scheduler.framework.interfaces import (
+    Filtering,
+    FilterPlugin,
+    ScorePlugin,
+    Scoring,
+    VectorFilterPlugin,
+    VectorScorePlugin,
+)
+from koord_scheduler.framework.nodes.adapters import (
+    FEW_ROWS,
+    Rows,
+    checked_range,
+    filter_node,
+    filter_nodes,
+    filter_result,
+    filter_results,
+    filter_rows,
+    is_normalizing,
+    score_node,
+    score_nodes,
+    score_rows,
+    score_vector,
+)
+from koord_scheduler.framework.nodes.prefiltering import PreFilterCache, PreResultCache
+from koord_scheduler.framework.status import Numbers, Scores, Status, Verdicts
+from koord_scheduler.framework.types import NodeInfo
+
+_NEW = object()  # in the place of a key: nothing is known
+_MAX_STATUSES = 4096  # of one kind of pods; then all is computed anew
+
+
+class FusedFilters:
+    """First rejections of nodes by all plugins that have both forms and a key."""
+
+    def __init__(self) -> None:
+        self._asked: Sequence[Loaded] | None = None
+        self._both: list[tuple[int, Loaded]] = []  # of these those with both forms, with places
+        self._joined: list[tuple[int, Loaded]] = []  # of these those with a key
+        self._names: frozenset[str] = frozenset()  # of the joined ones
+        self._ask_row: SequentialCalls[[CycleState, ClusterPod, NodeInfo], Status | None] | None = (
+            None
+        )
+        self._generations: FrozenColumn | None = None  # of the rows that are known
+        self._keys: list[Hashable | None] = []  # of both
+        self._columns: dict[str, Numbers | None] = {}  # None: it rejects no node
+        self._first: Numbers = np.zeros(0, np.int32)
+        self._feasible: Mask | None = None  # None: it is to be made of the first rejections
+        self._numbers: dict[Status, int] = {}
+        self._places: list[int] = []
+
+    def look(
+        self,
+        calls: PluginCalls,
+        plugins: Sequence[Loaded],
+        state: CycleState,
+        pod: ClusterPod,
+        nodes: View,
+    ) -> Verdicts:
+        """First rejections of all rows by the plugins that are taken together.
+
+        They are right until the next look.
+
+        Raises:
+            PointFailed: a plugin has failed; nothing is kept then.
+        """
+        generations, self._generations = self._generations, None
+        if plugins != self._asked:
+            self._ask(calls, plugins)
+            generations = None
+        keys = self._ask_keys.ask(state, pod, nodes)
+        changed = _changed(generations, nodes)
+        stale: Sequence[tuple[int, Loaded]] = ()
+        is_other = keys != self._keys
+        if (
+            changed is None
+            or len(self._numbers) > _MAX_STATUSES
+            or (is_other and _others(keys, self._keys))
+        ):
+            self._join(keys, len(nodes))
+            changed, is_other = (), True
+        if is_other:
+            known = zip(self._both, keys, self._keys, strict=True)
+            stale = [one for one, key, before in known if key != before]
+        for place, loaded in stale:
+            self._compute(calls, place, loaded, state, pod, nodes)
+        if len(stale) < len(self._joined):
+            for row in changed:
+                self._look_again(calls, state, pod, nodes, row)
+        if stale:
+            self._fold(len(nodes))
+        self._keys, self._generations = keys, nodes.generations
+        return Verdicts(self._first, tuple(self._numbers))
+
+    def _ask(self, calls: PluginCalls, plugins: Sequence[Loaded]) -> None:
+        """Have these plugins from now on."""
+        every = list(enumerate(plugins))
+        both = [one for one in every if _has_both_filters(cast(Hashable, type(one[1].plugin)))]
+        asks = [cast(Filtering, one.plugin).filter_reuse_key for _, one in both]
+        self._both, self._asked = both, plugins
+        self._ask_keys = SequentialCalls(calls, Point.FILTER, [one for _, one in both], asks)
+
+    def _join(self, keys: Sequence[Hashable | None], nodes: int) -> None:
+        """Begin anew with the plugins that have a key."""
+        self._joined = [one for one, key in zip(self._both, keys, strict=True) if key is not None]
+        self._names = frozenset(one.name for _, one in self._joined)
+        self._ask_row = None
+        self._keys = [_NEW if key is not None else None for key in keys]
+        self._columns, self._numbers, self._places = {}, {}, []
+        self._first, self._feasible = np.zeros(nodes, np.int32), None
+
+    @property
+    def plugins(self) -> Collection[str]:
+        """Names of the plugins that were taken together the last time."""
+        return self._names
+
+    @property
+    def feasible(self) -> Mask:
+        """Rows that none of them rejects; the same mask, which is never written, while it is so."""
+        if self._feasible is None:
+            self._feasible = read_only(self._first == 0)
+        return self._feasible
+
+    @property
+    def places(self) -> Sequence[int]:
+        """Of each rejection the place of its plugin, among all that were asked about."""
+        return self._places
+
+    def _compute(
+        self,
+        calls: PluginCalls,
+        place: int,
+        loaded: Loaded,
+        state: CycleState,
+        pod: ClusterPod,
+        nodes: View,
+    ) -> None:
+        plugin = cast(VectorFilterPlugin, loaded.plugin)
+        found = calls.call(loaded, Point.FILTER, state, filter_result, plugin, state, pod, nodes)
+        numbers: Numbers | None = None
+        if isinstance(found, Verdicts):
+            if found.numbers.any():
+                table = [0, *(self._number(each, place) for each in found.rejections)]
+                numbers = np.array(table, np.int32)[found.numbers]
+        elif not found.all():
+            number = self._number(plugin.rejection.of(loaded.name), place)
+            numbers = np.where(found, np.int32(0), np.int32(number))
+        self._columns[loaded.name] = numbers
+
+    def _look_again(
+        self, calls: PluginCalls, state: CycleState, pod: ClusterPod, nodes: View, row: int
+    ) -> None:
+        """Ask all plugins about a row that has changed."""
+        first = 0
+        if self._ask_row is None:
+            plugins = [one for _, one in self._joined]
+            works = [partial(filter_node, cast(FilterPlugin, one.plugin)) for one in plugins]
+            self._ask_row = SequentialCalls(calls, Point.FILTER, plugins, works)
+        statuses = self._ask_row.call(state, state, pod, NodeInfo(nodes, row))
+        for (place, loaded), status in zip(self._joined, statuses, strict=True):
+            number = 0 if status is None else self._number(status, place)
+            column = self._columns[loaded.name]
+            if column is not None:
+                column[row] = number
+            elif number:
+                column = self._columns[loaded.name] = np.zeros(len(nodes), np.int32)
+                column[row] = number
+            first = first or number
+        if bool(self._first[row]) != bool(first):
+            self._feasible = None
+        self._first[row] = first
+
+    def _fold(self, nodes: int) -> None:
+        """Have the rejection of each row that comes first."""
+        self._first, self._feasible = np.zeros(nodes, np.int32), None
+        for _, loaded in reversed(self._joined):
+            column = self._columns[loaded.name]
+            if column is not None:
+                np.copyto(self._first, column, where=column != 0)
+
+    def _number(self, status: Status, place: int) -> int:
+        found = self._numbers.get(status)
+        if found is None:
+            found = self._numbers[status] = len(self._numbers) + 1
+            self._places.append(place)
+        return found
+
+
+class FusedScores:
+    """Sums of weighted scores of all plugins that have both forms and a key, and normalize none."""
+
+    def __init__(self) -> None:
+        self._asked: Sequence[tuple[Loaded, int]] | None = None
+        self._both: list[tuple[Loaded, int]] = []  # of these those with both forms
+        self._joined: list[tuple[Loaded, int]] = []  # of these those with a key
+        self._ask_row: SequentialCalls[[CycleState, ClusterPod, NodeInfo], int] | None = None
+        self._generations: FrozenColumn | None = None  # of the rows that are known
+        self._keys: list[Hashable | None] = []  # of both
+        self._columns: dict[str, Scores] = {}
+        self._sum: Scores = np.zeros(0, np.int64)
+        self._known: Mask = np.zeros(0, np.bool_)  # rows of which all that is right
+        self._feasible: Mask | None = None  # of the last look; None: the totals are to be made
+        self._rows: Rows = np.zeros(0, np.intp)  # those that are feasible
+        self._totals: Scores = np.zeros(0, np.int64)  # their sums
+
+    def look(
+        self,
+        calls: PluginCalls,
+        plugins: Sequence[tuple[Loaded, int]],
+        state: CycleState,
+        pod: ClusterPod,
+        nodes: View,
+        feasible: Mask,
+    ) -> tuple[Rows, Scores]:
+        """The feasible rows, and their sums of the plugins that are taken together.
+
+        They are right until the next look, and not to be changed. plugins: with their weights.
+        feasible: never written; where it is the mask of the last look, only the rows that have
+        changed since are looked at.
+
+        Raises:
+            PointFailed: a plugin has failed; nothing is kept then.
+        """
+        generations, self._generations = self._generations, None
+        if plugins != self._asked:
+            self._ask(calls, plugins)
+            generations = None
+        is_same, self._feasible = feasible is self._feasible, None
+        keys = self._ask_keys.ask(state, pod, nodes)
+        changed = _changed(generations, nodes)
+        stale: Sequence[tuple[Loaded, int]] = ()
+        is_other = keys != self._keys
+        if changed is None or (is_other and _others(keys, self._keys)):
+            self._join(keys, len(nodes))
+            self._known, changed, is_other, is_same = feasible, (), True, False
+        if is_other:
+            before = zip(self._both, keys, self._keys, strict=True)
+            stale = [one for one, key, last in before if key != last]
+            self._known = self._known & feasible
+        if changed:
+            self._known = self._known.copy()
+            self._known[changed] = False
+        if is_same:  # all of its rows were known
+            missing = [row for row in changed if feasible[row]]
+        else:
+            missing = (feasible > self._known).nonzero()[0].tolist()
+        if len(missing) > FEW_ROWS:
+            stale, self._known, missing = self._joined, feasible, []
+        for loaded, weight in stale:
+            self._compute(calls, loaded, weight, state, pod, nodes, feasible)
+        if missing:
+            self._known = self._known.copy()
+            for row in missing:
+                self._look_again(calls, state, pod, nodes, row)
+        if is_same and not stale:
+            for row in missing:
+                self._totals[self._rows.searchsorted(row)] = self._sum[row]
+        else:
+            (self._rows,) = feasible.nonzero()
+            self._totals = self._sum[self._rows]
+        self._keys, self._generations, self._feasible = keys, nodes.generations, feasible
+        return self._rows, self._totals
+
+    def _ask(self, calls: PluginCalls, plugins: Sequence[tuple[Loaded, int]]) -> None:
+        """Have these plugins from now on."""
+        both = [one for one in plugins if _has_both_scores(cast(Hashable, type(one[0].plugin)))]
+        asks = [cast(Scoring, one.plugin).score_reuse_key for one, _ in both]
+        self._both, self._asked = both, plugins
+        self._ask_keys = SequentialCalls(calls, Point.SCORE, [one for one, _ in both], asks)
+
+    def _join(self, keys: Sequence[Hashable | None], nodes: int) -> None:
+        """Begin anew with the plugins that have a key."""
+        self._joined = [one for one, key in zip(self._both, keys, strict=True) if key is not None]
+        self._ask_row = None
+        self._keys = [_NEW if key is not None else None for key in keys]
+        self._columns, self._sum = {}, np.zeros(nodes, np.int64)
+
+    @property
+    def columns(self) -> Mapping[str, Scores]:
+        """Scores of the plugins that were taken together the last time, without their weights."""
+        return self._columns
+
+    def _compute(
+        self,
+        calls: PluginCalls,
+        loaded: Loaded,
+        weight: int,
+        state: CycleState,
+        pod: ClusterPod,
+        nodes: View,
+        feasible: Mask,
+    ) -> None:
+        def scored() -> Scores:
+            plugin = cast(VectorScorePlugin, loaded.plugin)
+            found = score_vector(plugin, state, pod, nodes, feasible)
+            checked_range(plugin, found, feasible)
+            return found
+
+        found = calls.call(loaded, Point.SCORE, state, scored)
+        before = self._columns.get(loaded.name)
+        gained = found if before is None else found - before
+        self._sum += gained if weight == 1 else gained * weight
+        self._columns[loaded.name] = found
+
+    def _look_again(
+        self, calls: PluginCalls, state: CycleState, pod: ClusterPod, nodes: View, row: int
+    ) -> None:
+        """Ask all plugins about a row that has changed."""
+        total = 0
+        if self._ask_row is None:
+            plugins = [one for one, _ in self._joined]
+            works = [partial(score_node, cast(ScorePlugin, one.plugin)) for one in plugins]
+            self._ask_row = SequentialCalls(calls, Point.SCORE, plugins, works)
+        scores = self._ask_row.call(state, state, pod, NodeInfo(nodes, row))
+        for (loaded, weight), score in zip(self._joined, scores, strict=True):
+            self._columns[loaded.name][row] = score
+            total += score * weight
+        self._sum[row] = total
+        self._known[row] = True
+
+
+@lru_cache(
+    maxsize=1024
+)  # types of plugins; the base classes are abstract, which makes the question slow
+def _has_both_filters(plugin: Any) -> bool:
+    return issubclass(plugin, FilterPlugin) and issubclass(plugin, VectorFilterPlugin)
+
+
+@lru_cache(maxsize=1024)
+def _has_both_scores(plugin: Any) -> bool:
+    """Whether plugins have both forms of Score, and do not normalize them."""
+    both = issubclass(plugin, ScorePlugin) and issubclass(plugin, VectorScorePlugin)
+    return both and not is_normalizing(plugin)
+
+
+def _others(keys: Sequence[Hashable | None], before: Sequence[Hashable | None]) -> bool:
+    """Whether other plugins than before have a key."""
+    if len(keys) != len(before):
+        return True
+    return any((key is None) != (last is None) for key, last in zip(keys, before, strict=True))
+
+
+def _changed(before: FrozenColumn | None, nodes: View) -> Sequence[int] | None:
+    """The rows that have changed since; None: too many to be asked about one by one."""
+    if before is None or len(before) != len(nodes):
+        return None
+    rows = nodes.generations.other_rows(before)
+    return rows if len(rows) <= FEW_ROWS else None
+
+
+MAX_CLASSES = 16  # of pods whose results are kept; 60 KB each for every plugin, at 5,000 nodes
+
+
+class ResultCache:
+    """Results of the plugins of one profile, for the kinds of pods that came last."""
+
+    def __init__(self, max_classes: int = MAX_CLASSES) -> None:
+        self._most = max_classes
+        self._kinds: OrderedDict[Hashable, EquivalenceClass] = OrderedDict()
+        self._once: OrderedDict[Hashable, None] = OrderedDict()  # kinds of which one pod came
+
+    def of(self, pod: ClusterPod) -> "EquivalenceClass":
+        """What is kept for pods that are equal to this one."""
+        return self._of(_equivalence_class(pod))
+
+    def again(self, pod: ClusterPod) -> "EquivalenceClass | None":
+        """The same from the second pod on; None for the first one.
+
+        Where all pods differ, to keep anything would only cost.
+        """
+        kind = _equivalence_class(pod)
+        if kind not in self._kinds and kind not in self._once:
+            self._once[kind] = None
+            if len(self._once) > self._most:
+                self._once.popitem(last=False)
+            return None
+        self._once.pop(kind, None)
+        return self._of(kind)
+
+    def _of(self, kind: Hashable) -> "EquivalenceClass":
+        found = self._kinds.get(kind)
+        if found is None:
+            found = self._kinds[kind] = EquivalenceClass()
+            if len(self._kinds) > self._most:
+                self._kinds.popitem(last=False)
+        self._kinds.move_to_end(kind)
+        return found
+
+
+class EquivalenceClass:
+    """Results of plugins for one kind of pods."""
+
+    def __init__(self) -> None:
+        self.pre_filtered: PreFilterCache = PreResultCache()
+        self.pre_scored: PreResultCache[bool, frozenset[str]] = PreResultCache()
+        self.fused_filters = FusedFilters()
+        self.fused_scores = FusedScores()
+        self._verdicts: dict[str, _Column] = {}  # by plugin
+        self._scores: dict[str, _Column] = {}
+
+    def filter(
+        self, plugin: Filtering, state: CycleState, pod: ClusterPod, nodes: View, rows: Mask
+    ) -> Verdicts | Mask:
+        """Verdicts about at least these nodes of one plugin; raises as filter_nodes does."""
+        key = plugin.filter_reuse_key(state, pod, nodes)
+        column = self._verdicts.pop(plugin.name, None)  # gone, if the plugin fails
+        if key is None:
+            return filter_results(plugin, state, pod, nodes, rows)
+        missing = _missing(column, key, nodes, rows)
+        forms = isinstance(plugin, FilterPlugin), isinstance(plugin, VectorFilterPlugin)
+        if column is None or missing is None or _wants_all(missing, *forms):
+            return self._keep_verdicts(plugin, state, pod, nodes, rows, key)
+        if missing.any():
+            assert isinstance(plugin, FilterPlugin)  # noqa: S101 - see _wants_all
+            _merge(column, filter_rows(plugin, state, pod, nodes, missing), missing)
+        _renew(column, nodes, missing)
+        self._verdicts[plugin.name] = column
+        return Verdicts(column.values, tuple(column.rejections))
+
+    def score(
+        self, plugin: Scoring, state: CycleState, pod: ClusterPod, nodes: View, rows: Mask
+    ) -> Scores:
+        """Scores of at least these nodes of one plugin; raises as score_nodes does."""
+        key = plugin.score_reuse_key(state, pod, nodes)
+        column = self._scores.pop(plugin.name, None)
+        if key is None:
+            return score_nodes(plugin, state, pod, nodes, rows)
+        missing = _missing(column, key, nodes, rows)
+        forms = isinstance(plugin, ScorePlugin), isinstance(plugin, VectorScorePlugin)
+        if column is None or missing is None or _wants_all(missing, *forms):
+            return self._keep_scores(plugin, state, pod, nodes, rows, key)
+        if missing.any():
+            assert isinstance(plugin, ScorePlugin)  # noqa: S101 - see _wants_all
+            scores = score_rows(plugin, state, pod, nodes, missing)
+            column.values[missing] = scores[missing]
+        _renew(column, nodes, missing)
+        self._scores[plugin.name] = column
+        cached: Scores = column.values
+        return cached
+
+    def _keep_verdicts(
+        self,
+        plugin: Filtering,
+        state: CycleState,
+        pod: ClusterPod,
+        nodes: View,
+        rows: Mask,
+        key: Hashable,
+    ) -> Verdicts:
+        found = filter_nodes(plugin, state, pod, nodes, rows)
+        known = _cached_verdicts(plugin, VectorFilterPlugin, rows)
+        column = _Column(key, nodes.generation, known, np.zeros(len(nodes), np.int32))
+        _merge(column, found, known)
+        self._verdicts[plugin.name] = column
+        return Verdicts(column.values, tuple(column.rejections))
+
+    def _keep_scores(
+        self,
+        plugin: Scoring,
+        state: CycleState,
+        pod: ClusterPod,
+        nodes: View,
+        rows: Mask,
+        key: Hashable,
+    ) -> Scores:
+        found = score_nodes(plugin, state, pod, nodes, rows)
+        known = rows.copy()  # of the others a vector form may return anything
+        self._scores[plugin.name] = _Column(key, nodes.generation, known, found)
+        return found
+
+
+@dataclass(slots=True)
+class _Column:
+    """A result of a plugin for a kind of pods."""
+
+    key: Hashable
+    generation: NDArray[np.int64]  # of the rows when they were computed
+    known: Mask  # rows that were computed
+    values: NDArray[Any]
+    rejections: dict[Status, int] = field(default_factory=dict)  # with their numbers; of Filter
+
+
+def _equivalence_class(pod: ClusterPod) -> Hashable:
+    """Pods of one kind differ in what no plugin's result for a node may depend on."""
+    owner = controller_of(pod.owners)
+    controller = "" if owner is None else owner.uid
+    facts = pod.priority, pod.scheduler_name, pod.claims, pod.annotations, controller
+    return pod.label_set, pod.spec, *facts
+
+
+def _missing(column: _Column | None, key: Hashable, nodes: View, rows: Mask) -> Mask | None:
+    """Rows that are asked about and not known any more; None: nothing of the column is right."""
+    if column is None or column.key != key or len(column.generation) != len(nodes):
+        return None
+    column.known &= column.generation == nodes.generation
+    missing: Mask = rows & ~column.known
+    return missing
+
+
+def _wants_all(missing: Mask, has_plain: bool, has_vector: bool) -> bool:
+    """Whether computing all rows anew is cheaper than the missing ones, or the only way."""
+    count = int(np.count_nonzero(missing))
+    return count > 0 and (not has_plain or (has_vector and count > FEW_ROWS))
+
+
+def _renew(column: _Column, nodes: View, computed: Mask) -> None:
+    column.known |= computed
+    column.generation = nodes.generation
+
+
+def _cached_verdicts(plugin: object, vector: type, rows: Mask) -> Mask:
+    return np.ones(len(rows), np.bool_) if isinstance(plugin, vector) else rows.copy()
+
+
+def _merge(column: _Column, found: Verdicts, rows: Mask) -> None:
+    """Write verdicts into some rows of a column; equal rejections have one number."""
+    known = column.rejections
+    numbers = [0, *(known.setdefault(each, len(known) + 1) for each in found.rejections)]
+    column.values[rows] = np.array(numbers, np.int32)[found.numbers[rows]]

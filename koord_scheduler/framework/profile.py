@@ -1,0 +1,301 @@
+"""Profiles: the registry of plugins, and one instance of each plugin that a profile enables."""
+
+import typing
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from inspect import isawaitable
+from typing import TYPE_CHECKING, Any
+
+from koord.cluster.kinds import NODE, NODE_METRIC, POD
+from koord.component.plugins.args import args_type_of
+from koord.component.plugins.execution import PluginCode
+from koord.component.plugins.registry import FactoryRegistry, PluginError, class_defect
+from koord.util.errors import KoordError, error_text
+from koord.util.logs import get_logger
+from koord_scheduler.config.profiles import KnownPlugin, KnownPlugins, Point, Profile
+from koord_scheduler.framework.calls import Loaded, PluginCalls, TimeLimits
+from koord_scheduler.framework.extension.numa import TopologyManager
+from koord_scheduler.framework.handle import Handle, NodeFilters, Services
+from koord_scheduler.framework.interfaces import (
+    BindPlugin,
+    FilterPlugin,
+    PermitPlugin,
+    Plugin,
+    PostBindPlugin,
+    PostFilterPlugin,
+    PreBindPlugin,
+    PreEnqueuePlugin,
+    PreFilterPlugin,
+    PreScorePlugin,
+    QueueSortPlugin,
+    ReservePlugin,
+    ScorePlugin,
+    VectorFilterPlugin,
+    VectorScorePlugin,
+)
+
+if TYPE_CHECKING:
+    from koord_scheduler.framework.extension.reservations import ReservationPlugins
+
+
+PluginFactory = Callable[[Any, Handle], Plugin | Awaitable[Plugin]]
+"""Makes a plugin from its args (None: the profile has none) and the handle of its profile."""
+
+
+class PluginRegistry(FactoryRegistry[PluginFactory]):
+    """Factories in the order of registration."""
+
+    group = "koord_scheduler.plugins"
+    shipped = "koordlet"
+    base = Plugin
+
+
+Additions = Sequence[Callable[[PluginRegistry], None]]
+"""Called with a registry when the installed plugins are in it, to register further ones."""
+
+log = get_logger("koord_scheduler.framework")
+
+INTERFACES: Mapping[Point, tuple[type[Plugin], ...]] = {
+    Point.PRE_ENQUEUE: (PreEnqueuePlugin,),
+    Point.QUEUE_SORT: (QueueSortPlugin,),
+    Point.PRE_FILTER: (PreFilterPlugin,),
+    Point.FILTER: (FilterPlugin, VectorFilterPlugin),
+    Point.POST_FILTER: (PostFilterPlugin,),
+    Point.PRE_SCORE: (PreScorePlugin,),
+    Point.SCORE: (ScorePlugin, VectorScorePlugin),
+    Point.RESERVE: (ReservePlugin,),
+    Point.PERMIT: (PermitPlugin,),
+    Point.PRE_BIND: (PreBindPlugin,),
+    Point.BIND: (BindPlugin,),
+    Point.POST_BIND: (PostBindPlugin,),
+}
+"""What a plugin must be one of at an extension point."""
+
+DEFAULT_LIMITS = TimeLimits()
+
+
+class ProfileError(KoordError):
+    """A profile cannot be built; the message has everything that is wrong with it."""
+
+    def __init__(self, profile: str, errors: Sequence[str]) -> None:
+        super().__init__(f"profile {profile}: {'; '.join(errors)}")
+        self.errors = tuple(errors)
+
+
+class ProfilePlugins:
+    """A profile whose plugins are made; see build_profile."""
+
+    def __init__(
+        self,
+        settings: Profile,
+        services: Services,
+        limits: TimeLimits,
+        registered: frozenset[str] = frozenset(),
+    ) -> None:
+        """registered: names of the plugins that this process has."""
+        self.settings = settings
+        self.services = services
+        self.limits = limits
+        self.calls = PluginCalls(
+            settings.scheduler_name,
+            services.metrics,
+            services.clock,
+            services.limits,
+            limits.step,
+        )
+        self.handle = Handle(
+            profile=settings.scheduler_name,
+            services=services,
+            filters=lambda: self.filters,
+            registered=registered,
+            reservations=lambda: self.reservations,
+            numa=lambda: self.numa,
+        )
+        self._loaded: dict[str, Loaded] = {}
+        self._filters: NodeFilters | None = None
+        self._reservations: ReservationPlugins | None = None
+        self._numa: TopologyManager | None = None
+
+    @property
+    def plugins(self) -> Mapping[str, Plugin]:
+        """The plugins that are made, by name."""
+        return {name: loaded.plugin for name, loaded in self._loaded.items()}
+
+    @property
+    def filters(self) -> NodeFilters:
+        """PreFilter and Filter of all its plugins, for plugins; LookupError: not there yet."""
+        if self._filters is None:
+            raise LookupError("the profile is not complete: ask for its filters in a cycle")
+        return self._filters
+
+    @property
+    def reservations(self) -> "ReservationPlugins":
+        """What runs its plugins that look at reservations; LookupError: not there yet."""
+        if self._reservations is None:
+            raise LookupError("the profile is not complete: ask for reservations in a cycle")
+        return self._reservations
+
+    @property
+    def numa(self) -> "TopologyManager":
+        """NUMA admission by its plugins; LookupError: they are not all made yet."""
+        if self._filters is None:
+            raise LookupError("the profile is not complete: ask for NUMA admission in a cycle")
+        if self._numa is None:
+            self._numa = TopologyManager(self)
+        return self._numa
+
+    def complete_reservations(self, reservations: "ReservationPlugins") -> None:
+        """Give the profile what runs its plugins that look at reservations."""
+        self._reservations = reservations
+
+    def complete(self, filters: NodeFilters) -> None:
+        """Give the profile what runs its PreFilter and Filter."""
+        self._filters = filters
+
+    def loaded(self, name: str) -> Loaded:
+        """One of its plugins; KeyError: it has none of that name."""
+        return self._loaded[name]
+
+    def at(self, point: Point) -> tuple[Loaded, ...]:
+        """The plugins of an extension point, in the order in which they run."""
+        return tuple(self._loaded[one.name] for one in self.settings.enabled(point))
+
+    async def close(self) -> None:
+        """Let the plugins clean up, the last one made first."""
+        while self._loaded:
+            name, loaded = self._loaded.popitem()
+            try:
+                await loaded.code.run(loaded.plugin.close, self.limits.build)
+            except Exception as err:
+                facts = {"profile": self.settings.scheduler_name, "plugin": name}
+                log.warning("plugin.close_failed", **facts, error=error_text(err))
+
+    async def make(self, registry: PluginRegistry) -> list[str]:
+        """Make all plugins; return what is wrong with them."""
+        errors = []
+        for name in self.settings.names:
+            try:
+                self._loaded[name] = await self._make(registry, name)
+            except PluginError as err:
+                errors.append(str(err))
+        return errors
+
+    def misplaced(self) -> list[str]:
+        """What is wrong with where the profile names its plugins, one sentence each."""
+        found = []
+        for point in Point:
+            enabled = self.settings.enabled(point)
+            for name, times in Counter(one.name for one in enabled).items():
+                if times > 1:
+                    found.append(f'plugin "{name}" is enabled {times} times at {point}')
+                loaded = self._loaded.get(name)
+                if loaded is not None and not isinstance(loaded.plugin, INTERFACES[point]):
+                    wanted = " or ".join(base.__name__ for base in INTERFACES[point])
+                    found.append(f'plugin "{name}" does not extend {point}: it is no {wanted}')
+        sorts = len(self.settings.enabled(Point.QUEUE_SORT))
+        if sorts != 1:
+            found.append(f"wanted exactly one queueSort plugin, found {sorts}")
+        if not self.settings.enabled(Point.BIND):
+            found.append("wanted at least one bind plugin, found none")
+        return found
+
+    async def _make(self, registry: PluginRegistry, name: str) -> Loaded:
+        entry = registry.get(name)
+        if entry is None:
+            known = ", ".join(sorted(each.name for each in registry))
+            raise PluginError(
+                f'plugin "{name}" does not exist; registered are: {known or "none"}', name
+            )
+        if entry.error:
+            raise PluginError(f'plugin "{name}" cannot be used: {entry.error}', name)
+        code = PluginCode(
+            name,
+            self.services.clock,
+            step_seconds=self.limits.step,
+            limits=self.services.limits,
+            accounted=False,
+        )
+
+        async def make() -> object:
+            made = entry.plugin(self.settings.args.get(name), self.handle)
+            return await made if isawaitable(made) else made
+
+        try:
+            plugin = await code.run(make, self.limits.build)
+        except Exception as err:
+            raise PluginError(
+                f'plugin "{name}" from {entry.source} could not be made: {error_text(err)}',
+                name,
+            ) from err
+        if isinstance(plugin, Plugin) and (defect := class_defect(type(plugin), Plugin)):
+            raise PluginError(f'plugin "{name}" from {entry.source}: {defect}', name)
+        if not isinstance(plugin, Plugin):
+            raise PluginError(
+                f'plugin "{name}" from {entry.source}: wanted a Plugin, found {plugin!r:.80}', name
+            )
+        plugin.name = name
+        return Loaded(plugin, code)
+
+
+async def build_profile(
+    settings: Profile,
+    registry: PluginRegistry,
+    services: Services,
+    limits: TimeLimits = DEFAULT_LIMITS,
+) -> ProfilePlugins:
+    """Make a profile and its plugins, one instance of each, in a fixed order.
+
+    Raises:
+        ProfileError: everything that is wrong; what was made is closed.
+    """
+    registered = frozenset(each.name for each in registry)
+    profile = ProfilePlugins(settings, services, limits, registered)
+    errors = [*await profile.make(registry), *profile.misplaced()]
+    if errors:
+        await profile.close()
+        raise ProfileError(settings.scheduler_name, errors)
+    return profile
+
+
+def known_plugins(registry: PluginRegistry) -> KnownPlugins:
+    """Return what a configuration may say of the registered plugins.
+
+    A plugin declares its arguments with takes_args. A class is for the extension points whose
+    interfaces it has, and so is what a function is annotated to return; another function may make
+    a plugin of any, until it is called.
+    """
+    return {entry.name: _known(entry.plugin) for entry in registry}
+
+
+def _known(factory: PluginFactory) -> KnownPlugin:
+    made = _made_by(factory)
+    if made is None:
+        return KnownPlugin(frozenset(Point), args_type_of(factory), is_opaque=True)
+    points = (point for point, bases in INTERFACES.items() if issubclass(made, bases))
+    return KnownPlugin(frozenset(points), args_type_of(factory))
+
+
+def _made_by(factory: PluginFactory) -> type[Plugin] | None:
+    """The class of the plugins that a factory makes; None: it is not known."""
+    if isinstance(factory, type):
+        return factory
+    try:
+        found = typing.get_type_hints(factory).get("return")
+    except Exception:  # annotations of a third party's code
+        return None
+    return (
+        found
+        if isinstance(found, type) and found is not Plugin and issubclass(found, Plugin)
+        else None
+    )
+
+
+def announce(services: Services) -> None:
+    """Notify plugins, which are made by now, of what the cluster has; start hooks come after it."""
+    cluster, notify = services.cluster, services.changes.notify
+    for node in cluster.nodes():
+        notify(NODE, None, node)
+    for report in cluster.reports.values():
+        notify(NODE_METRIC, None, report)
+    for key in cluster.snapshot.pod_keys():
+        notify(POD, None, cluster.pod(key))

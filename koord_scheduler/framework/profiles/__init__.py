@@ -1,1 +1,0 @@
-"""Profiles: which plugins there are, and one instance of each that a profile enables."""

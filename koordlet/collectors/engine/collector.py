@@ -1,0 +1,133 @@
+"""The interface of a collector: a tick of kernel readings in, samples and metric families out."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol, TypeVar
+
+from prometheus_client import Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, UnknownMetricFamily
+
+from koord.api.nodeslo import NodeSLO
+from koord.util.clock import Stamp
+from koordlet.host.cgroups.layout import Layout
+from koordlet.host.resource import Resource
+from koordlet.metriccache.kinds import Cadence, Sample
+from koordlet.statesinformer.podmeta import PodMeta
+
+T = TypeVar("T")
+
+
+class Tick(Protocol):
+    """One turn of the sampling pass, as a collector sees it.
+
+    Within one tick each kernel file is read at most once for all. What could not be read is
+    None: the pass has counted and logged it.
+    """
+
+    at: Stamp
+    monotonic: float  # seconds; when the tick began, for what must not jump with the wall clock
+    pods: tuple[PodMeta, ...]  # pods to sample; finished ones are left out
+    slo: NodeSLO | None
+    layouts: tuple[Layout, ...]  # where the kubepods cgroups are; the likeliest first, never empty
+    shared: dict[str, object]  # this tick's results for collectors that come later in the order
+
+    def get(self, resource: Resource[T], group: str = "") -> T | None:
+        """Value of a kernel resource; group is the cgroup path, or the resource's own argument."""
+
+    def get_at(self, resource: Resource[T], group: str = "") -> tuple[T, float] | None:
+        """The value with the monotonic seconds at which its file was read."""
+
+    def get_all(
+        self, resource: Resource[T], groups: tuple[str, ...]
+    ) -> list[tuple[T, float] | None]:
+        """As get_at, for many groups; cheaper when the same groups are requested each tick."""
+
+    def call(self, what: str, read: Callable[[], T]) -> tuple[T, float] | None:
+        """Like get_at, for a host function that reads several files, or a socket, by itself.
+
+        `what` names it in logs. Errors other than those of the host layer are the collector's.
+        """
+
+
+class Collector(Protocol):
+    """Reads, decides nothing, writes nothing: no file, timer, retry or except of its own.
+
+    collect runs on the sampling thread, families on any thread. A collector is due when the time
+    of its cadence has come.
+    """
+
+    name: str
+    gates: tuple[str, ...]  # runs while any of these gates is on; empty: always
+    cadence: Cadence
+
+    def collect(self, tick: Tick) -> Iterable[Sample]:
+        """Samples of this tick."""
+
+    def families(self) -> Iterable[Metric]:
+        """Prometheus families made from the latest finished tick; may be empty."""
+
+
+LabelledValue = tuple[Sequence[str], float]
+"""Label values, in the order of the family's labels, and the sample's value."""
+
+
+def gauge(name: str, text: str, labels: Sequence[str], rows: Iterable[LabelledValue]) -> Metric:
+    """A family of values that go up and down."""
+    return _filled(GaugeMetricFamily(name, text, labels=labels), rows)
+
+
+def counter(name: str, text: str, labels: Sequence[str], rows: Iterable[LabelledValue]) -> Metric:
+    """A family of counters. name ends with _total, as all counters but Koordinator's do."""
+    return _filled(CounterMetricFamily(name, text, labels=labels), rows)
+
+
+def untyped(name: str, text: str, labels: Sequence[str], rows: Iterable[LabelledValue]) -> Metric:
+    """A family whose name stays as it is: for counters that others named without _total."""
+    return _filled(UnknownMetricFamily(name, text, labels=labels), rows)
+
+
+class StatusCounter:
+    """Koordinator's counter of rounds: named without _total, with the labels node and status."""
+
+    def __init__(self, name: str, node: str) -> None:
+        self._name = name
+        self._node = node
+        self._counts: dict[str, int] = {}
+
+    def count(self, *, succeeded: bool) -> None:
+        status = "succeeded" if succeeded else "failed"
+        self._counts = {**self._counts, status: self._counts.get(status, 0) + 1}
+
+    def family(self, text: str) -> Metric:
+        rows = (((self._node, status), count) for status, count in self._counts.items())
+        return untyped(self._name, text, ("node", "status"), rows)
+
+
+def _filled(
+    family: CounterMetricFamily | GaugeMetricFamily | UnknownMetricFamily,
+    rows: Iterable[LabelledValue],
+) -> Metric:
+    for labels, value in rows:
+        family.add_metric(labels, value)
+    return family
+
+
+class LazyCollector:
+    """Stands for a collector until it is needed, so that one that is off costs nothing."""
+
+    def __init__(
+        self, name: str, gate: str, cadence: Cadence, make: Callable[[], Collector]
+    ) -> None:
+        """make imports and makes the collector; its name, gate and cadence are these."""
+        self.name = name
+        self.gates: tuple[str, ...] = (gate,)
+        self.cadence = cadence
+        self._make = make
+        self._made: Collector | None = None
+
+    def collect(self, tick: Tick) -> Iterable[Sample]:
+        if self._made is None:
+            self._made = self._make()
+        return self._made.collect(tick)
+
+    def families(self) -> Iterable[Metric]:
+        return () if self._made is None else self._made.families()

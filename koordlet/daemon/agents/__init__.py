@@ -1,1 +1,0 @@
-"""Other agents on the node: while there is one, this one only observes."""

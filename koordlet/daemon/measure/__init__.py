@@ -1,1 +1,0 @@
-"""Builds what measures: the sampling pass, the cache, the sources of states."""

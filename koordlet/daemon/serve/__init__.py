@@ -1,1 +1,0 @@
-"""Builds what serves: HTTP, the control socket, the certificate, the status."""

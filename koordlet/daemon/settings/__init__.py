@@ -1,1 +1,0 @@
-"""The decisions before the start: flags, config file, mode, and what may change later."""

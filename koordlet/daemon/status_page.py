@@ -1,0 +1,39 @@
+"""Build the agent's status page. Imported only while the page is served."""
+
+import dataclasses
+from importlib.resources import files
+
+from koord.component.page.serving import Page
+from koordlet.daemon.components import DaemonComponents
+from koordlet.executor.claims.in_force import cpu_limits
+from koordlet.executor.claims.target import Level
+from koordlet.server.page.charts import ChangeAnnotations
+from koordlet.server.page.source import AgentPage, AgentPageSources
+
+
+def agent_page(components: DaemonComponents, annotations: ChangeAnnotations) -> Page:
+    """The page with its view."""
+    view = files("koordlet.server.page").joinpath("agent.js").read_bytes()
+    return Page(source=build_agent_page(components, annotations), views={"agent.js": view})
+
+
+def build_agent_page(components: DaemonComponents, annotations: ChangeAnnotations) -> AgentPage:
+    """Make it of a daemon's components. marks has been listening since actions were built."""
+    qos, settings = components.qos, components.settings
+    return AgentPage(
+        AgentPageSources(
+            node=settings.node_name,
+            cache=components.measuring.cache,
+            states=components.states,
+            health=components.health,
+            cpu_limits=lambda: cpu_limits(qos.executors.claims.snapshot(Level.QOS)),
+            plugins=lambda: [dataclasses.asdict(each) for each in qos.plugins.describe()],
+            dry_run=qos.dry_run.describe,
+            decisions=qos.executors.decisions.explain,
+            explain=qos.explainer.explain,
+            flush=qos.audit.flush,
+            audit=qos.audit.answer,
+            annotations=annotations,
+        ),
+        components.clock,
+    )

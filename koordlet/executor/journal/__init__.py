@@ -1,1 +1,0 @@
-"""Originals of changed kernel values, on disk: records, ledger, append-only files."""

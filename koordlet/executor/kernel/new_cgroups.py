@@ -1,0 +1,162 @@
+"""New cgroups: originals recorded before they are made, and inherited cpusets."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from koord.util.clock import Clock
+from koord.util.logs import get_logger
+from koordlet.executor.claims.claim import InitialValue, Key
+from koordlet.executor.claims.target import Level, Target
+from koordlet.executor.journal import JournalError, JournalRecord
+from koordlet.executor.kernel.values import KernelValues
+from koordlet.executor.ledger import Ledger, copied_texts
+from koordlet.host.errors import KernelFileError
+from koordlet.host.host import Host
+from koordlet.host.kernelfile import definition_of
+
+CLAIM_TIMEOUT = 120.0  # seconds from the announcement until a plugin must have claimed the value
+
+
+@dataclass(slots=True)
+class InitialValues:
+    """The values of one writer that are recorded but not seen so far. For its thread."""
+
+    values: KernelValues
+    ledger: Ledger
+    clock: Clock
+    _until: dict[Key, float] = field(default_factory=dict)  # monotonic
+
+    def __post_init__(self) -> None:
+        """Wait again for what an earlier process announced."""
+        for key in self.ledger:
+            record = self.ledger.get(key)
+            if record is not None and precedes_cgroup(key, record):
+                self._until[key] = self.clock.monotonic() + CLAIM_TIMEOUT
+
+    def add(self, expected: Sequence[InitialValue]) -> list[str]:
+        """Record the originals; return for each why it must not be so, "" where it may.
+
+        The records outlive the process on return. The disk is not waited for, as the runtime waits:
+        a reboot that takes the records takes the containers as well.
+        """
+        new: list[tuple[Key, JournalRecord]] = []
+        problems = []
+        for one in expected:
+            try:
+                problems.append(self._record(one, new))
+            except (KernelFileError, JournalError) as err:
+                problems.append(str(err))
+        try:
+            self.ledger.begin(new, sync=False)
+        except JournalError as err:
+            fresh = {key for key, _ in new}
+            problems = [
+                why or (str(err) if one.key in fresh else "")
+                for one, why in zip(expected, problems, strict=True)
+            ]
+        else:
+            self._until |= {key: self.clock.monotonic() + CLAIM_TIMEOUT for key, _ in new}
+        return problems
+
+    def seen(self, key: Key) -> None:
+        """It is claimed now, or over."""
+        self._until.pop(key, None)
+
+    def is_pending(self, key: Key) -> bool:
+        """Whether a value is still expected to be claimed."""
+        return self._until.get(key, 0.0) > self.clock.monotonic()
+
+    def _record(self, one: InitialValue, new: list[tuple[Key, JournalRecord]]) -> str:
+        """Raises KernelFileError, JournalError."""
+        key, target = one.key, one.key.target
+        if target.level is not Level.CONTAINER:
+            return f"{key} is not of a container"
+        intended, original = self.values.text_of(key, one.value), self._original(one)
+        if self.values.reject_reason(key, original):
+            return self.values.reject_reason(key, original)
+        record = self.ledger.get(key)
+        if record is not None:
+            self.ledger.note(
+                key,
+                original=original,
+                confirmed=record.confirmed,
+                intended=intended,
+                owners=one.owners,
+            )
+            return ""
+        record = JournalRecord(
+            resource=key.resource.name,
+            level=target.level.value,
+            place=target.place,
+            start_time=target.start_time,
+            inode=0,
+            owners=one.owners,
+            original=original,
+            confirmed=intended,
+            intended=intended,
+            definition=definition_of(key.resource),
+        )
+        new.append((key, record))
+        return ""
+
+    def _original(self, one: InitialValue) -> str:
+        """The text to restore; what nobody asked for may come from the pod. Raises as read."""
+        if one.original or not self.values.is_copied(one.key):
+            return self.values.text_of(one.key, one.original)
+        place = one.key.target.place.rpartition("/")[0]
+        found = self.values.read(Key(Target(Level.POD, place), one.key.resource)).text
+        above = self.ledger.above(one.key)
+        return above.original if above is not None and found in copied_texts(above) else found
+
+
+def precedes_cgroup(key: Key, record: JournalRecord) -> bool:
+    """Whether the record was made before its cgroup."""
+    return key.target.level is Level.CONTAINER and record.inode == 0
+
+
+log = get_logger("koordlet.executor")
+
+
+class InheritedCpusets:
+    """Finds and widens them when a group is restored. For the thread of the writer."""
+
+    def __init__(self, host: Host, values: KernelValues, ledger: Ledger) -> None:
+        self._host = host
+        self._values = values
+        self._ledger = ledger
+
+    def widen(self, keys: Iterable[Key]) -> None:
+        """Give those below what the groups of these values have now, where children copy them.
+
+        The records of the groups must still be there: they hold what may have been copied.
+        """
+        for key in filter(self._values.is_copied, keys):
+            record = self._ledger.get(key)
+            if record is not None and (inherited := copied_texts(record)):
+                self._widen_below(key, inherited)
+
+    def _widen_below(self, key: Key, inherited: frozenset[str]) -> None:
+        try:
+            wanted = self._values.read(key).text
+        except KernelFileError:
+            return  # it has ended, and all below it
+        for child in self._below(key):
+            try:
+                found = self._values.read(child)
+                if found.text in inherited and found.text != wanted:
+                    self._values.write(child, found.inode, wanted)
+            except KernelFileError as err:
+                log.warning("cpuset.widen_failed", cgroup=child.target.place, error=str(err))
+            self._values.forget(child)
+
+    def _below(self, key: Key) -> Iterator[Key]:
+        """The same value of the groups below that are not ours, parents first."""
+        below = partial(self._host.groups_below, key.resource)
+        level = [key.target.place]
+        while level:
+            level = [child for group in level for child in below(group)]
+            found = [Key(Target(Level.CONTAINER, group), key.resource) for group in level]
+            unclaimed = [child for child in found if self._ledger.get(child) is None]
+            yield from unclaimed
+            level = [child.target.place for child in unclaimed]

@@ -1,0 +1,161 @@
+"""Kernel objects of traffic control: classes of an interface, veth peers, socket cgroups."""
+
+import os
+import re
+from functools import cache
+
+from koordlet.host.cgroups.hierarchies import CgroupFs
+from koordlet.host.errors import KernelFileError, Unsupported, Vanished
+from koordlet.host.net.tc.tree import MAX_CGROUP_LEVEL, NODE_NETWORK, TrafficControl
+from koordlet.host.paths import HostPaths
+from koordlet.host.processes import INIT_PROCESS, OWN_PROCESS, node_network_process, sees_host_pids
+from koordlet.host.resource import ObjectKey
+
+_NEEDS_NODE_NETWORK = "the node's network namespace (hostNetwork, or hostPID with CAP_SYS_ADMIN)"
+
+
+def node_namespace(paths: HostPaths) -> str:
+    """Return the file of the node's network namespace; "": this process is in it.
+
+    Raises:
+        Unsupported: it cannot be entered from here.
+    """
+    if node_network_process(paths.proc) == OWN_PROCESS:
+        return ""
+    namespace = str(paths.proc / INIT_PROCESS / "ns/net")
+    if not sees_host_pids(paths.proc) or not os.path.lexists(namespace):
+        where = str(paths.proc / "self/ns/net")
+        raise Unsupported.here(where, "that of a container", _NEEDS_NODE_NETWORK)
+    return namespace
+
+
+@cache
+def node_traffic(paths: HostPaths) -> TrafficControl:
+    """Return what reads and sets the node's interfaces: one helper process for all callers.
+
+    Raises:
+        Unsupported: as node_namespace.
+    """
+    network = node_namespace(paths)
+    from koordlet.host.net.guard.client import helper_traffic  # only where it is used
+
+    cgroup = str(paths.proc / INIT_PROCESS / "ns/cgroup") if sees_host_pids(paths.proc) else ""
+    return helper_traffic(paths, network=network, cgroup=cgroup)
+
+
+class TrafficReader:
+    """An ObjectReader; see koordlet.host.objects. control: in place of the usual."""
+
+    def __init__(self, paths: HostPaths, control: TrafficControl | None = None) -> None:
+        self._paths = paths
+        self._control = control
+
+    def path(self, name: str) -> str:
+        """What messages call it."""
+        return f"root qdisc of {name}"
+
+    def read(self, name: str) -> bytes:
+        """As ObjectReader.read."""
+        if self._control is None:
+            self._control = node_traffic(self._paths)
+        found = self._control.read(name)
+        if found is None:
+            raise Vanished(
+                self.path(name),
+                wanted="a network interface of that name",
+                found="none",
+                hint="it was removed or renamed",
+            )
+        return found
+
+
+class VethPeerReader:
+    """An ObjectReader; see koordlet.host.objects. control: in place of the usual."""
+
+    def __init__(self, paths: HostPaths, control: TrafficControl | None = None) -> None:
+        self._paths = paths
+        self._control = control
+
+    def path(self, name: str) -> str:
+        """What messages call it."""
+        return f"interface of process {name}"
+
+    def read(self, name: str) -> bytes:
+        """As ObjectReader.read."""
+        if self._control is None:
+            self._control = node_traffic(self._paths)
+        try:
+            return f"{self._control.veth_peer(int(name))}\n".encode("ascii", "replace")
+        except OSError as err:
+            raise KernelFileError.from_os_error(self.path(name), err) from err
+
+
+CGROUP_MAP_NEEDS = (
+    "cgroup v2, CONFIG_NF_TABLES and CONFIG_NFT_SOCKET with the match on cgroups (Linux 5.13 or "
+    f"newer), in {NODE_NETWORK}"
+)
+_SOCKET_CGROUP = re.compile(r"([1-9]\d?)/([1-9]\d{0,19})\n?", re.ASCII)
+
+SocketCgroup = tuple[int, int]
+"""How deep a cgroup is, and its number."""
+
+
+def parse_socket_cgroup(data: bytes) -> SocketCgroup:
+    """Return the two. Raises ValueError: it is none."""
+    found = _SOCKET_CGROUP.fullmatch(data.decode("ascii", "replace"))
+    if found is None or int(found[1]) > MAX_CGROUP_LEVEL or int(found[2]) >> 64:
+        raise ValueError(f"wanted a level and a number, found {data[:60]!r}")
+    return int(found[1]), int(found[2])
+
+
+class SocketCgroupReader:
+    """An ObjectReader; see koordlet.host.objects. control: in place of the usual."""
+
+    def __init__(self, paths: HostPaths, control: TrafficControl | None = None) -> None:
+        self._paths = paths
+        self._control = control
+        self._supports_cgroup_map: bool | None = None  # None: nobody has asked yet
+        self._root = CgroupFs(paths.cgroup).unified
+
+    def path(self, name: str) -> str:
+        """What messages call it."""
+        return f"{self._root or self._paths.cgroup}/{name}"
+
+    def read(self, name: str) -> bytes:
+        """As ObjectReader.read."""
+        if self._root is None:
+            raise Unsupported.here(self.path(name), "no hierarchy of cgroup v2", CGROUP_MAP_NEEDS)
+        if self._supports_cgroup_map is None:
+            if self._control is None:
+                self._control = node_traffic(self._paths)
+            self._supports_cgroup_map = self._control.supports_cgroup_map()
+        if not self._supports_cgroup_map:
+            raise Unsupported.here(
+                self.path(name), "no match of nf_tables on cgroups", CGROUP_MAP_NEEDS
+            )
+        try:
+            number = os.stat(self.path(name), follow_symlinks=False).st_ino
+        except OSError as err:
+            raise KernelFileError.from_os_error(self.path(name), err) from err
+        return f"{name.count('/') + 1}/{number}\n".encode()
+
+
+class TrafficWriter:
+    """A Medium; see koordlet.host.objects. control: in place of the usual."""
+
+    def __init__(self, paths: HostPaths, control: TrafficControl | None = None) -> None:
+        self._paths = paths
+        self._control = control
+
+    def identity(self, key: ObjectKey) -> int:
+        """The number of the interface: another one may get the name. Raises OSError."""
+        return self._traffic().identity(key.target.place)
+
+    def write(self, key: ObjectKey, identity: int, content: str) -> None:
+        """As Medium.write."""
+        self._traffic().write(key.target.place, identity, f"{content}\n".encode())
+
+    def _traffic(self) -> TrafficControl:
+        if self._control is None:
+            self._control = node_traffic(self._paths)
+        return self._control

@@ -1,1 +1,0 @@
-"""Processes, namespaces, mounts and pressure from /proc."""

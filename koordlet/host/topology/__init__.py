@@ -1,1 +1,0 @@
-"""CPUs, NUMA nodes, caches and local storage of the machine."""

@@ -1,1 +1,0 @@
-"""The kubelet of this node: its pods, its configuration, the agent's own pod."""

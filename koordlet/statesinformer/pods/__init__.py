@@ -1,1 +1,0 @@
-"""The pods of this node: their lists, the guard against wrong ones, and their cgroups."""

@@ -1,0 +1,382 @@
+"""NodeResourcesFit and NodeResourcesBalancedAllocation: room for requests, and scores by use."""
+
+from collections.abc import Hashable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Self
+
+import numpy as np
+
+from koord.api.labelselector import LabelSelector, check_selector
+from koord_scheduler.plugin import (
+    MAX_NODE_SCORE,
+    POD_COUNT,
+    Action,
+    Balanced,
+    ClusterEvent,
+    ClusterNode,
+    ClusterPod,
+    CycleState,
+    EnqueueExtensions,
+    EventResource,
+    FieldError,
+    FieldPath,
+    FilterPlugin,
+    FreeResources,
+    Handle,
+    HintedEvent,
+    KoordError,
+    LeastAllocated,
+    Mask,
+    MostAllocated,
+    NodeInfo,
+    Numbers,
+    PreFilterPlugin,
+    PreScorePlugin,
+    QueueingHint,
+    RequestedToCapacityRatio,
+    ResourceRequests,
+    ResourceSpec,
+    ScorePlugin,
+    Scorer,
+    Scores,
+    Status,
+    VectorFilterPlugin,
+    VectorScorePlugin,
+    Verdicts,
+    View,
+    duplicate,
+    insufficient_resources,
+    insufficient_resources_on,
+    invalid,
+    is_extended,
+    pod_amount,
+    required,
+    resource_counts,
+    resource_requests_of,
+    takes_args,
+    unsupported,
+    use_of_all,
+    use_of_node,
+    weighted,
+)
+
+LEAST_ALLOCATED, MOST_ALLOCATED, REQUESTED_TO_CAPACITY_RATIO = (
+    "LeastAllocated",
+    "MostAllocated",
+    "RequestedToCapacityRatio",
+)
+_MAX_POINT_SCORE = 10
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UtilizationShapePoint:
+    """A point of the line from use to score."""
+
+    utilization: int  # percent of what is allocatable
+    score: int = 0  # 0 to 10
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RatioParam:
+    """The line of RequestedToCapacityRatio."""
+
+    shape: tuple[UtilizationShapePoint, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ScoringStrategy:
+    """How nodes are scored."""
+
+    type: str = ""
+    resources: tuple[ResourceSpec, ...] = ()
+    requested_to_capacity_ratio: RatioParam | None = None
+
+    def scorer(self) -> Scorer:
+        """The formula of this strategy."""
+        weights = [one.weight for one in self.resources]
+        if self.type == MOST_ALLOCATED:
+            return MostAllocated(weights)
+        if (
+            self.type == REQUESTED_TO_CAPACITY_RATIO
+            and self.requested_to_capacity_ratio is not None
+        ):
+            factor = MAX_NODE_SCORE // _MAX_POINT_SCORE
+            shape = self.requested_to_capacity_ratio.shape
+            points = [(one.utilization, one.score * factor) for one in shape]
+            return RequestedToCapacityRatio(points, weights)
+        return LeastAllocated(weights)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NodeResourcesFitArgs:
+    """Which resources are not looked at, and how nodes are scored."""
+
+    ignored_resources: tuple[str, ...] = ()  # extended ones
+    ignored_resource_groups: tuple[str, ...] = ()  # prefixes of extended ones, such as example.com
+    scoring_strategy: ScoringStrategy | None = None
+
+    def complete(self) -> Self:
+        strategy = self.scoring_strategy or ScoringStrategy(type=LEAST_ALLOCATED)
+        strategy = replace(strategy, resources=weighted(strategy.resources))
+        return replace(self, scoring_strategy=strategy)
+
+    def validate(self) -> Iterator[FieldError]:
+        for at, name in enumerate(self.ignored_resources):
+            yield from _check_name(name, ("ignoredResources", at))
+        for at, group in enumerate(self.ignored_resource_groups):
+            if "/" in group:
+                yield invalid(("ignoredResourceGroups", at), group, "wanted a name without /")
+            else:
+                yield from _check_name(group, ("ignoredResourceGroups", at))
+        if self.scoring_strategy is not None:
+            yield from _check_strategy(self.scoring_strategy, ("scoringStrategy",))
+
+
+def _check_name(name: str, path: FieldPath) -> Iterator[FieldError]:
+    try:
+        check_selector(LabelSelector({name: ""}), "")
+    except KoordError:
+        yield invalid(path, name, "wanted a name such as example.com/gpu")
+
+
+def _check_strategy(found: ScoringStrategy, path: FieldPath) -> Iterator[FieldError]:
+    if found.type not in (LEAST_ALLOCATED, MOST_ALLOCATED, REQUESTED_TO_CAPACITY_RATIO):
+        yield unsupported(
+            (*path, "type"),
+            found.type,
+            (LEAST_ALLOCATED, MOST_ALLOCATED, REQUESTED_TO_CAPACITY_RATIO),
+        )
+    for at, one in enumerate(found.resources):
+        if not 0 < one.weight <= 100:
+            yield invalid((*path, "resources", at, "weight"), one.weight, "wanted 1 to 100")
+    below = (*path, "requestedToCapacityRatio")
+    if found.type == REQUESTED_TO_CAPACITY_RATIO:
+        if found.requested_to_capacity_ratio is None:
+            yield required(below, f"it is needed when type is {REQUESTED_TO_CAPACITY_RATIO}")
+        else:
+            yield from _check_shape(found.requested_to_capacity_ratio.shape, (*below, "shape"))
+    elif found.requested_to_capacity_ratio is not None:
+        yield invalid(
+            below, found.type, f"wanted it only when type is {REQUESTED_TO_CAPACITY_RATIO}"
+        )
+
+
+def _check_shape(shape: tuple[UtilizationShapePoint, ...], path: FieldPath) -> Iterator[FieldError]:
+    if not shape:
+        yield required(path, "at least one point is needed")
+    for at, point in enumerate(shape):
+        if at and shape[at - 1].utilization >= point.utilization:
+            wanted = "wanted points in ascending order"
+            yield invalid((*path, at, "utilization"), point.utilization, wanted)
+        if not 0 <= point.utilization <= 100:
+            yield invalid((*path, at, "utilization"), point.utilization, "wanted 0 to 100")
+        if not 0 <= point.score <= _MAX_POINT_SCORE:
+            yield invalid((*path, at, "score"), point.score, "wanted 0 to 10")
+
+
+_FEW_BITS = 12  # so many that a table of all combinations is small
+
+
+_REQUESTS = "NodeResourcesFit/demand"
+
+
+@dataclass(frozen=True, slots=True)
+class _PodRequests:
+    """What the pod needs of a node, in the state of its cycle."""
+
+    demand: ResourceRequests
+
+    def clone(self) -> Self:
+        return self
+
+
+@takes_args(NodeResourcesFitArgs)
+class NodeResourcesFit(
+    PreFilterPlugin,
+    FilterPlugin,
+    VectorFilterPlugin,
+    PreScorePlugin,
+    ScorePlugin,
+    VectorScorePlugin,
+    EnqueueExtensions,
+):
+    """Rejects nodes without room, and scores them by how much is requested there with the pod."""
+
+    def __init__(self, args: NodeResourcesFitArgs, handle: Handle) -> None:
+        self._ignored = frozenset(args.ignored_resources)
+        self._ignored_groups = frozenset(args.ignored_resource_groups)
+        strategy = args.scoring_strategy or ScoringStrategy()
+        self._resources = tuple(one.name for one in strategy.resources)
+        self._scorer = strategy.scorer()
+        self._table = FreeResources()
+
+    def events_to_register(self) -> Iterable[HintedEvent]:
+        pod_actions = Action.DELETE | Action.UPDATE_POD_SCALE_DOWN
+        node_actions = Action.ADD | Action.UPDATE_NODE_ALLOCATABLE
+        return (
+            HintedEvent(ClusterEvent(EventResource.POD, pod_actions), self._pod_helps),
+            HintedEvent(ClusterEvent(EventResource.NODE, node_actions), self._node_helps),
+        )
+
+    def pre_filter(self, state: CycleState, pod: ClusterPod, nodes: View) -> None:
+        """Each node is asked for the same."""
+        state.write(_REQUESTS, _PodRequests(self._demand(pod)))
+
+    def pre_filter_reuse_key(self, pod: ClusterPod, nodes: View) -> Hashable | None:
+        return ()
+
+    def filter_reuse_key(self, state: CycleState, pod: ClusterPod, nodes: View) -> Hashable | None:
+        return ()
+
+    def filter(self, state: CycleState, pod: ClusterPod, node: NodeInfo) -> Status | None:
+        demand = self._demand_in(state, pod)
+        found = insufficient_resources_on(demand, node.view, node.row)
+        return _rejection(found, demand) if found else None
+
+    def filter_all(self, state: CycleState, pod: ClusterPod, nodes: View) -> Mask | Verdicts:
+        demand = self._demand_in(state, pod)
+        codes = insufficient_resources(demand, nodes, self._table)
+        if codes is None:
+            return np.ones(len(nodes), np.bool_)
+        if len(demand) < _FEW_BITS:
+            counts = np.bincount(codes, minlength=1)
+            counts[0] = 0
+            present = np.flatnonzero(counts)
+            table = np.zeros(len(counts), np.int32)
+            table[present] = np.arange(1, len(present) + 1)
+            numbers: Numbers = table[codes]
+        else:
+            present, places = np.unique(np.append(codes, 0), return_inverse=True)
+            present, numbers = present[1:], places[:-1].astype(np.int32)
+        return Verdicts(numbers, tuple(_rejection(code, demand) for code in present.tolist()))
+
+    def pre_score(
+        self, state: CycleState, pod: ClusterPod, nodes: View, feasible: Mask
+    ) -> Status | None:
+        """Where no resource of the strategy counts, all nodes would have the score 0."""
+        counts = any(resource_counts(pod, name, nonzero=True) for name in self._resources)
+        return None if counts else Status.skip()
+
+    def pre_score_reuse_key(self, pod: ClusterPod, nodes: View) -> Hashable | None:
+        return ()
+
+    def score_reuse_key(self, state: CycleState, pod: ClusterPod, nodes: View) -> Hashable | None:
+        return ()
+
+    def score(self, state: CycleState, pod: ClusterPod, node: NodeInfo) -> int:
+        view, row = node.view, node.row
+        uses = [use_of_node(pod, view, row, name, nonzero=True) for name in self._resources]
+        return self._scorer.of_node(uses)
+
+    def score_all(self, state: CycleState, pod: ClusterPod, nodes: View) -> Scores:
+        uses = [
+            use_of_all(pod, nodes, name, nonzero=True, table=self._table)
+            for name in self._resources
+        ]
+        return self._scorer.of_all(uses, len(nodes))
+
+    def _demand_in(self, state: CycleState, pod: ClusterPod) -> ResourceRequests:
+        found = state.find(_REQUESTS, _PodRequests)
+        return self._demand(pod) if found is None else found.demand
+
+    def _demand(self, pod: ClusterPod) -> ResourceRequests:
+        return resource_requests_of(pod.spec, self._is_ignored)
+
+    def _is_ignored(self, name: str) -> bool:
+        return is_extended(name) and (
+            name in self._ignored or name.split("/", 1)[0] in self._ignored_groups
+        )
+
+    def _pod_helps(self, pod: ClusterPod, old: object, new: object) -> QueueingHint:
+        """A pod that has left its node, or that requests less now, or the rejected one does."""
+        if not isinstance(old, ClusterPod):
+            return QueueingHint.SKIP
+        if not isinstance(new, ClusterPod):
+            helps = bool(old.node or old.nominated_node)
+        elif new.uid == pod.uid:
+            helps = True
+        else:
+            before, after = dict(old.spec.requests), dict(new.spec.requests)
+            helps = bool(new.node) and any(
+                after.get(name, 0) < before.get(name, 0) for name, _ in pod.spec.requests
+            )
+        return QueueingHint.QUEUE if helps else QueueingHint.SKIP
+
+    def _node_helps(self, pod: ClusterPod, old: object, new: object) -> QueueingHint:
+        """A node that is large enough, and is new or has more of something that is needed."""
+        if not isinstance(new, ClusterNode):
+            return QueueingHint.SKIP
+        after, demand = dict(new.allocatable), self._demand(pod)
+        helps = all(after.get(name, 0) >= amount for name, amount in demand)
+        if helps and isinstance(old, ClusterNode):
+            before = dict(old.allocatable)
+            helps = any(after.get(name, 0) > before.get(name, 0) for name, _ in demand)
+        return QueueingHint.QUEUE if helps else QueueingHint.SKIP
+
+
+def _rejection(code: int, demand: ResourceRequests) -> Status:
+    reasons = [
+        "Too many pods" if name == POD_COUNT else f"Insufficient {name}"
+        for bit, (name, _) in enumerate(demand)
+        if code >> bit & 1
+    ]
+    if code >> len(demand):
+        return Status.unresolvable(*reasons)
+    return Status.unschedulable(*reasons)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NodeResourcesBalancedAllocationArgs:
+    """The resources whose use is compared.
+
+    Source: Kubernetes, kube-scheduler/config/v1 and its validation.
+    """
+
+    resources: tuple[ResourceSpec, ...] = ()
+
+    def complete(self) -> Self:
+        return replace(self, resources=weighted(self.resources))
+
+    def validate(self) -> Iterator[FieldError]:
+        seen: set[str] = set()
+        for at, one in enumerate(self.resources):
+            if one.name in seen:
+                yield duplicate(("resources", at, "name"), one.name)
+            seen.add(one.name)
+            if one.weight != 1:
+                yield invalid(("resources", at, "weight"), one.weight, "wanted 1")
+
+
+@takes_args(NodeResourcesBalancedAllocationArgs)
+class NodeResourcesBalancedAllocation(PreScorePlugin, ScorePlugin, VectorScorePlugin):
+    """Scores nodes by how equal the shares of their resources are that would be requested."""
+
+    def __init__(self, args: NodeResourcesBalancedAllocationArgs, handle: Handle) -> None:
+        self._resources = tuple(one.name for one in args.resources)
+        self._scorer = Balanced()
+        self._table = FreeResources()
+
+    def pre_score(
+        self, state: CycleState, pod: ClusterPod, nodes: View, feasible: Mask
+    ) -> Status | None:
+        """A pod that requests nothing balances nothing; all such would go to one node."""
+        asked = any(pod_amount(pod, name, nonzero=False) for name in self._resources)
+        return None if asked else Status.skip()
+
+    def pre_score_reuse_key(self, pod: ClusterPod, nodes: View) -> Hashable | None:
+        return ()
+
+    def score_reuse_key(self, state: CycleState, pod: ClusterPod, nodes: View) -> Hashable | None:
+        return ()
+
+    def score(self, state: CycleState, pod: ClusterPod, node: NodeInfo) -> int:
+        view, row = node.view, node.row
+        uses = [use_of_node(pod, view, row, name, nonzero=False) for name in self._resources]
+        return self._scorer.of_node(uses)
+
+    def score_all(self, state: CycleState, pod: ClusterPod, nodes: View) -> Scores:
+        uses = [
+            use_of_all(pod, nodes, name, nonzero=False, table=self._table)
+            for name in self._resources
+        ]
+        return self._scorer.of_all(uses, len(nodes))

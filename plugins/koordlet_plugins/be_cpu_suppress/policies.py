@@ -1,0 +1,358 @@
+"""The suppression policies: CPU set, CPU quota and cpu.idle; their inputs and cgroups."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain
+from typing import NamedTuple, Protocol
+
+from koord.api.annotations import is_pinned
+from koord.api.qos import KubeQoS, QoSClass
+from koordlet.plugin import Claim, ExtensionPlugin, Level, PodMeta, Target, resources
+from koordlet.plugin.kernel import Kernel, Layout
+from koordlet_plugins.be_cpu_suppress.cpus import BestEffortCpus, NodeCpus
+from koordlet_plugins.be_cpu_suppress.usage import STEP, Allowance, Evidence
+
+DEPTH = 2  # pods, and containers with their sandboxes
+
+
+class NodeInputs(NamedTuple):
+    """Findings of a round about the node, beside usage."""
+
+    cores: int  # the node's capacity
+    pods: tuple[PodMeta, ...]
+    cpus: NodeCpus | None  # None: too little is known to touch a cpuset
+
+
+class Policy(Protocol):
+    """One way to limit best-effort pods.
+
+    round and look return the cores that best-effort pods are limited to from now on. None means no
+    limit for round, and an unchanged limit for look.
+    """
+
+    fast_samples: bool  # whether fast looks matter to it
+
+    async def round(self, evidence: Evidence, seen: NodeInputs) -> float | None:
+        """Apply the evidence of a round."""
+
+    def must_shrink(self, allowance: Allowance) -> bool:
+        """Whether fast looks require less than is in force now. Pure, for any thread."""
+
+    async def on_fast_sample(self, evidence: Evidence) -> float | None:
+        """Apply the evidence of fast looks, before the next round."""
+
+    async def end(self) -> None:
+        """Withdraw all claims of the policy."""
+
+
+@dataclass(frozen=True, slots=True)
+class BestEffortGroups:
+    """The cgroups below the best-effort group, parents first."""
+
+    group: Target
+    pods: tuple[Target, ...]
+    containers: tuple[Target, ...]  # sandboxes too
+
+    @property
+    def all(self) -> tuple[Target, ...]:
+        return (self.group, *self.pods, *self.containers)
+
+
+def best_effort_group(layout: Layout) -> Target:
+    """Return the cgroup that Kubernetes' best-effort pods are in."""
+    return Target.qos_class(layout, KubeQoS.BEST_EFFORT)
+
+
+async def find_best_effort_groups(kernel: Kernel, pods: Iterable[PodMeta]) -> BestEffortGroups:
+    """Return the present cgroups. pods: the listed ones, for their names."""
+    group = best_effort_group(kernel.layout)
+    known = {meta.cgroup: meta for meta in pods}
+    below: dict[int, list[Target]] = {1: [], 2: []}
+    for path in await kernel.groups_below(group.place, DEPTH):
+        depth = path.count("/") - group.place.count("/")
+        pod = known.get(path if depth == 1 else path.rpartition("/")[0])
+        below[depth].append(_target(path, Level.POD if depth == 1 else Level.CONTAINER, pod))
+    return BestEffortGroups(group, tuple(below[1]), tuple(below[2]))
+
+
+def _target(path: str, level: Level, pod: PodMeta | None) -> Target:
+    """A cgroup in the best-effort group counts as best-effort, whatever its pod's label is."""
+    if pod is None:
+        return Target(level, path, qos=QoSClass.BE)
+    name = f"{pod.pod.namespace}/{pod.pod.name}"
+    return Target(level, path, qos=QoSClass.BE, pod=name, uid=pod.uid)
+
+
+CPUSET_SCOPE = "cpuset"
+CPUSET_REASON = (
+    "best-effort pods get as many CPUs as the threshold leaves them beside all others: "
+    "fewer at once, a tenth of the node's CPUs more per round"
+)
+POOL_REASON = "best-effort pods may use all CPUs but those of LSE pods and those that are set aside"
+
+
+@dataclass(frozen=True, slots=True)
+class CpusetRound:
+    """Findings of a round: the CPUs, and the cgroups that they are for."""
+
+    cpus: BestEffortCpus
+    static: bool  # the kubelet gives CPUs to containers itself, so only theirs are few
+    places: BestEffortGroups
+
+
+class CpusetPolicy:
+    """Keeps the claimed CPUs: they are the present number of CPUs, in dry-run, too."""
+
+    fast_samples = True
+
+    def __init__(self, plugin: ExtensionPlugin) -> None:
+        self._plugin = plugin
+        self._round: CpusetRound | None = None
+        self._held: frozenset[int] = frozenset()  # empty: nothing is in force
+        self._claims: list[Claim] = []
+        self._behind: tuple[frozenset[int], CpusetRound] | None = None  # inputs of the claims
+
+    async def round(self, evidence: Evidence, seen: NodeInputs) -> float | None:
+        """As Policy.round. Without a CPU that they may use, nothing changes."""
+        if seen.cpus is None:
+            return None
+        places = await find_best_effort_groups(self._plugin.kernel, seen.pods)
+        self._round = CpusetRound(*seen.cpus, places)
+        held = self._held or await self._found()
+        return None if held is None else await self._follow(evidence, self._round, held)
+
+    def must_shrink(self, allowance: Allowance) -> bool:
+        """As Policy.must_give_way."""
+        known, held = self._round, len(self._held)
+        return known is not None and held > 0 and known.cpus.count(allowance, held) < held
+
+    async def on_fast_sample(self, evidence: Evidence) -> float | None:
+        """As Policy.look."""
+        known = self._round
+        if known is None or not self.must_shrink(evidence.allowance):
+            return None
+        return await self._follow(evidence, known, self._held)
+
+    async def pool(self, seen: NodeInputs) -> None:
+        """Claim the whole pool for best-effort pods, while another policy limits them.
+
+        Pinned containers keep their CPUs.
+        """
+        if seen.cpus is None:
+            return
+        self._forget()
+        cpus = seen.cpus.cpus
+        if cpus.whole_node or not cpus.pool:
+            await self._plugin.withdraw_all(scope=CPUSET_SCOPE)
+            return
+        places = await find_best_effort_groups(self._plugin.kernel, seen.pods)
+        pinned = {meta.uid for meta in seen.pods if is_pinned(meta.pod)}
+        free = (place for place in places.containers if place.uid not in pinned)
+        claims = _claims((places.group, *places.pods, *free), cpus.pool, POOL_REASON)
+        await self._plugin.claim_all(claims, scope=CPUSET_SCOPE)
+
+    async def end(self) -> None:
+        """As Policy.end."""
+        self._forget()
+        await self._plugin.withdraw_all(scope=CPUSET_SCOPE)
+
+    def _forget(self) -> None:
+        self._round, self._held, self._behind = None, frozenset(), None
+
+    async def _found(self) -> frozenset[int] | None:
+        group = best_effort_group(self._plugin.kernel.layout)
+        return await self._plugin.kernel.read(resources.CPUSET_CPUS, group.place)
+
+    async def _follow(
+        self, evidence: Evidence, known: CpusetRound, held: frozenset[int]
+    ) -> float | None:
+        chosen = known.cpus.choose(known.cpus.count(evidence.allowance, len(held)))
+        if not chosen:
+            return None
+        if self._behind != (chosen, known):  # else the claims have the numbers that were decisive
+            self._claims = list(_wanted(known, chosen, evidence))
+            self._behind = chosen, known
+        outcomes = await self._plugin.claim_all(self._claims, scope=CPUSET_SCOPE)
+        holds = any(
+            outcome.holds and claim.value == chosen
+            for outcome, claim in zip(outcomes, self._claims, strict=True)
+        )
+        self._held = chosen if holds else frozenset()
+        return len(chosen) if holds else None
+
+
+def _wanted(known: CpusetRound, chosen: frozenset[int], evidence: Evidence) -> Iterator[Claim]:
+    places = known.places
+    if not known.static:
+        return _claims(places.all, chosen, CPUSET_REASON, evidence)
+    return chain(
+        _claims((places.group, *places.pods), known.cpus.pool, POOL_REASON),
+        _claims(places.containers, chosen, CPUSET_REASON, evidence),
+    )
+
+
+def _claims(
+    places: Iterable[Target], cpus: frozenset[int], reason: str, evidence: Evidence | None = None
+) -> Iterator[Claim]:
+    inputs = evidence.inputs() if evidence else {}
+    for place in places:
+        yield Claim(
+            target=place,
+            resource=resources.CPUSET_CPUS_WANTED,
+            value=cpus,
+            reason=reason,
+            inputs=inputs,
+        )
+
+
+NO_LIMIT = -1
+MIN_QUOTA = 2000  # us per period; a change to it is written, however small
+UPSTREAM_BAND = 0.01  # share of the node's CPU; smaller changes are not written
+CALM_BAND = 0.05  # the same for growth: 1 % of a small node is within the noise
+
+QUOTA_SCOPE = "quota"
+QUOTA_REASON = (
+    "best-effort pods share the CPU time that the threshold leaves them beside all others: "
+    "down at once, up by a tenth of the node's CPU per round"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaPace:
+    """Limits for changes of a node's quota. Pure."""
+
+    capacity: int  # cores of the node
+    period: int  # us
+    growth_band: float = CALM_BAND
+
+    def quota(self, left: int) -> int:
+        """Return so many milli-cores as a quota."""
+        return max(left * self.period // 1000, MIN_QUOTA)
+
+    def next(self, allowance: Allowance, current: int) -> int:
+        """Return the next quota: the current one where it may stay."""
+        least, most = self.quota(allowance.least), self.quota(allowance.most)
+        if current == NO_LIMIT:  # however small it is: Koordinator leaves BE unlimited then
+            return most
+        if current > most:
+            return most if self._matters(current - most, most, UPSTREAM_BAND) else current
+        if current < least and self._matters(least - current, least, self.growth_band):
+            return min(least, current + int(self._whole * STEP))
+        return current
+
+    @property
+    def _whole(self) -> int:
+        return self.capacity * self.period
+
+    def _matters(self, change: int, wanted: int, band: float) -> bool:
+        return wanted == MIN_QUOTA or change >= self._whole * band
+
+
+class QuotaPolicy:
+    """Keeps the claim in force: its value is the present quota, in dry-run, too."""
+
+    fast_samples = True
+
+    def __init__(self, plugin: ExtensionPlugin, growth_band: float) -> None:
+        self._plugin = plugin
+        self._band = growth_band
+        self._pace: QuotaPace | None = None
+        self._claim: Claim | None = None
+
+    async def round(self, evidence: Evidence, seen: NodeInputs) -> float | None:
+        """As Policy.round."""
+        group = best_effort_group(self._plugin.kernel.layout).place
+        quota, period = await self._plugin.kernel.read_many(
+            [(resources.CPU_QUOTA, group), (resources.CPU_PERIOD, group)]
+        )
+        if quota is None or period is None:
+            return None
+        self._pace = QuotaPace(seen.cores, period.value, self._band)
+        return await self._follow(evidence, self._pace, quota.value)
+
+    def must_shrink(self, allowance: Allowance) -> bool:
+        """As Policy.must_give_way."""
+        pace, claim = self._pace, self._claim
+        return (
+            pace is not None
+            and claim is not None
+            and pace.next(allowance, claim.value) < claim.value
+        )
+
+    async def on_fast_sample(self, evidence: Evidence) -> float | None:
+        """As Policy.look."""
+        pace, claim = self._pace, self._claim
+        if pace is None or claim is None or not self.must_shrink(evidence.allowance):
+            return None
+        return await self._follow(evidence, pace, claim.value)
+
+    async def end(self) -> None:
+        """As Policy.end."""
+        self._pace = self._claim = None
+        await self._plugin.withdraw_all(scope=QUOTA_SCOPE)
+
+    async def _follow(self, evidence: Evidence, pace: QuotaPace, found: int) -> float | None:
+        claim = self._claim
+        current = found if claim is None else claim.value
+        wanted = pace.next(evidence.allowance, current)
+        if claim is None or wanted != claim.value:
+            claim = Claim(
+                target=best_effort_group(self._plugin.kernel.layout),
+                resource=resources.CPU_QUOTA,
+                value=wanted,
+                reason=QUOTA_REASON,
+                inputs=evidence.inputs(),
+            )
+        [outcome] = await self._plugin.claim_all([claim], scope=QUOTA_SCOPE)
+        self._claim = claim if outcome.holds else None
+        return wanted / pace.period if outcome.holds else None
+
+
+IDLE_SCOPE = "idle"
+IDLE_REASON = "best-effort pods run as idle tasks do: only when nothing else wants the CPU"
+
+
+class IdlePolicy:
+    """Sets cpu.idle on the groups of best-effort pods.
+
+    Not on the group above them: the kubelet renews its weight, which an idle group refuses.
+    """
+
+    fast_samples = False
+
+    def __init__(self, plugin: ExtensionPlugin) -> None:
+        self._plugin = plugin
+        self._is_logged = False
+
+    async def possible(self) -> bool:
+        """Whether this kernel has cpu.idle; a missing one is logged once."""
+        kernel = self._plugin.kernel
+        has = await kernel.supports(resources.CPU_IDLE, best_effort_group(kernel.layout).place)
+        if not has and not self._is_logged:
+            self._is_logged = True
+            self._plugin.log.warning(
+                "cpu_idle.unsupported", needs=resources.CPU_IDLE.needs, instead="cpuset"
+            )
+        return has
+
+    async def round(self, evidence: Evidence, seen: NodeInputs) -> float | None:
+        """Claim cpu.idle for all present best-effort pods; no number of cores limits them."""
+        places = await find_best_effort_groups(self._plugin.kernel, seen.pods)
+        claims = (
+            Claim(target=pod, resource=resources.CPU_IDLE, value=1, reason=IDLE_REASON)
+            for pod in places.pods
+        )
+        await self._plugin.claim_all(claims, scope=IDLE_SCOPE)
+        return None
+
+    def must_shrink(self, allowance: Allowance) -> bool:
+        """As Policy.must_give_way."""
+        return False
+
+    async def on_fast_sample(self, evidence: Evidence) -> float | None:
+        """As Policy.look: the kernel itself is faster."""
+        return None
+
+    async def end(self) -> None:
+        """As Policy.end."""
+        await self._plugin.withdraw_all(scope=IDLE_SCOPE)

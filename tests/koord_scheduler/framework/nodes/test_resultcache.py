@@ -1,0 +1,293 @@
+"""Results that are kept for equal pods are those that would be computed."""
+
+from collections.abc import Hashable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from koord.cluster.columns import Mask
+from koord.cluster.facts import ClusterPod
+from koord.cluster.state import Snapshot
+from koord.cluster.view import View
+from koord_scheduler.framework.cyclestate import CycleState
+from koord_scheduler.framework.diagnosis import FEASIBLE
+from koord_scheduler.framework.interfaces import (
+    FilterPlugin,
+    Plugin,
+    ScorePlugin,
+    VectorFilterPlugin,
+    VectorNormalizeScorePlugin,
+    VectorScorePlugin,
+)
+from koord_scheduler.framework.nodes.adapters import filter_nodes, score_nodes
+from koord_scheduler.framework.nodes.resultcache import ResultCache
+from koord_scheduler.framework.nodes.scoring import NodeScoring
+from koord_scheduler.framework.nodes.search import NodeSearch
+from koord_scheduler.framework.status import Code, Scores, Status, Verdicts, default_normalize
+from koord_scheduler.framework.types import NodeInfo
+from tests.support.clusters import node, pod, read_node, read_pod
+from tests.support.scheduler.framework import FreeCpu, Kit, free_cpu, make_pod, named
+
+STATE = CycleState()
+
+
+class Both(FreeCpu):
+    """Free cpu, which depends on nothing but the row; counts what it computes."""
+
+    def __init__(self, key: Hashable = ()) -> None:
+        self.key = key
+        self.nodes = self.columns = 0
+        self.fails = False
+
+    def filter_reuse_key(self, state: CycleState, pod: ClusterPod, nodes: View) -> Hashable | None:
+        return self.key
+
+    def score_reuse_key(self, state: CycleState, pod: ClusterPod, nodes: View) -> Hashable | None:
+        return self.key
+
+    def filter(self, state: CycleState, pod: ClusterPod, node: NodeInfo) -> Status | None:
+        self.nodes += 1
+        if self.fails:
+            raise RuntimeError("broken")
+        return super().filter(state, pod, node)
+
+    def filter_all(self, state: CycleState, pod: ClusterPod, nodes: View) -> Mask | Verdicts:
+        self.columns += 1
+        return super().filter_all(state, pod, nodes)
+
+
+class Plain(FilterPlugin, ScorePlugin):
+    """Only the plain forms of the same; its reason has the figure, so that there are many."""
+
+    filter_reuse_key = Both.filter_reuse_key
+    score_reuse_key = Both.score_reuse_key
+    key: Hashable = ()
+
+    def filter(self, state: CycleState, pod: ClusterPod, node: NodeInfo) -> Status | None:
+        if node.free("cpu") >= 2000:
+            return None
+        return Status.unschedulable(f"only {node.free('cpu')}")
+
+    score = FreeCpu.score
+
+
+class Vector(VectorFilterPlugin, VectorScorePlugin):
+    """Only the vector forms of the same."""
+
+    filter_reuse_key = Both.filter_reuse_key
+    score_reuse_key = Both.score_reuse_key
+    filter_all = FreeCpu.filter_all
+    score_all = FreeCpu.score_all
+    key: Hashable = ()
+
+
+def snapshot(count: int = 30) -> Snapshot:
+    made = Snapshot()
+    for at in range(count):
+        made.put_node(read_node(node(f"n{at}")))
+    return made
+
+
+def load(made: Snapshot, at: int, cpu: int, name: str = "load") -> None:
+    made.put_pod(read_pod(pod(f"{name}-{at}", f"n{at}", requests={"cpu": str(cpu)})))
+
+
+def test_only_rows_that_changed_are_looked_at_again() -> None:
+    """By the plain form while they are few."""
+    made, plugin, cached = snapshot(), named(Both(), "B"), ResultCache()
+    web = make_pod(requests={"cpu": "2"})
+    rows = np.ones(30, np.bool_)
+    cached.of(web).filter(plugin, STATE, web, made.view(), rows)
+    assert (plugin.columns, plugin.nodes) == (1, 0)
+    load(made, 7, 3)
+    found = cached.of(web).filter(plugin, STATE, web, made.view(), rows)
+    assert (plugin.columns, plugin.nodes) == (1, 1)
+    assert np.flatnonzero(found.numbers).tolist() == [7]
+    for at in range(20):
+        load(made, at, 1, "more")
+    cached.of(web).filter(plugin, STATE, web, made.view(), rows)
+    assert (plugin.columns, plugin.nodes) == (2, 1)
+
+
+@pytest.mark.parametrize("key", [None, "other"])
+def test_another_key_or_none_computes_everything(key: Any) -> None:
+    """What a plugin says beside its rows has changed."""
+    made, plugin, cached = snapshot(), named(Both(), "B"), ResultCache()
+    web, rows = make_pod(), np.ones(30, np.bool_)
+    cached.of(web).filter(plugin, STATE, web, made.view(), rows)
+    plugin.key = key
+    cached.of(web).filter(plugin, STATE, web, made.view(), rows)
+    assert plugin.columns == 2
+
+
+def test_pods_that_differ_share_nothing() -> None:
+    """Name and uid aside; the oldest kind is forgotten."""
+    cached = ResultCache(max_classes=2)
+    # equal pods share labels and spec because one decoder has read them
+    web, again, other = make_pod("web"), make_pod("again"), make_pod(requests={"cpu": "1"})
+    assert cached.of(web) is cached.of(again)
+    first = cached.of(web)
+    assert cached.of(other) is not first
+    assert cached.of(make_pod(priority=5)) is not first
+    assert cached.of(web) is not first
+
+
+def test_in_cycles_results_are_kept_from_the_second_pod_on() -> None:
+    """Pods that all differ cost no keeping, and take no place from those that do not."""
+    cached = ResultCache(max_classes=2)
+    web = make_pod("web")
+    assert cached.again(web) is None
+    second = cached.again(make_pod("again"))
+    assert second is cached.again(web) is cached.of(web)
+    others = [make_pod(requests={"cpu": str(cpu)}) for cpu in range(1, 9)]
+    assert [cached.again(each) for each in others] == [None] * 8
+    assert cached.again(web) is second
+    assert cached.again(others[0]) is None  # too long ago
+    assert cached.again(others[7]) is not None
+
+
+Change = tuple[str, int, int]
+
+
+@given(
+    changes=st.lists(
+        st.tuples(
+            st.sampled_from(["load", "gone", "node", "fewer"]), st.integers(0, 9), st.integers(0, 4)
+        ),
+        max_size=12,
+    ),
+    asked=st.lists(st.lists(st.booleans(), min_size=10, max_size=10), min_size=1, max_size=4),
+)
+def test_kept_results_are_as_if_computed_anew(
+    changes: list[Change], asked: list[list[bool]]
+) -> None:
+    """Whatever changes between two cycles, for all forms of plugins."""
+    made, cached = snapshot(10), ResultCache()
+    web = make_pod(requests={"cpu": "2"})
+    plugins: list[Plugin] = [named(Both(), "B"), named(Plain(), "P"), named(Vector(), "V")]
+    for step in range(len(changes) + 1):
+        view = made.view()
+        rows = np.array(asked[step % len(asked)][: len(view)] + [True] * (len(view) - 10))
+        for plugin in plugins:
+            _same(plugin, web, view, rows, cached)
+        if step < len(changes):
+            _apply(made, changes[step])
+
+
+class Strict(Both):
+    """Needs more free cpu; rejects for another reason."""
+
+    def filter(self, state: CycleState, pod: ClusterPod, node: NodeInfo) -> Status | None:
+        return None if node.free("cpu") >= 3000 else Status.unresolvable("strict")
+
+    def filter_all(self, state: CycleState, pod: ClusterPod, nodes: View) -> Mask | Verdicts:
+        return Verdicts.of(free_cpu(nodes) >= 3000, Status.unresolvable("strict"))
+
+
+class Normalizes(Both, VectorNormalizeScorePlugin):
+    """The best node has 100."""
+
+    def normalize_scores(self, state: CycleState, pod: ClusterPod, scores: Scores) -> Scores:
+        return default_normalize(scores)
+
+
+@given(
+    changes=st.lists(
+        st.tuples(
+            st.sampled_from(["load", "gone", "node", "fewer", "key", "many"]),
+            st.integers(0, 9),
+            st.integers(0, 4),
+        ),
+        max_size=10,
+    ),
+    order=st.one_of(
+        st.permutations(["both", "strict", "plain", "vector", "without", "normalizes"]),
+        st.permutations(["both", "strict"]),  # all are taken together
+    ),
+)
+async def test_a_cycle_with_kept_results_is_one_without(
+    changes: list[Change], order: list[str]
+) -> None:
+    """Feasible nodes, the first rejection of each other node, and the scores."""
+    plugins: dict[str, Plugin] = {
+        "both": Both(), "strict": Strict(), "plain": Plain(), "vector": Vector(),
+        "without": Both(None), "normalizes": Normalizes(),
+    }  # fmt: skip
+    chosen = {name: plugins[name] for name in order}
+    made = snapshot(30)
+    profile = await Kit().profile(filter=chosen, score=chosen, weights={"both": 3, "strict": 2})
+    search, scoring = NodeSearch(profile, profile.services.nominator), NodeScoring(profile)
+    web = make_pod(requests={"cpu": "2"})
+    for change in [*changes, ("load", 5, 3)]:
+        view = made.view()
+        found = search.search(CycleState(), web, view)
+        anew = search.filter(CycleState(), web, view, np.ones(len(view), np.bool_))
+        for row in range(len(view)):
+            status = anew.status(row)
+            assert bool(found.feasible[row]) == (status is None)
+            if found.diagnosis.node_statuses is not None:
+                assert found.diagnosis.node_statuses.status(row) == status
+        if found.feasible.any():
+            assert found.statuses is not None
+            assert np.array_equal(found.feasible, found.statuses.numbers == FEASIBLE)
+            cached = scoring.scores(CycleState(), web, view, found.feasible, search.cached(web))
+            fresh = scoring.scores(CycleState(), web, view, found.feasible)
+            assert cached.totals.tolist() == fresh.totals.tolist()
+            for name, column in fresh.columns.items():
+                assert cached.columns[name].tolist() == column.tolist()
+        if change[0] == "key":
+            chosen["strict"].key = change[1]  # type: ignore[attr-defined]
+        elif change[0] == "many":
+            for at in range(20):
+                load(made, at, change[2], "many")
+        else:
+            _apply(made, change)
+
+
+async def test_kept_results_of_a_cycle_that_failed_are_computed_anew() -> None:
+    """A plugin that raises for a row leaves nothing half done."""
+    made, plugin = snapshot(), Both()
+    profile = await Kit().profile(filter={"A": Both(), "B": plugin}, score={"A": Both()})
+    search = NodeSearch(profile, profile.services.nominator)
+    web = make_pod(requests={"cpu": "2"})
+    search.cached(web)
+    assert search.search(CycleState(), web, made.view()).status.ok
+    load(made, 7, 3)
+    plugin.fails = True
+    assert search.search(CycleState(), web, made.view()).status.code is Code.ERROR
+    plugin.fails = False
+    found = search.search(CycleState(), web, made.view())
+    assert np.flatnonzero(~found.feasible).tolist() == [7]
+
+
+def _same(plugin: Any, web: ClusterPod, view: View, rows: Mask, cached: ResultCache) -> None:
+    found, wanted = (
+        look(plugin, STATE, web, view, rows) for look in (cached.of(web).filter, filter_nodes)
+    )
+    assert [_status(found, row) for row in np.flatnonzero(rows)] == [
+        _status(wanted, row) for row in np.flatnonzero(rows)
+    ]
+    scores: list[Scores] = [
+        look(plugin, STATE, web, view, rows) for look in (cached.of(web).score, score_nodes)
+    ]
+    assert scores[0][rows].tolist() == scores[1][rows].tolist()
+
+
+def _status(verdicts: Verdicts, row: int) -> Status | None:
+    number = int(verdicts.numbers[row])
+    return verdicts.rejections[number - 1] if number else None
+
+
+def _apply(made: Snapshot, change: Change) -> None:
+    what, at, cpu = change
+    if what == "load":
+        load(made, at, cpu)
+    elif what == "gone":
+        made.remove_pod(f"default/load-{at}", f"uid-default-load-{at}")
+    elif what == "node":
+        made.put_node(read_node(node(f"n{at}", None, {"cpu": str(cpu), "pods": "10"})))
+    else:
+        made.remove_node(f"n{at}")

@@ -1,0 +1,30 @@
+"""Plugins learn of changes of the cluster's objects."""
+
+from koord.cluster.facts import ClusterPod
+from koord.cluster.kinds import NODE, POD
+from koord.util.simulatedclock import SimulatedClock
+from koord_scheduler.framework.handlers import Changes
+from tests.support.scheduler.framework import make_pod
+
+Seen = list[tuple[ClusterPod | None, ClusterPod | None]]
+
+
+def test_functions_are_called_for_their_kind_in_the_order_in_which_they_came() -> None:
+    changes, seen = Changes(SimulatedClock()), list[str]()
+    changes.subscribe(POD, lambda old, new: seen.append("first"))
+    changes.subscribe(POD, lambda old, new: seen.append("second"))
+    changes.subscribe(NODE, lambda old, new: seen.append("node"))
+    changes.notify(POD, None, make_pod())
+    assert seen == ["first", "second"]
+
+
+def test_one_that_raises_keeps_no_other_from_learning() -> None:
+    changes, seen, pod = Changes(SimulatedClock()), Seen(), make_pod()
+
+    def fails(old: ClusterPod | None, new: ClusterPod | None) -> None:
+        raise ValueError("no")
+
+    changes.subscribe(POD, fails)
+    changes.subscribe(POD, lambda old, new: seen.append((old, new)))
+    changes.notify(POD, pod, None)
+    assert seen == [(pod, None)]

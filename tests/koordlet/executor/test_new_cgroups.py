@@ -1,0 +1,176 @@
+"""Values that a runtime sets for us are in the journal before their cgroup is made."""
+
+import contextlib
+
+import pytest
+
+from koordlet.executor.claims.claim import ClaimState, InitialValue, Key
+from koordlet.executor.claims.target import Level, Target
+from koordlet.executor.kernel.new_cgroups import CLAIM_TIMEOUT
+from tests.support.node.model_tree import (
+    CPUS,
+    QUOTA,
+    SHARES,
+    Died,
+    ModelTree,
+    Mortal,
+    desired,
+    release,
+)
+
+NEW = "be/pod1/new"
+
+
+@pytest.fixture(params=[1, 2], ids=["v1", "v2"])
+def tree(request, tmp_path):
+    return ModelTree(tmp_path / "host", request.param)
+
+
+def expected(resource, value, original, place=NEW, level=Level.CONTAINER):
+    key = Key(Target(level, place), resource)
+    return InitialValue(key=key, value=value, original=original, owners=("Some",))
+
+
+def container(resource, value):
+    return desired(resource, NEW, value)._replace(key=Key(Target(Level.CONTAINER, NEW), resource))
+
+
+def made_with(tree, resource, text):
+    """The runtime makes the cgroup with that value."""
+    tree.add(NEW)
+    tree.foreign(resource, NEW, text)
+
+
+def test_what_the_runtime_was_asked_for_is_restored(tree):
+    """The claim that follows finds its value in force, and is not taken for another agent's."""
+    writer = tree.writer()
+    assert writer.expect([expected(QUOTA, 50_000, 20_000)]) == [""]
+    made_with(tree, QUOTA, "50000")
+
+    [applied] = writer.apply([container(QUOTA, 50_000)])
+    assert (applied.state, applied.wrote, applied.original) == (ClaimState.IN_FORCE, False, 20_000)
+    [back] = writer.apply([release(QUOTA, NEW)])
+
+    assert back.wrote
+    assert tree.read(QUOTA, NEW) == "20000"
+
+
+def test_the_runtime_does_not_wait_for_the_disk(tree):
+    """The record outlives the process, and a reboot takes the container along with it."""
+    steps = []
+    tree.writer(steps.append).expect([expected(QUOTA, 50_000, 20_000)])
+    assert "journal appended" in steps
+    assert "journal synced" not in steps
+
+
+def test_a_value_that_the_runtime_rounds_is_ours_too(tree):
+    """Runtimes compute the weight of v2 by another formula than the kubelet's."""
+    writer = tree.writer()
+    writer.expect([expected(SHARES, 1024, 2)])
+    made_with(tree, SHARES, "70")
+
+    [applied] = writer.apply([container(SHARES, 1024)])
+    assert (applied.state, applied.wrote, applied.news) == (ClaimState.IN_FORCE, True, "")
+    writer.apply([release(SHARES, NEW)])
+
+    assert tree.read(SHARES, NEW) == {1: "2", 2: "1"}[tree.version]
+
+
+def test_a_killed_agent_restores_from_the_journal_alone(tree):
+    """Killed after the answer, before anything claims the value."""
+    tree.writer().expect([expected(QUOTA, 50_000, 20_000)])
+    made_with(tree, QUOTA, "50000")
+    writer = tree.writer()
+
+    assert not writer.unclaimed()  # for now: a plugin may claim it again
+    writer.restore(list(writer.ledger), at_once=True)
+
+    assert tree.read(QUOTA, NEW) == "20000"
+    assert not list(writer.ledger)
+
+
+def test_a_killed_agent_that_comes_again_goes_on(tree):
+    tree.writer().expect([expected(QUOTA, 50_000, 20_000)])
+    made_with(tree, QUOTA, "50000")
+
+    [applied] = tree.writer().apply([container(QUOTA, 50_000)])
+
+    assert (applied.state, applied.wrote, applied.original) == (ClaimState.IN_FORCE, False, 20_000)
+
+
+def test_what_nobody_claims_is_restored_after_a_while(tree):
+    writer = tree.writer()
+    writer.expect([expected(QUOTA, 50_000, -1)])
+    made_with(tree, QUOTA, "50000")
+    assert not writer.unclaimed()
+
+    tree.clock.tick(CLAIM_TIMEOUT)
+    writer.restore(writer.unclaimed())
+
+    assert tree.read(QUOTA, NEW) == {1: "-1", 2: "max"}[tree.version]
+    assert not list(writer.ledger)
+
+
+def test_a_container_that_is_never_made_is_forgotten(tree):
+    writer = tree.writer()
+    writer.expect([expected(QUOTA, 50_000, -1)])
+    writer.restore(list(writer.ledger))
+    assert list(writer.ledger)  # the runtime may still be about to
+
+    tree.clock.tick(CLAIM_TIMEOUT)
+    writer.restore(writer.unclaimed())
+
+    assert not list(writer.ledger)
+
+
+def test_cpus_that_nobody_asked_for_are_those_of_the_pod(tree):
+    """On v1 a runtime copies them; on v2 a group without CPUs of its own has those above."""
+    writer = tree.writer()
+    assert writer.expect([expected(CPUS, frozenset({1}), frozenset())]) == [""]
+    made_with(tree, CPUS, "1")
+
+    writer.apply([container(CPUS, frozenset({1}))])
+    writer.apply([release(CPUS, NEW)])
+
+    assert tree.read(CPUS, NEW) == (tree.read(CPUS, "be/pod1") if tree.version == 1 else "")
+
+
+def test_an_update_of_the_runtime_changes_what_is_restored(tree):
+    writer = tree.writer()
+    writer.expect([expected(QUOTA, 50_000, 20_000)])
+    made_with(tree, QUOTA, "50000")
+    writer.apply([container(QUOTA, 50_000)])
+
+    writer.expect([expected(QUOTA, 50_000, 30_000)])
+    writer.apply([release(QUOTA, NEW)])
+
+    assert tree.read(QUOTA, NEW) == "30000"
+
+
+@pytest.mark.parametrize(
+    ("one", "why"),
+    [
+        (expected(SHARES, 1, 2), "found"),
+        (expected(SHARES, 1024, 1), "found"),
+        (expected(QUOTA, 50_000, -1, "../../etc"), "not below the root"),
+        (expected(QUOTA, 50_000, -1, "be/pod1", Level.POD), "not of a container"),
+    ],
+)
+def test_what_could_not_be_restored_is_refused(tree, one, why):
+    """Then the runtime is not asked to set it; the others are."""
+    writer = tree.writer()
+
+    refused, good = writer.expect([one, expected(QUOTA, 50_000, -1)])
+
+    assert why in refused
+    assert not good
+    assert len(list(writer.ledger)) == 1
+
+
+@pytest.mark.parametrize("at", range(1, 4))
+def test_killed_while_it_records(tree, at):
+    """Either the record is whole or there is none; the runtime has no answer then."""
+    with contextlib.suppress(Died):
+        tree.writer(Mortal(at)).expect([expected(QUOTA, 50_000, -1)])
+
+    assert len(list(tree.writer().ledger)) <= 1
