@@ -51,7 +51,7 @@ _HOST_APP = _Kinds(HOST_APP_MEMORY_COLD_PAGE_SIZE, HOST_APP_MEMORY_WITH_HOT_PAGE
 
 
 class _ColdPageGroup(NamedTuple):
-    """What has cold memory."""
+    """A node, pod, container or host application with a cgroup that can have cold memory."""
 
     kinds: _Kinds
     key: tuple[str, ...]
@@ -95,7 +95,10 @@ class ColdPageCollector:
         )
 
     def _cold_by_kidled(self, tick: Tick) -> dict[str, int]:
-        """Of all groups that can be read; none while the scanner is off or leaves out children."""
+        """Return the cold bytes of each readable cgroup, from kidled.
+
+        Empty while the scanner is off or leaves out children.
+        """
         if tick.get(MEMORY_IDLE_PAGES) is None:
             return {}
         cold = {}
@@ -107,7 +110,10 @@ class ColdPageCollector:
         return cold
 
     def _cold_by_tracking(self, tick: Tick) -> dict[str, int]:
-        """Of all groups, as the latest pass has found; one that is new since has nothing cold."""
+        """Return the cold bytes of each cgroup, from the latest pass of idle page tracking.
+
+        A cgroup that is newer than the pass has 0.
+        """
         if self._tracking is None:
             from koordlet.host.idle_pages import IdleTracking
 

@@ -119,7 +119,7 @@ class XpuCollector:
 
 
 class GpuCollector:
-    """What processes use of GPUs, as NVML has answered last, by container, pod and node."""
+    """GPU usage of processes in the latest answer of NVML, by container, pod and node."""
 
     name = "gpu"
     gates: tuple[str, ...] = (ACCELERATORS,)

@@ -85,7 +85,7 @@ class NodeExporter:
         yield self._info(links)
 
     def speeds(self, found: Mapping[str, int]) -> Metric:
-        """What links can carry, in bytes per second."""
+        """Return the link speed of each device, in bytes per second."""
         return self._by_device("node_network_speed_bytes", found.items())
 
     def netstat(self, found: Protocols) -> Iterator[Metric]:

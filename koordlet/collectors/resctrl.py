@@ -1,4 +1,4 @@
-"""What the control groups of QoS classes use of L3 caches and memory bandwidth."""
+"""Usage of L3 caches and memory bandwidth by the control groups of QoS classes."""
 
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING

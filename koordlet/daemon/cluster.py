@@ -150,9 +150,9 @@ def build_manager_roles(
     node_name: str,
     emit: Callable[[Event], None],
 ) -> ManagerRoles | None:
-    """Return the duties; None: there are none, or they are left to others.
+    """Return the manager roles; None: there are none, or another agent has them.
 
-    observe_only says, once that is known, why nothing may be written; "" when it may be.
+    observe_only returns, once that is known, why nothing may be written; "": it may be.
     """
 
     def report(message: str) -> None:
@@ -284,7 +284,7 @@ class Cluster:
     check_pod_allocations: Callable[[], Awaitable[AdmissionCheck]]
 
     def add_to(self, components: ComponentSet) -> None:
-        """Have run what sends to the API server, and register its health."""
+        """Add the components that send to the API server, and register their health."""
         components.health.register("tokens", self.guard.health)
         components.runs["events"] = self.events.run
         components.add("topology report", self.topology.report)

@@ -37,7 +37,7 @@ class Serving:
     certificate: ServingCertificate | None  # None: plain HTTP
 
     def add_to(self, components: ComponentSet) -> None:
-        """Have both run, and register their health."""
+        """Add the config file and the certificate, and register their health."""
         components.add("config", self.live_config)
         components.add("certificate", self.certificate)
 

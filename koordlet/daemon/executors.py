@@ -47,12 +47,12 @@ class Audit:
     events: EventSources
 
     def add_to(self, components: ComponentSet) -> None:
-        """Have it run."""
+        """Add the audit log and its pages."""
         components.add("audit log", self.log)
         components.runs["audit pages"] = self.pages.run
 
     async def flush(self) -> None:
-        """Have readers see what was noted before."""
+        """Write all earlier events to disk, so that readers see them."""
         await self.log.flush()
 
     def answer(self, query: AuditQuery) -> dict[str, object]:

@@ -41,7 +41,7 @@ class Measuring:
     sampler: Sampler
 
     def add_to(self, components: ComponentSet) -> None:
-        """Have sampling run, and register the health of collectors and cache."""
+        """Add the sampler, and register the health of collectors and metric cache."""
         components.add("sampling", self.sampler, live=True, ready=True)
         components.health.register_group("collector", self.sampling.health)
         components.health.register("metric cache", self._cache_health)
@@ -171,7 +171,7 @@ class StateSources:
     others: Sequence[Source]
 
     def add_to(self, components: ComponentSet) -> None:
-        """Have every source run, and register the health of all."""
+        """Add every source of states, and register their health."""
         components.health.register_group("source", self._health)
         components.runs |= {f"source {source.name}": source.run for source in self._all()}
 

@@ -40,7 +40,7 @@ class OtherAgent:
         synced: Callable[[], bool],
         force: bool = False,
     ) -> None:
-        """synced says whether the pods are known; force has this agent act beside another one."""
+        """synced returns whether the pods are known. force: act while there is another agent."""
         self._signs: list[Sign] = []
         self._clock = clock
         self._synced = synced
@@ -76,7 +76,7 @@ class OtherAgent:
         return self._found
 
     async def wait_observe_only(self) -> str:
-        """As observe_only, but wait until that is known."""
+        """Wait until observe_only is known, and return it."""
         if not self._force:
             await self._looked.wait()
         return self.observe_only()
@@ -134,7 +134,7 @@ class ActingLock:
         self._trying = asyncio.Lock()
 
     async def wait_observe_only(self) -> str:
-        """Take the lock for a plugin that is about to act; as refusal."""
+        """Take the lock for a plugin that is about to act; return reject_reason."""
         async with self._trying:
             if not self.held and self._clock.monotonic() - self._tried >= LOCK_INTERVAL:
                 self._note(*await asyncio.to_thread(self._take))
@@ -199,7 +199,7 @@ class ActingLock:
         return "", ""
 
     def _holder(self, descriptor: int) -> tuple[str, str]:
-        """As _take, of a lock that another process has."""
+        """Return what _take returns, for a lock that another process holds."""
         try:
             pid = flock_holder(self._proc, descriptor)
             uids = None if pid is None else process_uids(self._proc, pid)

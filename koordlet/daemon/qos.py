@@ -46,13 +46,13 @@ log = get_logger("koordlet.statesinformer")
 
 
 class EventAnnouncer(Protocol):
-    """What records events on pods; koordlet.executor.evictions.evictor.Evictor."""
+    """Records events on pods; koordlet.executor.evictions.evictor.Evictor does so."""
 
     def announce(self, pod: Pod, *, warning: bool, reason: str, message: str) -> None: ...
 
 
 class RejectedAllocations:
-    """Reports each refusal once, and again when its reason is another one."""
+    """Reports each rejected allocation once, and again when its reject reason changes."""
 
     def __init__(
         self, states: StatesInformer, announces: EventAnnouncer, registry: CollectorRegistry
@@ -83,7 +83,10 @@ class RejectedAllocations:
                     self._report(meta.pod, each)
 
     def explain(self, place: str) -> list[dict[str, str]]:
-        """The refusals of a pod, by namespace/name, name or UID, as JSON; "": of all."""
+        """Return the rejected allocations of a pod as JSON.
+
+        place is namespace/name, name or UID; "": all pods.
+        """
         return list(self._explained(place))
 
     def _explained(self, place: str) -> Iterator[dict[str, str]]:
@@ -202,9 +205,9 @@ class QosParts:
     )
 
     def add_to(self, components: ComponentSet) -> None:
-        """Have run what plugins act through, and register its health.
+        """Add the components that plugins act through, and register their health.
 
-        The plugins themselves are not among it: they start last and end first.
+        The plugins themselves are not among them: they start last and end first.
         """
         executors = self.executors
         components.add("other agent", executors.other_agent)

@@ -89,7 +89,7 @@ class Daemon:
         executors.claims.freeze_when(lambda: stop.is_set() and self._keeps())
 
     async def _end_plugins(self, stop: Stop, plugins_end: Stop) -> None:
-        """Have the plugins end at the stop, and with them their claims."""
+        """End the plugins, and with them their claims, at the stop."""
         await stop.wait()
         if self._components.qos.hooks is not None and not self._keeps():
             await self._components.qos.hooks.settle()

@@ -56,12 +56,15 @@ class HooksPart:
             await self._hooks.run(stop)
 
     async def settle(self) -> None:
-        """As RuntimeHooks.settle."""
+        """Settle the runtime hooks, if they have started; see RuntimeHooks.settle."""
         if self._hooks is not None:
             await self._hooks.settle()
 
     def health(self) -> PartHealth:
-        """That of the connection; without a socket ok, unless a gate is of no use then."""
+        """Return the health of the connection to the container runtime.
+
+        Without a socket: degraded if an enabled gate needs it, ok otherwise.
+        """
         if not self._is_offered():
             idle = ", ".join(filter(self.settings.gates.enabled, INJECTORS))
             if not idle:

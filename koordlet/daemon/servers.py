@@ -109,7 +109,7 @@ class DaemonStatus:
         }
 
     def export_start(self, registry: CollectorRegistry) -> None:
-        """Have the registry export the time of the start, and the version."""
+        """Export the Unix time of the start, and the version, in the registry."""
         start = Gauge("koordlet_start_time", "Unix time of the start.", ["node"], registry=registry)
         start.labels(self.components.settings.node_name).set(int(self.started_at))
         build_info = Gauge("koordlet_build_info", "Always 1.", ["version"], registry=registry)

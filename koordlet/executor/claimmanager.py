@@ -192,7 +192,7 @@ class ClaimManager:
                 await self._reconcile(keys & self._unsettled)  # what was restored is in dry-run now
 
     async def _reconcile(self, keys: set[Key]) -> set[Key]:
-        """Have the kernel follow the claims on these values; return those that changed.
+        """Apply the desired values of these keys to the kernel; return the keys that changed.
 
         Returns after PATIENCE seconds when a kernel file hangs; it goes on all the same.
         """

@@ -21,7 +21,7 @@ class Ledger:
     """At most one record per value. For one thread, the journal's."""
 
     def __init__(self, journal: Journal, reject_reason: Callable[[Key, str], str]) -> None:
-        """refusal returns why a value must not be restored to a text; "": it may be."""
+        """reject_reason returns why a value must not be restored to a text; "": it may be."""
         self.journal = journal
         self._entries: dict[_LedgerKey, tuple[Key, int]] = {}  # key, number in the journal
         self.unknown = 0  # records about values that this koordlet does not know

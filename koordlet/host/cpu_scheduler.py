@@ -122,7 +122,7 @@ def _cookie_text(value: int) -> str:
 
 
 def is_cookie(text: str) -> bool:
-    """Whether a process may have it: a number, and not the wish for a new one."""
+    """Whether the text is a cookie that a process can have: a number, not NEW_COOKIE."""
     return text != _NEW_TEXT
 
 
@@ -139,7 +139,7 @@ class CookieReader:
         self._call = call
 
     def path(self, pid: str) -> str:
-        """What messages call it."""
+        """Return the name of the object in messages."""
         return f"{self._proc}/{pid} (core scheduling cookie)"
 
     def read(self, pid: str) -> bytes:
@@ -166,7 +166,7 @@ MAX_PROCESSES_SCANNED = 65536  # processes, for one with a cookie
 
 
 class CookieWriter:
-    """A Medium; see koordlet.host.objects."""
+    """The ObjectWriter of core scheduling cookies; see koordlet.host.objects."""
 
     def __init__(self, paths: HostPaths, call: Prctl = prctl) -> None:
         self._proc = paths.proc
@@ -198,7 +198,7 @@ class CookieWriter:
         _on_new_thread(lambda: self._share(cookie, holder, pid))
 
     def _share(self, cookie: int, holder: int, pid: int) -> None:
-        """Have a process take this thread's cookie. Raises OSError, KernelFileError."""
+        """Give this thread's cookie to a process. Raises OSError, KernelFileError."""
         if holder:
             try:
                 self._call(SHARE_FROM, holder, SCOPE_THREAD)

@@ -257,7 +257,7 @@ class Host:
         return read()
 
     def _reader(self, root: Root) -> ObjectReader:
-        """What reads the objects of a kind."""
+        """Return the reader of the objects of a kind."""
         reader = self._objects.get(root)
         if reader is None:
             reader = self._objects[root] = make_reader(root, self.paths)

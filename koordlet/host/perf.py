@@ -29,7 +29,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class PerfEvent(NamedTuple):
-    """What is counted: perf_event_attr.type and config."""
+    """A counted event: perf_event_attr.type and config."""
 
     type: int
     config: int

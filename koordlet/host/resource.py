@@ -208,7 +208,7 @@ _OBJECTS = frozenset(
 
 
 class ObjectTarget(Protocol):
-    """What a kernel object belongs to, as its reader and writer see it."""
+    """The owner of a kernel object, as its reader and writer see it."""
 
     @property
     def place(self) -> str:
@@ -216,7 +216,10 @@ class ObjectTarget(Protocol):
 
     @property
     def start_time(self) -> int:
-        """Of the process, in ticks since boot: a pid alone may come again. Else 0."""
+        """The start time of the process, in ticks since boot; 0 for other targets.
+
+        A pid alone may be used again.
+        """
 
 
 class ObjectKey(Protocol):

@@ -146,13 +146,13 @@ _MODE = 0o644  # as Koordinator: its reader may be another user
 
 
 class TerwayFileWriter:
-    """A Medium; see koordlet.host.objects."""
+    """The ObjectWriter of terway-qos's files; see koordlet.host.objects."""
 
     def __init__(self, paths: HostPaths) -> None:
         self._paths = paths
 
     def identity(self, key: ObjectKey) -> int:
-        """That of the directory, as the file comes and goes. Raises OSError."""
+        """Return the inode of the directory, as the file comes and goes. Raises OSError."""
         return os.stat(directory_of(self._paths), follow_symlinks=False).st_ino
 
     def write(self, key: ObjectKey, identity: int, content: str) -> None:

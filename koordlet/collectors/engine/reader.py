@@ -123,9 +123,10 @@ _OUTCOMES: tuple[tuple[type[KernelFileError], str], ...] = (
 
 
 class ReadErrors:
-    """Of one tick after the other. Names are those of resources or calls, not of single groups:
+    """Errors of reads, one tick after the other.
 
-    what fails for one pod often fails for all, and one line in the log is enough.
+    Names are those of resources or calls, not of single cgroups: what fails for one pod often
+    fails for all pods, and one log line is enough.
     """
 
     def __init__(self) -> None:
@@ -353,7 +354,10 @@ class Reader:
             self._read_errors.note(entry.name, entry.error)
 
     def _shared(self, file: BoundFile[Any]) -> tuple[bytes, float]:
-        """As _text, of a file that others may have had read in this tick."""
+        """Return the text of a file, and when it was read; each file is read once per tick.
+
+        Raises KernelFileError.
+        """
         known = self._texts.get(file.path)
         if known is None:
             known = self._texts[file.path] = self._text(file)

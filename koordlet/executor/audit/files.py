@@ -47,7 +47,7 @@ class AuditEvent:
 
 
 def encode_event(event: AuditEvent, wall: float) -> bytes:
-    """Return the line of an event that happened at wall (Unix seconds), in ASCII."""
+    """Return the line of an event at the time wall (Unix seconds), in ASCII."""
     texts = {
         "type": event.type.value,
         "namespace": event.namespace,

@@ -214,7 +214,7 @@ class AuditLog:
         )
 
     def note(self, event: AuditEvent) -> None:
-        """Take an event that has just happened. Never waits, never fails."""
+        """Record an event at the current time. Never waits, never fails."""
         if not self.enabled() or 0 < self._verbose < event.verbosity:
             return
         self._keep(encode_event(event, self._clock.wall()))
@@ -232,7 +232,7 @@ class AuditLog:
         await self.flush()
 
     async def flush(self) -> None:
-        """Have everything on disk that was noted before; if it cannot be, problem has why."""
+        """Write all earlier events to disk; on an error, problem has the reason."""
         async with self._writing:
             while self._pending:
                 batch = self._take_batch()

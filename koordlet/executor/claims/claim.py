@@ -248,7 +248,7 @@ class ValueApplier(Protocol):
 
 
 class Change(NamedTuple):
-    """Something that happened to a value, for logs, metrics and the audit log.
+    """A change of a value, for logs, metrics and the audit log.
 
     what: set, restored, foreign, retaken, yielded, failed; with dry-run would_set, would_restore.
     inputs are the numbers of the decision.

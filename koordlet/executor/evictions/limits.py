@@ -1,4 +1,4 @@
-"""Limits of evictions: the hourly budget, backoff after a refusal, and permits to kill a pod."""
+"""Limits of evictions: hourly budget, backoff after a rejection, and permits to kill a pod."""
 
 import asyncio
 import json
@@ -133,7 +133,7 @@ class _BackoffEntry:
 
 
 class EvictionBackoff:
-    """After a refusal, the pod (or, when the server is busy, every pod) is left alone for a while.
+    """Pause after a rejected eviction: for the pod or, when the server is busy, for every pod.
 
     The pause is what the server asked for, and at least one of our own that grows: a plugin looks
     each second, and a PodDisruptionBudget does not open within one.

@@ -54,7 +54,7 @@ class KernelValues:
         step: StepHook = ignore_step,
         object_writers: Mapping[Root, ObjectWriter] | None = None,
     ) -> None:
-        """media: what sets objects of those kinds, in place of the usual."""
+        """object_writers: the writers of those kinds, in place of the default ones."""
         self._host = host
         self._object_writers = dict(object_writers or {})
         self._step = step
@@ -183,7 +183,7 @@ class KernelValues:
         return found
 
     def _write_object(self, object_writer: ObjectWriter, key: Key, identity: int, text: str) -> str:
-        """As write, for a value that is no file."""
+        """Write a value that is not a file, through its object writer."""
         path, content = self._host.path(key.resource, _group(key)), self.text(key)
         wanted = content.content(text, self._raw[key][0])
         self._step(f"before writing {path}")
@@ -197,7 +197,7 @@ class KernelValues:
         return found
 
     def _object_writer(self, key: Key) -> ObjectWriter | None:
-        """What sets the value; None: it is a file."""
+        """Return the object writer of the value; None: it is a file."""
         root = self._host.file(key.resource).root
         if not root.is_object:
             return None
@@ -207,7 +207,7 @@ class KernelValues:
         return object_writer
 
     def kill(self, group: str) -> bool:
-        """Have the kernel kill all processes of a cgroup and of those below it, at once.
+        """Kill all processes of a cgroup and of those below it, at once.
 
         Return False where it cannot: cgroup v1, kernels older than 5.14.
 

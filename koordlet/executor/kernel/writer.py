@@ -223,7 +223,7 @@ class Writer:
         return ValueChange(key.resource, key.target.place, old, new)
 
     def _begin_records(self, writes: Sequence[tuple[Plan, str]]) -> None:
-        """Have the originals on disk before anything is written that is not ours yet."""
+        """Record the original values on disk, before the first write to a value."""
         new = []
         for plan, text in writes:
             if not plan.releases and self._ledger.get(plan.key) is None:

@@ -99,7 +99,7 @@ _MAX_COUNTER_BYTES = 100
 
 
 class CacheUsage(NamedTuple):
-    """What one group uses of one L3 cache: by file. What the hardware does not say is absent."""
+    """Usage of one L3 cache by one group, by file. Files the hardware lacks are absent."""
 
     group: str
     cache: int
@@ -148,14 +148,14 @@ _HINTS = {
 
 
 class ResctrlGroupWriter:
-    """A Medium; see koordlet.host.objects."""
+    """The ObjectWriter of resctrl control groups; see koordlet.host.objects."""
 
     def __init__(self, paths: HostPaths) -> None:
         self._paths = paths
         self._root = str(paths.resctrl)
 
     def identity(self, key: ObjectKey) -> int:
-        """That of the mount, as the group comes and goes."""
+        """Return the inode of the mount, as the group comes and goes."""
         return os.stat(self._root).st_ino
 
     def write(self, key: ObjectKey, identity: int, content: str) -> None:

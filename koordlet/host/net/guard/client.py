@@ -30,10 +30,10 @@ _HINT = "it is started anew; see the log"
 
 
 class HelperTraffic:
-    """A TrafficControl; see there. Any thread may use it; one at a time is served.
+    """A TrafficControl through the helper. Any thread may use it; one at a time is served.
 
-    The helper is started by the first call. One that fails or hangs is killed; what it had on
-    probation is the next one's, from the record.
+    The first call starts the helper. A helper that fails or hangs is killed; the next helper takes
+    over its pending changes, from the record.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class HelperTraffic:
         self._request(op="write", interface=interface, identity=identity, content=text)
 
     def close(self) -> None:
-        """Let the helper end: by itself, once nothing is on probation."""
+        """Let the helper end: by itself, once no change is pending."""
         with self._lock:
             if self._helper is not None:
                 self._helper[0].close()

@@ -32,7 +32,7 @@ _CLASS = re.compile(r"class (\d+) below (\d+) ", re.ASCII)
 
 
 class CommitDecision(Enum):
-    """What to do about a change."""
+    """The decision about a pending change."""
 
     WAIT = "wait"
     CONFIRM = "confirm"
@@ -56,7 +56,7 @@ class PendingChange:
 
 @dataclass(frozen=True, slots=True)
 class RolledBackChange:
-    """A change that was rolled back, and is refused from then on."""
+    """A change that was rolled back, and is rejected from then on."""
 
     wanted: str
     at: str  # UTC, ISO 8601
@@ -84,7 +84,7 @@ class CommitConfirmState:
         return CommitConfirmState(self.pending_changes, kept)
 
     def rolled_back(self, interface: str, at: str, reason: str) -> "CommitConfirmState":
-        """Return the state after the rollback of a change on probation."""
+        """Return the state after the rollback of a pending change."""
         wanted = self.pending_changes[interface].wanted
         after = self.with_pending_change(interface, None)
         return CommitConfirmState(
@@ -93,7 +93,7 @@ class CommitConfirmState:
         )
 
     def reject_reason(self, interface: str, wanted: str) -> RolledBackChange | None:
-        """Return the note for which a change is refused."""
+        """Return the rolled-back change for which this one is rejected; None: it is not."""
         rolled_back_change = self.rolled_back_changes.get(interface)
         return (
             rolled_back_change
@@ -112,11 +112,12 @@ def pending_change_of(
     needs_confirmation: bool,
     now: float,
 ) -> PendingChange | None:
-    """Return the probation of a change that is about to be made; None: it needs none.
+    """Return the pending change for a change that is about to be made; None: no confirmation.
 
-    running: that of the change before on this interface, which stands for having been reachable;
-    its time goes on when the shape stays. judged: the control plane could be reached, and the
-    change is not of pods only. What the kernel has by itself cannot be what cuts a node off.
+    running: the earlier pending change of this interface; the control plane was reachable before
+    it. Its time goes on when the stable part stays. needs_confirmation: the control plane could be
+    reached, and the change is not of pods only. The kernel's own default (ABSENT) needs no
+    confirmation: it cannot cut a node off.
     """
     if wanted == ABSENT or not (needs_confirmation or running):
         return None
@@ -145,7 +146,7 @@ def stable_part(text: str) -> str:
     return "; ".join(found)
 
 
-CHECK_INTERVAL = 1.0  # seconds between looks at what is on probation
+CHECK_INTERVAL = 1.0  # seconds between checks of pending changes
 _PROBE_BEFORE = 2.0  # seconds that a look may take before a change,
 _PROBE_AFTER = 1.0  # and after it
 
@@ -190,7 +191,7 @@ class CommitConfirmTraffic:
 
     @property
     def pending(self) -> bool:
-        """Whether a change is on probation."""
+        """Whether a change is pending."""
         return bool(self._state and self._state.pending_changes)
 
     @property
@@ -326,7 +327,7 @@ class CommitConfirmTraffic:
         self._state = state
 
     def _save_outcome(self, interface: str, state: CommitConfirmState) -> None:
-        """Record what has happened; a record that fails is not worth another rollback."""
+        """Record the outcome; a record that fails is not worth another rollback."""
         try:
             self._save(interface, state)
         except KernelFileError as err:
@@ -374,7 +375,7 @@ def _encode_pending_change(pending_change: PendingChange) -> dict[str, object]:
 
 
 def decode_state(data: bytes, boot: str, now: float) -> CommitConfirmState:
-    """Return what a file says; changes are on probation anew, from now on.
+    """Return the state in a file; the time of its pending changes starts again, now.
 
     Raises:
         InvalidObject: it is no such file, or of another version.

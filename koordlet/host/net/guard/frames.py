@@ -1,4 +1,4 @@
-"""What the agent and its helper say to each other: lines of JSON over a pair of sockets."""
+"""Messages between the agent and its helper: lines of JSON over a pair of sockets."""
 
 import json
 import socket

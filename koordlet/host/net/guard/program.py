@@ -120,7 +120,7 @@ _STEP = 0.05  # seconds
 
 
 class ApiServerProbe:
-    """Connects to an address: what it answers does not matter, a refusal is no answer."""
+    """Connects to an address. A refused connection counts as unreachable."""
 
     def __init__(self, host: str, port: int) -> None:
         """Raises ValueError: host is no IP address."""
@@ -201,7 +201,7 @@ MAX_DRAIN_TIME = (
 
 
 def serve(channel: Channel, traffic: CommitConfirmTraffic) -> None:
-    """Answer until the agent ends, and then until nothing is on probation."""
+    """Answer until the agent ends, and then until no change is pending."""
     clock, ended = SystemClock(), 0.0
     while not ended or (traffic.pending and clock.monotonic() < ended + MAX_DRAIN_TIME):
         readable, _, _ = select.select([] if ended else [channel], [], [], traffic.pause)

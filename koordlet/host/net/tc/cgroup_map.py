@@ -48,9 +48,9 @@ _LACKING = frozenset(  # no such table, no nf_tables at all, or no right to look
 
 
 def set_cgroup_map(index: int, major: int, matches: Iterable[CgroupMatch]) -> None:
-    """Have packets of the sockets of these cgroups go to these classes; of all others not.
+    """Classify packets by the cgroup of their socket; replaces the map of the interface.
 
-    index: the interface's number. major: of the classes.
+    Packets of other cgroups match nothing. index: the interface's number. major: of the classes.
 
     Raises:
         OSError: the kernel refuses, or has no nf_tables or no match on cgroups; nothing is changed.
@@ -225,7 +225,7 @@ def _message(kind: int, flags: int, number: int, family: int, resource: int, dat
 
 
 def _transact(messages: Iterable[tuple[int, int, bytes]]) -> None:
-    """Have all of it done, or nothing. Raises OSError."""
+    """Send the messages as one transaction: all take effect, or none. Raises OSError."""
     numbered = list(enumerate(messages, 1))
     parts = [_message(_BEGIN, 0, 0, 0, _NFTABLES >> 8, b"")]
     parts += [

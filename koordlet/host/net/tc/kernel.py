@@ -205,7 +205,7 @@ logger = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _KernelState:
-    """What is at the root."""
+    """The state at the root of an interface."""
 
     text: str
     tree: TrafficTree | None = None

@@ -51,7 +51,7 @@ class TrafficReader:
         self._control = control
 
     def path(self, name: str) -> str:
-        """What messages call it."""
+        """Return the name of the object in messages."""
         return f"root qdisc of {name}"
 
     def read(self, name: str) -> bytes:
@@ -77,7 +77,7 @@ class VethPeerReader:
         self._control = control
 
     def path(self, name: str) -> str:
-        """What messages call it."""
+        """Return the name of the object in messages."""
         return f"interface of process {name}"
 
     def read(self, name: str) -> bytes:
@@ -118,7 +118,7 @@ class SocketCgroupReader:
         self._root = CgroupFs(paths.cgroup).unified
 
     def path(self, name: str) -> str:
-        """What messages call it."""
+        """Return the name of the object in messages."""
         return f"{self._root or self._paths.cgroup}/{name}"
 
     def read(self, name: str) -> bytes:
@@ -141,7 +141,10 @@ class SocketCgroupReader:
 
 
 class TrafficWriter:
-    """A Medium; see koordlet.host.objects. control: in place of the usual."""
+    """The ObjectWriter of traffic trees; see koordlet.host.objects.
+
+    control: in place of the default one.
+    """
 
     def __init__(self, paths: HostPaths, control: TrafficControl | None = None) -> None:
         self._paths = paths

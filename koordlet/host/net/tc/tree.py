@@ -79,7 +79,7 @@ class TrafficControl(Protocol):
 
 
 def no_such_interface(interface: str) -> OSError:
-    """What identity and write raise."""
+    """Return the error of identity and write for a missing interface."""
     return OSError(errno.ENODEV, os.strerror(errno.ENODEV), interface)
 
 
@@ -161,7 +161,7 @@ class CgroupMatch:
 
 @dataclass(frozen=True, slots=True)
 class TrafficTree:
-    """What is at the root of an interface. Classes and matches are in the order of the text."""
+    """The HTB tree at the root of an interface. Classes and matches have the text's order."""
 
     default: int  # the class of what nothing matches; 0: not shaped
     classes: tuple[TrafficClass, ...]
