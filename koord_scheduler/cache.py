@@ -56,10 +56,10 @@ class SchedulerCache(ClusterState):
         self._on_change: OnStateChange = _ignore
 
     def observe(self, on_change: OnStateChange) -> None:
-        """Have a function called after each change by put and remove, until another one is set.
+        """Set the function to call after each change by put and remove; it replaces the one before.
 
-        It is not called for what is put again as it was, nor for what is assumed or forgotten. An
-        object in the place of another uid's is a removal and an addition, in this order.
+        It is not called for an object that is put unchanged, nor for assumed or forgotten pods.
+        An object that replaces one with another uid is a removal and an addition, in this order.
         """
         self._on_change = on_change
 

@@ -15,10 +15,10 @@ Option = Callable[[PluginRegistry], None]
 
 
 def with_plugin(name: str, factory: PluginFactory) -> Option:
-    """Have a plugin under the name by which profiles enable it.
+    """Register a plugin under the name by which profiles enable it.
 
-    factory(args, handle) makes it; a class is its own. A name that an installed plugin has ends the
-    start.
+    factory(args, handle) makes it; a class is its own factory. The start fails if an installed
+    plugin has the same name.
     """
 
     def register(registry: PluginRegistry) -> None:

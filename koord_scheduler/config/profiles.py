@@ -107,7 +107,7 @@ KOORDINATOR_PLUGINS = (
 
 @dataclass(frozen=True, slots=True)
 class KnownPlugin:
-    """What the configuration knows of a plugin."""
+    """A plugin as the configuration knows it."""
 
     points: frozenset[Point]
     args: ArgsType | None = None  # None: any object, which the plugin reads itself

@@ -36,7 +36,7 @@ class RestServices:
         self._failures = FailureLog(log, clock)
 
     def provide(self, provided: ProvidedServices) -> None:
-        """Have the endpoints of plugins answer from now on."""
+        """Serve the endpoints of plugins from now on."""
         self._provided = provided
 
     def add_to(self, app: web.Application, guard: Guard) -> None:
@@ -64,7 +64,7 @@ class RestServices:
         return _response({method: sorted(paths) for method, paths in sorted(found.items())})
 
     async def _node(self, request: web.Request) -> web.Response:
-        """What the scheduler counts on a node."""
+        """Return the pods and resources that the scheduler counts on a node."""
         view, name = self._cluster.view(), request.match_info["node"]
         row = view.row(name)
         if row is None:

@@ -193,7 +193,7 @@ class Daemon:
 
         Raises:
             NotServable: kube-scheduler's protocol cannot do what a profile wants.
-            ProfileError, ProfileErrors, ProvidedErrors: everything that is wrong.
+            ProfileError, ProfileErrors, ProvidedServicesError: everything that is wrong.
         """
         config, errors = self._settings.configuration, list[ProfileError]()
         profiles = tuple(map(served_profile, config.profiles)) if self._serves else config.profiles
@@ -226,7 +226,7 @@ class Daemon:
         )
 
     def _use(self, provided: ProvidedServices) -> None:
-        """Have what plugins bring along work: endpoints, controllers, informers."""
+        """Start what plugins provide: endpoints, controllers, informers."""
         self._rest.provide(provided)
         provided.add_controllers(self._services.shared, self._settings.own.controller_plugins.value)
         self._informers = provided.informers
@@ -318,7 +318,7 @@ class Daemon:
                     await server.stop()
 
     def _activate(self, uids: Iterable[str]) -> None:
-        """Have pods be tried now; before the first list there are none."""
+        """Retry pods now; before the first list there are none."""
         if self._scheduler is not None:
             self._scheduler.activate(uids)
 

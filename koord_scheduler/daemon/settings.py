@@ -232,7 +232,7 @@ class SchedulerFlags:
 
     @property
     def extender_files(self) -> AccessFiles:
-        """What the extender's clients and TLS are checked by."""
+        """Return the files for TLS of the extender and for the authentication of its clients."""
         given = {name: flag.value for name, flag in self._extender_files.items() if flag.value}
         return AccessFiles(**{name: Path(value) for name, value in given.items()})
 

@@ -105,10 +105,10 @@ class ExtenderClient:
         return await self._ask(self.settings.preempt_verb, body, messages.read_preempt_result)
 
     async def bind(self, asked: ExtenderBindingArgs) -> None:
-        """Have it bind a pod.
+        """Let the extender bind a pod.
 
         Raises:
-            ExtenderFailed: it did not, or there was no answer: then it may have.
+            ExtenderFailed: the pod is not bound; without a response, it may be bound.
         """
         verb = self.settings.bind_verb
         error = await self._ask(verb, messages.write_bind(asked), messages.read_error)
@@ -174,7 +174,7 @@ class WholeObjects(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ExtendersFiltered:
-    """What extenders leave of the nodes."""
+    """The nodes that extenders leave, and their rejections of the others."""
 
     names: tuple[str, ...]
     rejections: Mapping[str, Status] = field(default_factory=dict)  # of the others, by node
@@ -261,10 +261,10 @@ class Extenders:
         }
 
     async def bind(self, pod: ClusterPod, node: str) -> bool:
-        """Have the extender bind the pod that does so; return whether there is one.
+        """Let the extender that binds this pod do so; return whether there is one.
 
         Raises:
-            ExtenderFailed: it must not fail, and did.
+            ExtenderFailed: it failed, and its errors are not ignorable.
         """
         for one in self._clients:
             if one.settings.bind_verb and one.is_interested(pod):

@@ -1,6 +1,6 @@
-"""What is said between a scheduler and an HTTP extender, both ways, as JSON.
+"""Messages between a scheduler and an HTTP extender, in both directions, as JSON.
 
-Go reads field names whatever their case, so both sides here do, too; the scheduler writes them with
+Go reads field names in any case, so both sides here do, too; the scheduler writes them with
 capitals, and null for what is absent.
 
 Source: Kubernetes, k8s.io/kube-scheduler/extender/v1.

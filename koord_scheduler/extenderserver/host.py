@@ -48,7 +48,7 @@ log = get_logger("koord_scheduler.extender")
 
 @dataclass(frozen=True, slots=True)
 class CachedCycle:
-    """What filter has computed for a pod, over the nodes as they were then."""
+    """The result of filter for a pod, over the nodes at that time."""
 
     state: CycleState
     view: View
@@ -174,7 +174,7 @@ class PluginHost:
         return self._profiles.get(pod.scheduler_name, self._first)
 
     def _known(self, cycle: ProfileCycle, pod: ClusterPod) -> CachedCycle:
-        """What filter has computed; else it is computed now. Raises PointFailed."""
+        """Return the cached result of filter, or compute it now. Raises ExtensionPointError."""
         try:
             return self._kept[pod.uid]
         except KeyError:

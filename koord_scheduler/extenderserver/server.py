@@ -49,7 +49,7 @@ class AccessFiles:
 
 
 class Access:
-    """What the files hold, followed by the parts that are not None."""
+    """Certificate, token and guard from the given files; it reloads those that are not None."""
 
     def __init__(self, files: AccessFiles, oldest_tls: ssl.TLSVersion) -> None:
         """Read the files. Without any, only local clients are let in.

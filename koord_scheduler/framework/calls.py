@@ -155,7 +155,7 @@ class PluginCalls:
         """Return what a plugin's code returns that does not await.
 
         Raises:
-            PointFailed: it has raised, or was ended; the status says how.
+            ExtensionPointError: it has raised, or was ended; the status says how.
         """
         if state.measured or not self.limits.active:
             began = self._begin(loaded, point, state)
@@ -216,7 +216,7 @@ class PluginCalls:
         """Return what a plugin's coroutine, or plain function, returns within so many seconds.
 
         Raises:
-            PointFailed: it has raised, or was ended; the status says how.
+            ExtensionPointError: it has raised, or was ended; the status says how.
         """
         began = self._begin(loaded, point, state)
         try:
@@ -250,7 +250,7 @@ class PluginCalls:
     def interrupted(
         self, loaded: Loaded, point: Point, error: BaseException
     ) -> ExtensionPointError:
-        """What ends a cycle after code of a plugin raised this inside of the limits."""
+        """Return the error that ends a cycle after plugin code raised this within the limits."""
         if isinstance(error, PluginBlocked):
             error = PluginBlockedLoop(f"plugin {loaded.name}: {error}")
         elif isinstance(error, SystemExit):
@@ -278,7 +278,7 @@ class SequentialCalls(Generic[P, T]):
     """Code of several plugins that gets the same arguments: one is called after the other.
 
     Together they have the time of one, so that a call costs little more than its code. Raises
-    PointFailed where one has failed, as PluginCalls does.
+    ExtensionPointError where one has failed, as PluginCalls does.
     """
 
     def __init__(

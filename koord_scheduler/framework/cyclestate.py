@@ -1,4 +1,4 @@
-"""What plugins keep for one pod in one cycle.
+"""State that plugins share for one pod in one cycle.
 
 Source: Kubernetes, pkg/scheduler/framework/cycle_state.go.
 """

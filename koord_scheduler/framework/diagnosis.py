@@ -35,11 +35,11 @@ class NodeStatuses:
         return found
 
     def status(self, row: int) -> Status | None:
-        """Of one node; None: it is feasible."""
+        """Return the status of one node; None: it is feasible."""
         return self.of_number(int(self.numbers[row]))
 
     def of_number(self, number: int) -> Status | None:
-        """Of the nodes with a number; None: they are feasible."""
+        """Return the status of the nodes with a number; None: they are feasible."""
         if number == FEASIBLE:
             return None
         return self.absent if number == ABSENT else self.statuses[number - 1]
@@ -104,7 +104,7 @@ _KEY = "scheduling.koordinator.sh/suggestion"
 
 
 class SuggestionType(StrEnum):
-    """What would help."""
+    """A kind of action that would help a pod."""
 
     EVICT_WORKLOAD_SELF = "EvictWorkloadSelf"
     WAITING_VICTIM_RELEASED = "WaitingVictimReleased"

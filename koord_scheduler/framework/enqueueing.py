@@ -1,4 +1,4 @@
-"""What the queue asks the plugins of all profiles: order, gates, and whether an event helps."""
+"""Queue order, gates and requeue decisions by the plugins of all profiles."""
 
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
@@ -31,7 +31,7 @@ EVERYTHING = (HintedEvent(WILDCARD),)
 
 
 class RequeueDecision(IntEnum):
-    """What is to be done with a rejected pod after an event."""
+    """The decision about a rejected pod after an event."""
 
     SKIP = 0  # it stays where it is
     AFTER_BACKOFF = 1
@@ -74,7 +74,7 @@ class Enqueueing:
         return SUCCESS
 
     def events(self, profile: str, plugin: str) -> tuple[HintedEvent, ...]:
-        """What may help a pod that a plugin has rejected."""
+        """Return the events that may help a pod that a plugin has rejected."""
         if plugin == UNREAD:  # nothing but another spec, for which a look now and then will do
             return ()
         return self._events[profile].get(plugin, EVERYTHING)
@@ -92,9 +92,9 @@ class Enqueueing:
         *,
         without_hints: bool = False,
     ) -> RequeueDecision:
-        """What is to be done with a pod after an event: as the plugins say that rejected it.
+        """Return the requeue decision for a pod after an event, by the plugins that rejected it.
 
-        Of a gated pod only the plugin that keeps it is asked. without_hints: each event that a
+        For a gated pod, only the plugin that gates it decides. without_hints: each event that a
         plugin has registered may help.
         """
         profile, gate = queued.pod.scheduler_name, queued.gating_plugin

@@ -78,11 +78,11 @@ class SchedulerControl(ABC):
 
     @abstractmethod
     def activate(self, uids: Iterable[str]) -> None:
-        """Have pods be tried now, whatever they wait for; gates still count."""
+        """Retry pods now, whatever they wait for; gates still count."""
 
     @abstractmethod
     def activate_all(self) -> None:
-        """Have all rejected pods be tried again, after their backoff."""
+        """Retry all rejected pods, after their backoff."""
 
 
 class ControlSlot:
@@ -117,7 +117,7 @@ class Informers(Protocol):
 class NodeFilters(Protocol):
     """PreFilter and Filter of all plugins of a profile, for what-ifs as of preemption.
 
-    Raises PointFailed where a plugin has failed.
+    Raises ExtensionPointError where a plugin has failed.
     """
 
     def filter(self, state: CycleState, pod: ClusterPod, nodes: View, wanted: Mask) -> NodeStatuses:
@@ -132,12 +132,12 @@ class NodeFilters(Protocol):
     def add_pod(
         self, state: CycleState, pod: ClusterPod, added: ClusterPod, nodes: View, row: int
     ) -> None:
-        """Have plugins count a pod that the view has on a node, in a clone of the state."""
+        """Make plugins count a pod that the view has on a node, in a clone of the state."""
 
     def remove_pod(
         self, state: CycleState, pod: ClusterPod, removed: ClusterPod, nodes: View, row: int
     ) -> None:
-        """Have plugins count off a pod that the view does not have on a node any more."""
+        """Make plugins stop counting a pod that has left a node of the view."""
 
 
 Victims = tuple[tuple[ClusterPod, ...], int]
@@ -159,7 +159,7 @@ class PreemptExtenders(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Services:
-    """What all profiles of a process share."""
+    """Services that all profiles of a process share."""
 
     client: "ApiClient"
     events: "EventRecorder"
@@ -210,7 +210,7 @@ def new_services(
     network: bool = False,
     auditor: "WorkloadAuditor | None" = None,
 ) -> Services:
-    """Return services for one process, in which nothing has happened yet.
+    """Return services for one process, with no state yet.
 
     network: the network between nodes is followed.
     """
@@ -248,7 +248,7 @@ def _no_numa() -> "TopologyManager":
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Handle:
-    """What the plugins of one profile get."""
+    """The access that the plugins of one profile get."""
 
     profile: str  # its scheduler name
     services: Services
@@ -277,7 +277,7 @@ class NodeWhatIf:
     """A node without some of its pods, as all plugins of a profile see it.
 
     Where other pods are nominated to the node, the pod must fit with them and without them. Raises
-    PointFailed where a plugin has failed.
+    ExtensionPointError where a plugin has failed.
     """
 
     def __init__(
@@ -289,7 +289,7 @@ class NodeWhatIf:
         row: int,
         nominated_pods: Sequence[ClusterPod] = (),
     ) -> None:
-        """state: of the cycle, after PreFilter; it is not changed. rivals: nominated pods."""
+        """state: after PreFilter; not changed. nominated_pods: fits tests with and without."""
         self.status: Status = SUCCESS
         """What Filter said the last time."""
         self._filters = filters
@@ -306,7 +306,7 @@ class NodeWhatIf:
             self._worlds.insert(0, crowded)
 
     def remove(self, pods: Sequence[ClusterPod]) -> None:
-        """Have pods leave the node."""
+        """Remove pods from the node."""
         for what_if, state in self._worlds:
             for pod in pods:
                 what_if.remove(pod.key, self._name)
@@ -314,7 +314,7 @@ class NodeWhatIf:
                     self._filters.remove_pod(state, self._pod, pod, what_if.view(), self._row)
 
     def add(self, pods: Sequence[ClusterPod]) -> None:
-        """Have pods that have left come back."""
+        """Return removed pods to the node."""
         for world in self._worlds:
             self._add(world, pods)
 

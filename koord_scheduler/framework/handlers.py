@@ -33,10 +33,10 @@ class Changes:
         self._failures = FailureLog(log, clock)
 
     def subscribe(self, kind: ObjectKind[T], on_change: OnChange[T]) -> None:
-        """Have a function called after each change of a kind, when the cluster has it already.
+        """Call a function after each change of a kind, when the cluster state has it already.
 
-        It must be cheap, as it holds up all else; what it raises is logged. A plugin subscribes
-        when it is made, which is before the first list comes, and so learns of every object.
+        The function must be fast, as it blocks all else; an exception from it is logged. A plugin
+        subscribes when it is made, before the first list comes, so it sees every object.
         """
         self._handlers.setdefault(kind.name, []).append((running_plugin(), on_change))
 
@@ -66,7 +66,7 @@ FailureFilter = Callable[[FailedPod], bool]
 
 
 class FailureFilters:
-    """What plugins do about pods that failed, before and after they are requeued."""
+    """Filters of plugins for failed pods, before and after they are requeued."""
 
     def __init__(self, clock: Clock) -> None:
         self._before: list[tuple[str, FailureFilter]] = []  # with the plugin that it is from
@@ -78,8 +78,8 @@ class FailureFilters:
     ) -> None:
         """Add filters; they are asked in the order in which they were added.
 
-        before: where it returns True, the pod is neither requeued nor reported: the plugin has done
-        with it what is to be done. after: asked whatever happened before.
+        before: where it returns True, the pod is neither requeued nor reported: the plugin has
+        handled it completely. after: asked whatever the filters before returned.
         """
         if before is not None:
             self._before.append((running_plugin(), before))
@@ -136,7 +136,7 @@ class HookFailed(KoordError):
 
 
 class StartHooks:
-    """What plugins do once, when the cluster is known and before the first pod is tried."""
+    """Hooks of plugins, run once when the cluster is known, before the first pod is tried."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

@@ -65,11 +65,11 @@ class PreFilterPlugin(Plugin, ABC):
         """Compute what Filter needs; reject the pod, skip Filter, or name the nodes to look at."""
 
     def pre_filter_reuse_key(self, pod: ClusterPod, nodes: View) -> Hashable | None:
-        """What the answer and the values written into the state depend on, beyond the pod.
+        """Return a key of all that the answer and the written state depend on, beyond the pod.
 
         For pods that are equal, but in name and uid, and while the key is equal, PreFilter is not
-        called: the answer is given again, and the state has the same values, which nothing may
-        change but in a clone. None, the default: it is called in each cycle.
+        called: the answer is used again, and the state has the same values, which must not be
+        changed but in a clone. None, the default: it is called in each cycle.
         """
         return None
 
@@ -97,11 +97,12 @@ class Filtering(Plugin):
     """Why a node is rejected where only a mask says that it is."""
 
     def filter_reuse_key(self, state: CycleState, pod: ClusterPod, nodes: View) -> Hashable | None:
-        """What the result depends on beyond the node's row and the pod, but its name and uid.
+        """Return a key of all that the result depends on, beyond the node's row and the pod.
 
-        For pods that are equal, and while the key is equal, results are kept, and only rows that
-        have changed are looked at again. Where nominated pods are imagined on other nodes and the
-        key stays the same, one look at all nodes is enough. None, the default: nothing is kept.
+        The pod's name and uid do not count. For pods that are equal, and while the key is equal,
+        results are cached, and only rows that have changed are computed again. Where nominated pods
+        are imagined on other nodes and the key stays the same, one pass over all nodes is enough.
+        None, the default: nothing is cached.
         """
         return None
 
@@ -159,9 +160,10 @@ class Scoring(Plugin):
     """A plugin that scores nodes, in whichever form."""
 
     def score_reuse_key(self, state: CycleState, pod: ClusterPod, nodes: View) -> Hashable | None:
-        """What a score depends on beyond the node's row and the pod, but its name and uid.
+        """Return a key of all that a score depends on, beyond the node's row and the pod.
 
-        As Filtering.filter_reuse_key; NormalizeScore is called in each cycle.
+        The pod's name and uid do not count. Scores are cached like the results of
+        Filtering.filter_reuse_key; NormalizeScore is called in each cycle.
         """
         return None
 

@@ -1,1 +1,1 @@
-"""What Koordinator's FrameworkExtender adds to the framework: further interfaces and hooks."""
+"""Interfaces and hooks that Koordinator's FrameworkExtender adds to the framework."""

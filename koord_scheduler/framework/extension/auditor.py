@@ -1,4 +1,4 @@
-"""What has become of each workload: attempts, results, and what plugins add to that.
+"""Audit of each workload: attempts, results, and records of plugins.
 
 Source: Koordinator, pkg/scheduler/frameworkext/workloadauditor.
 """
@@ -18,7 +18,7 @@ MAX_WORKLOADS = 5000  # those about which something was recorded last
 
 
 class AuditRecord(StrEnum):
-    """What may be recorded. The framework records the first five; plugins of jobs the others."""
+    """A kind of record. The framework records the first five; plugins of jobs the others."""
 
     ATTEMPT = "attempt"
     SCHEDULED = "scheduled"
@@ -34,7 +34,7 @@ class AuditRecord(StrEnum):
 
 @dataclass(slots=True)
 class AuditedWorkload:
-    """What is known of one workload since it was first tried, or since it was forgotten."""
+    """The records of one workload since it was first tried, or since it was forgotten."""
 
     first: float  # Unix seconds of the first record
     last: float = 0.0  # of the last one
@@ -81,7 +81,7 @@ class WorkloadAuditor:
         self._metrics[record].inc()
 
     def find(self, workload: str) -> AuditedWorkload | None:
-        """What is known of a workload, as workload_of names it; only for looking. None: nothing."""
+        """Return the records of a workload, as workload_of names it; read-only. None: none."""
         return self._workloads.get(workload)
 
     @property

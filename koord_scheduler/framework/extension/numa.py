@@ -30,7 +30,7 @@ _KEY = "scheduling.koordinator.sh/numa-affinities"
 
 
 class NUMATopologyPolicy(StrEnum):
-    """What a node wants of the NUMA nodes of a pod; label numa-topology-policy."""
+    """The alignment of NUMA nodes that a node requires; label numa-topology-policy."""
 
     BEST_EFFORT = "BestEffort"  # any will do
     RESTRICTED = "Restricted"  # those that all hints prefer
@@ -67,7 +67,7 @@ class NUMATopologyHintProvider(Plugin, ABC):
 
 
 class _Affinities:
-    """What was admitted in this cycle, by node. A what-if begins anew: its nodes are others."""
+    """Admitted affinities of this cycle, by node. A what-if starts empty: its nodes differ."""
 
     def __init__(self) -> None:
         self.by_node: dict[str, NUMATopologyHint] = {}
@@ -119,7 +119,7 @@ class TopologyManager:
         return status
 
     def affinity(self, state: CycleState, node: str) -> NUMATopologyHint | None:
-        """What was chosen for a node in this cycle; None: nothing."""
+        """Return the affinity that was chosen for a node in this cycle; None: none."""
         return self._affinities(state).by_node.get(node)
 
     def _affinities(self, state: CycleState) -> _Affinities:

@@ -1,4 +1,4 @@
-"""What plugins bring along beside extension points: controllers, REST endpoints, informers.
+"""Services that plugins add to extension points: controllers, REST endpoints, informers.
 
 Source: Koordinator, pkg/scheduler/frameworkext (ControllerProvider, APIServiceProvider,
 InformerFactoryProvider).
@@ -110,13 +110,16 @@ class InformerFactoryProvider(Plugin, ABC):
 
 
 class ProvidedServices:
-    """What the plugins of all profiles bring along; of each plugin the first instance counts."""
+    """The services that the plugins of all profiles provide.
+
+    Of each plugin, only the first instance counts.
+    """
 
     def __init__(self, profiles: Iterable[ProfilePlugins]) -> None:
         """Ask all plugins.
 
         Raises:
-            ProvidedErrors: one brings along what cannot be used; the message has all that is wrong.
+            ProvidedServicesError: a service cannot be used; the message lists all that is wrong.
         """
         self._plugins: dict[str, Loaded] = {}
         for profile in profiles:
@@ -138,12 +141,12 @@ class ProvidedServices:
         self._raise()
 
     def add_controllers(self, parts: SharedParts, selected: Iterable[str]) -> None:
-        """Have controllers run while this process leads.
+        """Run controllers while this process is the leader.
 
         selected: names of plugins, "*" for all, "-NAME" for all but that one.
 
         Raises:
-            ProvidedErrors: as above.
+            ProvidedServicesError: as above.
         """
         names = set(selected)
         for loaded, plugin in self._those(ControllerProvider):  # type: ignore[type-abstract]
@@ -178,7 +181,7 @@ class ProvidedServices:
     def _mapping(
         self, loaded: Loaded, method: Callable[[], Mapping[str, T]], kind: type
     ) -> Mapping[str, T]:
-        """What a plugin makes by name; of what is wrong nothing."""
+        """Return the objects that a plugin makes, by name; nothing if any of them is wrong."""
         found = self._called(loaded, method)
         if not isinstance(found, Mapping) or not all(isinstance(name, str) for name in found):
             self._wrong(loaded, method, f"wanted a mapping by name, found {found!r:.80}")
@@ -208,6 +211,6 @@ class ProvidedServices:
 
 
 def _listed(method: Callable[[], object]) -> object:
-    """What a method returns, and a generator yields."""
+    """Return the result of a method; of a generator, all that it yields."""
     found = method()
     return tuple(found) if isinstance(found, Iterator) else found

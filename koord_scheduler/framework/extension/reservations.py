@@ -188,7 +188,7 @@ Restored = Mapping[str, StateData]
 class ReservationPlugins:
     """The plugins of one profile, as far as they look at reservations.
 
-    Raises PointFailed where a plugin has failed.
+    Raises ExtensionPointError where a plugin has failed.
     """
 
     def __init__(self, plugins: ProfilePlugins) -> None:
@@ -213,7 +213,7 @@ class ReservationPlugins:
         pod: ClusterPod,
         nodes: Iterable[tuple[NodeInfo, Sequence[Reservation], Sequence[Reservation]]],
     ) -> dict[str, Restored] | Status:
-        """What plugins give back on nodes, by node; anything but success is the answer.
+        """Return the resources that plugins restore, by node; a status other than success ends it.
 
         nodes: each with the reservations that the pod could have, and those of other pods.
         """
@@ -295,7 +295,7 @@ class ReservationPlugins:
         return totals
 
     def chosen(self, state: CycleState, pod: ClusterPod, node: str) -> Status:
-        """Have the nominator learn of the node that was chosen."""
+        """Notify the nominator of the node that was chosen."""
         if self._nominator is None:
             return SUCCESS
         loaded, nominator = self._nominator
@@ -306,7 +306,7 @@ class ReservationPlugins:
             return err.status
 
     def reserved(self, state: CycleState, pod: ClusterPod) -> None:
-        """Have the nominator forget a pod; raises nothing."""
+        """Make the nominator forget a pod; raises nothing."""
         if self._nominator is None:
             return
         loaded, nominator = self._nominator

@@ -33,7 +33,7 @@ P = TypeVar("P", bound=Plugin)
 
 @dataclass(frozen=True, slots=True)
 class Transformed:
-    """What a transformer has changed; None: that is as it was.
+    """The changes by a transformer; None: that part is unchanged.
 
     A changed pod is the same one, by key and uid. Changed nodes come from nodes.what_if(): they are
     the same ones in the same rows, with other pods on them.
@@ -99,7 +99,7 @@ class PostFilterTransformer(SchedulingTransformer):
 
 @dataclass(frozen=True, slots=True)
 class CycleInput:
-    """What plugins see in a cycle."""
+    """The pod and the nodes that plugins see in a cycle."""
 
     pod: ClusterPod
     nodes: View
@@ -117,7 +117,7 @@ class CycleInput:
 class Transformers:
     """The transformers of one profile, in the order in which it names their plugins.
 
-    Raises PointFailed with a rejection where a transformer ends the cycle, else where one failed.
+    Raises ExtensionPointError: a rejection where a transformer ends the cycle, else a failure.
     """
 
     def __init__(self, plugins: ProfilePlugins) -> None:
@@ -243,7 +243,7 @@ class NodeChoices:
         """The node of a plan; None: there is no plan.
 
         Raises:
-            PointFailed: the plugin has failed, or ends the cycle, or names no node.
+            ExtensionPointError: the plugin has failed, or ends the cycle, or names no node.
         """
         if self._finds is None:
             return None
@@ -263,7 +263,7 @@ class NodeChoices:
         """Nodes that are preferred, the first one most.
 
         Raises:
-            PointFailed: the plugin has failed, or ends the cycle.
+            ExtensionPointError: the plugin has failed, or ends the cycle.
         """
         if self._prefers is None:
             return ()
@@ -279,7 +279,7 @@ class NodeChoices:
         raise ExtensionPointError(self._calls.failed(loaded, Point.PRE_FILTER, wrong))
 
     def _answer(self, loaded: Loaded, state: CycleState, work: Callable[[], object]) -> object:
-        """What a plugin answers; None: it skips."""
+        """Return the answer of a plugin; None: it skips."""
         answer = self._calls.call(loaded, Point.PRE_FILTER, state, work)
         if not isinstance(answer, Status):
             return answer

@@ -124,7 +124,7 @@ MANY_NODES = 64  # from which on the plain form is sooner done with FEW_ROWS
 
 
 class Filters:
-    """The Filter plugins of one profile. Raises PointFailed where one has failed."""
+    """The Filter plugins of one profile. Raises ExtensionPointError where one has failed."""
 
     def __init__(self, plugins: ProfilePlugins) -> None:
         self._calls: PluginCalls = plugins.calls

@@ -34,7 +34,7 @@ class _NodeWithNominated:
 
 
 class NominatedFilter:
-    """Filter of one profile, beside pods that are nominated. Raises PointFailed as Filters."""
+    """Filter of one profile, with nominated pods counted. Raises ExtensionPointError."""
 
     def __init__(
         self,

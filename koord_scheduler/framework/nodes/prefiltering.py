@@ -144,7 +144,7 @@ class PreFiltering:
         """Have plugins count a pod that the view has on a node, in a what-if's clone of the state.
 
         Raises:
-            PointFailed: a plugin has failed.
+            ExtensionPointError: a plugin has failed.
         """
         self._extend(state, pod, added, NodeInfo(nodes, row), "add_pod")
 
@@ -154,7 +154,7 @@ class PreFiltering:
         """Have plugins count off a pod that the view does not have on a node any more; as add_pod.
 
         Raises:
-            PointFailed: a plugin has failed.
+            ExtensionPointError: a plugin has failed.
         """
         self._extend(state, pod, removed, NodeInfo(nodes, row), "remove_pod")
 
@@ -176,7 +176,7 @@ class PreFiltering:
     def _ask_all(
         self, state: CycleState, pod: ClusterPod, nodes: View, cached: PreFilterCache | None
     ) -> PreFilterOutcome:
-        """Raises PointFailed where a plugin has failed."""
+        """Raises ExtensionPointError where a plugin has failed."""
         names: frozenset[str] | None = None
         restricting: list[str] = []
         skipped: set[str] = set()

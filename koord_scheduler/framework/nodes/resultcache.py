@@ -82,7 +82,7 @@ class FusedFilters:
         They are right until the next look.
 
         Raises:
-            PointFailed: a plugin has failed; nothing is kept then.
+            ExtensionPointError: a plugin has failed; nothing is kept then.
         """
         generations, self._generations = self._generations, None
         if plugins != self._asked:
@@ -239,7 +239,7 @@ class FusedScores:
         changed since are looked at.
 
         Raises:
-            PointFailed: a plugin has failed; nothing is kept then.
+            ExtensionPointError: a plugin has failed; nothing is kept then.
         """
         generations, self._generations = self._generations, None
         if plugins != self._asked:

@@ -73,7 +73,7 @@ class NodeScoring:
         kept: results of earlier cycles; None: everything is computed.
 
         Raises:
-            PointFailed: a plugin has failed, or a transformer has ended the cycle.
+            ExtensionPointError: a plugin has failed, or a transformer has ended the cycle.
         """
         if feasible.flags.writeable:
             feasible = read_only(feasible.copy())

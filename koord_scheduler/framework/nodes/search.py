@@ -208,7 +208,7 @@ class NodeSearch:
         kept: results of earlier cycles; None, in a what-if above all: everything is computed.
 
         Raises:
-            PointFailed: a plugin has failed.
+            ExtensionPointError: a plugin has failed.
         """
         filter_statuses = FilterStatuses(len(nodes))
         with self._calls.timed(Point.FILTER.label):
@@ -221,7 +221,7 @@ class NodeSearch:
         For explanations: a cycle does not ask so much.
 
         Raises:
-            PointFailed: a plugin has failed.
+            ExtensionPointError: a plugin has failed.
         """
         return self._filters.verdicts(state, pod, nodes)
 
@@ -229,7 +229,7 @@ class NodeSearch:
         """Call Filter for one node: Success or a rejection.
 
         Raises:
-            PointFailed: a plugin has failed.
+            ExtensionPointError: a plugin has failed.
         """
         return self._filters.row(state, pod, nodes, row)
 
@@ -243,7 +243,7 @@ class NodeSearch:
         """Have plugins count a pod that the view has on a node, in a what-if's clone of the state.
 
         Raises:
-            PointFailed: a plugin has failed.
+            ExtensionPointError: a plugin has failed.
         """
         self._pre_filtering.add_pod(state, pod, added, nodes, row)
 
@@ -253,7 +253,7 @@ class NodeSearch:
         """Have plugins count off a pod that the view does not have on a node any more; as add_pod.
 
         Raises:
-            PointFailed: a plugin has failed.
+            ExtensionPointError: a plugin has failed.
         """
         self._pre_filtering.remove_pod(state, pod, removed, nodes, row)
 
@@ -277,7 +277,7 @@ class NodeSearch:
         """PreFilter with what Koordinator has around it.
 
         Raises:
-            PointFailed: a plugin has failed, or rejects the pod.
+            ExtensionPointError: a plugin has failed, or rejects the pod.
         """
         answers = None if cached is None else cached.pre_filtered
         before = self._pre_filtering.pre_filter(state, subject.pod, subject.nodes, answers)
