@@ -108,7 +108,7 @@ def parse_spec(obj: object) -> NodeMetricSpec:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GpuUsage:
-    """What is used of one GPU. core: percent; memory and total: bytes."""
+    """The usage of one GPU. core: percent; memory and total: bytes."""
 
     uuid: str
     minor: int
@@ -221,9 +221,9 @@ class HostApplicationMetric(_NamedUsage):
 
 @dataclass(frozen=True, slots=True)
 class ProdPrediction:
-    """What of the requests of prod pods others may have, and the most that will be used.
+    """The reclaimable requests of prod pods, and the predicted peak usage.
 
-    The peak has the system, a margin and the requests of unpredicted pods in it.
+    The peak includes the system, a margin and the requests of pods without a prediction.
     """
 
     reclaimable: Amounts | None  # None: it is not known what the node has

@@ -336,7 +336,7 @@ def _parents(fields: Fields) -> list[str]:
 
 
 def _within(job: PodMigrationJob, pointer: str) -> list[Json]:
-    """What makes an object for the next operations to write into, unless it is there."""
+    """Return the operation that creates an absent parent object; empty if the parent exists."""
     return [] if pointer in job.parents else [_add(pointer, {})]
 
 

@@ -53,7 +53,7 @@ _NEXT_DOCUMENT = re.compile(rb"\}[ \t\r]*\n[ \t\r\n]*\{")
 
 
 class _Head(wire.Wire):
-    """What says how an object is read."""
+    """The two fields that decide how an object is read."""
 
     api_version: str | None = None
     kind: str | None = None
@@ -77,9 +77,9 @@ class Dump:
     cluster: ClusterState = field(default_factory=ClusterState)
     objects: Counter[str] = field(default_factory=Counter)  # that were read, by kind
     skipped: Counter[str] = field(default_factory=Counter)  # of kinds that are not read, by kind
-    rejected: list[InvalidObject] = field(default_factory=list)  # the first MOST_NAMED
+    rejected: list[InvalidObject] = field(default_factory=list)  # the first MAX_NAMED
     rejections: int = 0  # all of them
-    cut: list[str] = field(default_factory=list)  # what was left out, of the first MOST_NAMED
+    cut: list[str] = field(default_factory=list)  # what was left out, of the first MAX_NAMED
     cuts: int = 0  # objects of which something was left out
 
     @property

@@ -93,7 +93,7 @@ class PodOverlay:
             self._renew(at, view)
 
     def _place_all(self, view: View) -> None:
-        """Have the columns be those of a view with other nodes, or for other pods."""
+        """Rebuild the columns after nodes of the view or pods of the overlay have changed."""
         layout = view.traits, view.resources
         anew = self._layout != layout
         self._layout, self._changed, self._present = layout, False, []
@@ -149,7 +149,7 @@ class _OverlaidPlacement(FrozenPlacement):
         self._places = places
 
     def __getattr__(self, name: str) -> Any:
-        """What is not computed at once: from the placement with all pods, one by one."""
+        """Compute an attribute on its first use, from the placement with all pods."""
         if name.startswith("_"):
             raise AttributeError(name)
         if name == "pods":

@@ -159,7 +159,7 @@ class NodeImages:
         return np.array(numbers, np.int32).tobytes()
 
     def _note(self, number: int, image: Image) -> None:
-        """Have an image found by its names; forget names of the past when they are many."""
+        """Index an image by its names; rebuild the index when it has many old names."""
         self._indexed[number] = image
         if len(self._index) > 2 * _NAMES_OF_AN_IMAGE * len(self._indexed):
             self._index = _Index()

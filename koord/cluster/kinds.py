@@ -220,7 +220,7 @@ def _texts_of_state(one: _State) -> tuple[str, ...]:
 
 
 def _shared(read: Callable[[tuple[K, ...]], T], found: tuple[K, ...]) -> T:
-    """What a cached function makes of a list; of a long one it is not kept."""
+    """Return the result of a cached function for a list; results for long lists are not cached."""
     if len(found) <= _LONGEST_SHARED:
         return read(found)
     plain: Callable[[tuple[K, ...]], T] = vars(read)["__wrapped__"]
@@ -329,7 +329,7 @@ def _raw_allocatable(annotations: Mapping[str, str]) -> tuple[tuple[str, int], .
 
 
 def _reserved(annotations: Mapping[str, str]) -> dict[str, int]:
-    """What an administrator's reservation takes from allocatable, by name of the resource.
+    """Return the amounts that a node reservation takes from allocatable, by resource name.
 
     Source: Koordinator, TransformNodeWithNodeReservation.
     """

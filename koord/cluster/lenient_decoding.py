@@ -25,7 +25,10 @@ T = TypeVar("T")
 
 
 class DecodingFaults(list[str]):
-    """What was left out of an object, or cut, and why: the first MOST_NOTED, then OTHERS."""
+    """The parts of an object that were left out or cut, and why.
+
+    At most MAX_NOTED_FAULTS, then OTHERS.
+    """
 
     __slots__ = ()
 

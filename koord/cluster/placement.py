@@ -74,7 +74,7 @@ class FrozenPlacement:
     def amounts_of(
         self, row: int, allocatable: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """What is taken on a row, and what is left of allocatable: nonzero first, then all."""
+        """Return the taken and the free amounts of a row: nonzero first, then all resources."""
         taken: NDArray[np.int64] = read_only(self.amounts[row])
         free = -taken
         free[_NONZERO:] += allocatable
@@ -128,7 +128,7 @@ class Placement:
             column.pop()
 
     def widen(self, resources: Mapping[str, int]) -> None:
-        """Have a column for each of these resources; those that were there keep theirs."""
+        """Make a column for each of these resources; existing columns keep their place."""
         self.resources = MappingProxyType({**resources})
         width = len(resources)
         self._amounts = Column(np.int64, _NONZERO + width)
@@ -237,7 +237,7 @@ class Placement:
             self._volume_pods[row] = tuple(others)
 
     def _note_ports(self, row: int) -> None:
-        """Have the host ports of a row, as its pods are now."""
+        """Record the host ports that the pods of a row take now."""
         taken = [pod.spec.host_ports for pod in self.pods(row) if not pod.finished]
         number = self._port_sets.take(frozenset(chain.from_iterable(taken)))
         self._port_sets.release(int(self._ports[row]))
@@ -254,7 +254,7 @@ class Placement:
 
 
 def _entry_facts(pod: ClusterPod) -> tuple[object, ...]:
-    """What a row's entry and amounts are made of; what is shared is compared by identity."""
+    """Return the facts behind a row's entry and amounts; shared objects by their identity."""
     return id(pod.label_set), id(pod.spec), pod.deleting, pod.priority, pod.finished
 
 
@@ -263,9 +263,9 @@ def _has_volumes(pod: ClusterPod) -> bool:
 
 
 def amounts_of(pods: Iterable[ClusterPod], resources: Mapping[str, int]) -> tuple[int, ...]:
-    """What pods take together, as a row of a placement's amounts.
+    """Return the total amounts of pods, as a row of a placement's amounts.
 
-    Pods with huge requests take LARGEST_AMOUNT together at most, more than any node has: so sums
+    Pods with huge requests count as MAX_AMOUNT together at most, more than any node has. So sums
     over the pods of a node, and over all nodes, stay below 64 bits.
     """
     amounts = [0] * (_NONZERO + len(resources))

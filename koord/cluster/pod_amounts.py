@@ -23,7 +23,7 @@ Effective = Mapping[str, Mapping[str, int]]
 
 
 def read_amount(name: str, text: str | int | float) -> int:
-    """Return the amount of one resource, at most LARGEST_AMOUNT.
+    """Return the amount of one resource, at most MAX_AMOUNT.
 
     Most are written like 250m or 512Mi, and a NodeMetric has dozens: those take a tenth of the
     time of the others.
@@ -67,8 +67,9 @@ def read_amounts(
 
 
 class PodAmounts:
-    """What a pod requests, and is limited to: of regular containers, init containers, sidecars,
-    the pod as a whole, and overhead.
+    """The requests and limits of a pod.
+
+    They include regular containers, init containers, sidecars, the pod as a whole and overhead.
     """
 
     def __init__(

@@ -45,7 +45,7 @@ Weights = Callable[[LabelSet], Mapping[str, int]]
 
 
 class AffinityTermKind(Enum):
-    """What an affinity term of a pod that is on a node wants for those that it means."""
+    """The kind of an affinity term of a pod that is on a node."""
 
     AFFINITY = "required affinity"
     ANTI_AFFINITY = "required anti-affinity"
@@ -114,10 +114,9 @@ class PodCounts:
     def weigh(
         self, rows: CountedRows, namespaces: Iterable[str] | None, weights: Weights
     ) -> Mapping[str, NDArray[np.int64]]:
-        """What the pods of each node weigh together, by the names that weights has; nothing is
-        kept of it.
+        """Return the total weight of each node's pods, by the names in weights; nothing is cached.
 
-        namespaces: those in which pods may weigh something; None: all.
+        namespaces: only pods in them can have a weight; None: all.
         """
         with self._lock:
             self._follow(rows)
@@ -141,9 +140,9 @@ class PodCounts:
     def term_counts(
         self, rows: CountedRows, label_set: LabelSet
     ) -> Mapping[tuple[AffinityTermKind, str], Counts]:
-        """What pods on each node want for pods with these labels, by topology key.
+        """Count the affinity terms of each node's pods that match these labels, by topology key.
 
-        Each of their terms counts with its weight, a required one with 1.
+        A preferred term counts with its weight, a required term with 1.
         """
         with self._lock:
             self._follow(rows)
@@ -162,7 +161,7 @@ class PodCounts:
             raise
 
     def _follow_keys(self, rows: CountedRows) -> None:
-        """Have the terms of the topology keys that nodes have now."""
+        """Rebuild the term index if the topology keys of nodes have changed."""
         if not self._specs_with_terms or rows.topology_keys == self._keys:
             return
         self._forget_term_counts()
@@ -245,7 +244,7 @@ class PodCounts:
         return group
 
     def _add_terms(self, group: "_PodGroup") -> None:
-        """Have the terms of a spec be found, each once, whose topology keys nodes have."""
+        """Index the terms of a spec, each once; skip terms whose topology key no node has."""
         spec, weights = group.what, dict[tuple[AffinityTermKind, AffinityTerm], int]()
         assert isinstance(spec, PodSpec)  # noqa: S101 - no label set has terms
         for kind, term, weight in _terms_of(spec):
@@ -475,7 +474,7 @@ class _CountColumn:
 
     @property
     def bytes(self) -> int:
-        """What it takes, about."""
+        """Bytes of memory that the column takes, roughly."""
         return int(self._column.nbytes) + _LINK_BYTES * len(self.groups)
 
     def take(self, group: _PodGroup, weight: int) -> None:

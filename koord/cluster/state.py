@@ -265,7 +265,7 @@ class Snapshot:
                 del self._waiting[pod.node]
 
     def _provide(self, node: ClusterNode) -> None:
-        """Have a column for each resource of a node, as long as there is room for more of them."""
+        """Add a column for each new resource of a node, up to MAX_RESOURCES columns in total."""
         known = self._placement.resources
         new = [name for name, _ in node.allocatable if name not in known]
         new = new[: MAX_RESOURCES - len(known)]

@@ -139,7 +139,7 @@ class CsiDriver(Struct, frozen=True):
 
 
 class StorageCapacity(Struct, frozen=True):
-    """What a driver can still provide of a class, on some nodes."""
+    """The capacity that a driver can still provide for a storage class on some nodes."""
 
     namespace: str
     name: str
@@ -175,7 +175,10 @@ T = TypeVar("T")
 
 
 class StorageObjects:
-    """What is beside claims and volumes, and the volumes of a class. Belongs to one thread."""
+    """All storage objects except claims and volumes, plus the volumes of a class.
+
+    Belongs to one thread.
+    """
 
     def __init__(self) -> None:
         self.classes_version = 0  # grows with each change of the classes
@@ -205,7 +208,7 @@ class StorageObjects:
         return [node for node, changed in self._moved.items() if changed > version]
 
     def capacities_of(self, storage_class: str) -> Iterator[StorageCapacity]:
-        """What is left of a class."""
+        """Return the capacities of a storage class."""
         found = map(self.capacities.get, self.capacities.keys())
         return (one for one in found if one is not None and one.storage_class == storage_class)
 

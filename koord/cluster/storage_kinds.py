@@ -216,7 +216,7 @@ def _selector(found: Raw, faults: DecodingFaults) -> Selector | None:
 
 
 def _size(found: str | float | None, faults: DecodingFaults, *, unread: int = 0) -> int | None:
-    """Bytes of a quantity, rounded up, at most LARGEST_SIZE; None: there is none.
+    """Bytes of a quantity, rounded up, at most MAX_SIZE; None: there is none.
 
     unread: of a text that is no quantity.
     """

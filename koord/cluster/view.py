@@ -50,9 +50,9 @@ def hypothetical_generation() -> int:
 
 
 class Traits:
-    """What rarely changes about nodes: names, labels, taints, flags. Each computed when needed.
+    """Node facts that rarely change: names, labels, taints, flags. Each is computed on first use.
 
-    Views between which none of that has changed share one; nothing of it can be written.
+    Views between which none of them has changed share one object, which is read-only.
     """
 
     def __init__(self, nodes: FrozenColumn) -> None:
@@ -140,7 +140,7 @@ class View:
         pod_counts: PodCounts,
         altered: frozenset[int] = frozenset(),
     ) -> None:
-        """census: shared by all views of a snapshot."""
+        """pod_counts: shared by all views of a snapshot."""
         self.traits = traits
         self._images = images
         self.altered = altered
@@ -169,7 +169,7 @@ class View:
         return self._allocatable.array
 
     def floats(self, column: int) -> NDArray[np.float64] | None:
-        """What nodes have of a resource, as FrozenColumn.floats."""
+        """Return the allocatable of all nodes for one resource; see FrozenColumn.floats."""
         return self._allocatable.floats(column)
 
     def lacking(self, column: int) -> Mask | None:
@@ -206,7 +206,7 @@ class View:
         return self._placement.nonzero_requested_of(row)
 
     def amounts_of(self, row: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """What is requested on a node, and what is free there, at little cost.
+        """Return the requested and the free amounts of a node, at little cost.
 
         Each has nonzero_requested of cpu and memory first, then all resources.
         """
@@ -355,29 +355,30 @@ class View:
     def weighted_pods(
         self, namespaces: Iterable[str] | None, weights: Weights
     ) -> Mapping[str, NDArray[np.int64]]:
-        """What pods of each node weigh together, by the names that weights has; shape (nodes,).
+        """Return the total weight of each node's pods, by the names in weights; shape (nodes,).
 
-        namespaces: those in which pods may weigh something; None: all. It costs what there are of
-        different labels, each time: for so many terms that questions about each would cost more.
+        namespaces: only pods in them can have a weight; None: all. The cost grows with the number
+        of different label sets, on every call. Use this for many terms, where matching_pods() for
+        each term would cost more.
         """
         return self._pod_counts.weigh(self, namespaces, weights)
 
     def count_pods(self) -> None:
-        """Count what has changed already, so that the next pods_meant() costs less."""
+        """Count what has changed already, so that the next matching_pods() costs less."""
         self._pod_counts.follow(self)
 
     def existing_terms(self, label_set: LabelSet) -> Mapping[tuple[AffinityTermKind, str], Counts]:
-        """What affinity terms of pods on each node want for pods with these labels.
+        """Count the affinity terms of each node's pods that match these labels.
 
-        By kind of the term and topology key; a preferred term counts with its weight, a required
-        one with 1. It costs as pods_meant().
+        The result is by kind of the term and topology key. A preferred term counts with its weight,
+        a required term with 1. It costs as much as matching_pods().
         """
         return self._pod_counts.term_counts(self, label_set)
 
     def existing_terms_key(self) -> Hashable | None:
-        """Equal in views of a snapshot whose wishes_about are equal; None: nothing is said.
+        """Return a key that is equal in views of a snapshot with equal existing_terms; None: no key.
 
-        It costs nothing, as it looks at no pod. Of a what-if nothing is said.
+        It costs nothing, as it looks at no pod. A what-if has no key.
         """
         if self.altered:
             return None
@@ -402,7 +403,7 @@ class View:
         return [one for name in namespaces for one in self._by_namespace.get(name, ())]
 
     def namespace_labels(self, name: str) -> Mapping[str, str]:
-        """Of a namespace that is not known, the one label that every namespace has."""
+        """Return the labels of a namespace; an unknown one has only the label of its name."""
         return labels_of(name, self.namespaces)
 
 
@@ -427,7 +428,7 @@ class WhatIf:
         """Put a pod on a node, whatever node it says itself.
 
         Raises:
-            NotThere: there is no such node.
+            NotInView: there is no such node.
             ValueError: a pod of this name is on that node already.
         """
         row = self._row(node)
@@ -440,7 +441,7 @@ class WhatIf:
         """Take a pod, namespace/name, off a node, and return it.
 
         Raises:
-            NotThere: there is no such node, or it is not there.
+            NotInView: there is no such node, or it is not there.
         """
         row = self._row(node)
         pod = self._find(row, key)

@@ -56,7 +56,7 @@ class Identity(Wire):
 
 
 class Identified(Wire):
-    """What is read of an object that cannot be read otherwise."""
+    """The identity of an object that is otherwise unreadable."""
 
     metadata: Identity
 

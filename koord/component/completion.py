@@ -7,5 +7,5 @@ SHELLS = ("bash", "zsh", "fish")
 
 
 def completion(program: str, shell: str) -> str:
-    """What that shell reads to complete command lines of that program."""
+    """Return the script with which a shell completes the program's command lines."""
     return files("koord.component").joinpath("completions", f"{program}.{shell}").read_text()

@@ -46,7 +46,7 @@ class LoopHandle:
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(there(), self._loop))
 
     def post(self, work: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
-        """Have a function be called over there soon."""
+        """Schedule a call of the function on the other loop; do not wait for it."""
         self._loop.call_soon_threadsafe(lambda: work(*args, **kwargs))
 
     async def run(self, work: Run, stop: Stop) -> None:
@@ -124,7 +124,7 @@ class LoopThread:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        """Have the loop turn."""
+        """Start the loop's thread."""
         self._thread.start()
 
     async def stop(self) -> None:

@@ -88,7 +88,7 @@ class FeatureGates:
         return changed
 
     def subscribe(self, listener: Listener) -> None:
-        """Have the listener called with the names of the gates that a change has switched."""
+        """Call the listener on each change, with the names of the gates that it switched."""
         self._listeners.append(listener)
 
     def mark_built(self, names: Iterable[str]) -> None:

@@ -342,6 +342,6 @@ class IgnoredFlag:
 
 
 def define_ignored_flags(flags: FlagSet, rows: Iterable[IgnoredFlag]) -> None:
-    """Have the flags accepted and their values checked."""
+    """Define flags that have no effect; their values are still checked."""
     for row in rows:
         flags.define(row.name, row.kind, row.default, row.help, check=row.check, inert=True)

@@ -81,7 +81,7 @@ def unique_identity(hostname: str) -> str:
 
 
 class LeaderMetrics:
-    """Who leads, and how smoothly leases are renewed."""
+    """Metrics of the leader's status and of lease renewals."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.is_leader = Gauge(
@@ -234,7 +234,7 @@ class LeaderElector:
         work has returned. When it raises, the lease is released and the error passed on.
 
         Raises:
-            LostLease: the lease could not be renewed in time, or another replica has it. The work
+            LeaseLost: the lease could not be renewed in time, or another replica has it. The work
                 was cancelled, and had the rest of the lease duration to end.
         """
         try:
@@ -301,7 +301,7 @@ class LeaderElector:
         """Renew every retry period, without end.
 
         Raises:
-            LostLease: the lease is another replica's, or the deadline is over.
+            LeaseLost: the lease is another replica's, or the deadline is over.
         """
         while True:
             await self._clock.sleep(max(min(self._config.retry_period, self._left()), 0.0))
@@ -456,7 +456,7 @@ def _versioned(item: Object, path: str) -> Object:
     """Return a Lease that can be replaced.
 
     Raises:
-        BadAnswer: it has no version, by which a later one would be kept from being overwritten.
+        BadResponse: it has no version, by which a later one would be kept from being overwritten.
     """
     meta = item.get("metadata")
     version = meta.get("resourceVersion") if isinstance(meta, dict) else None

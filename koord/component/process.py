@@ -93,10 +93,10 @@ WARM_UP = 10.0  # seconds in which the first pass, report and scrape import and 
 
 
 def freeze_heap() -> None:
-    """Have the collector leave alone what is going to stay: what is there now, and at WARM_UP.
+    """Exclude from garbage collection all objects that exist now, and again at WARM_UP.
 
-    For the main program, on the running loop. References still free what was set aside; only
-    cycles among it would stay for good.
+    For the main program, on the running loop. Reference counts still free the excluded objects;
+    only cycles among them would stay for good.
     """
     gc.set_threshold(*THRESHOLDS)
     _freeze()
@@ -104,9 +104,9 @@ def freeze_heap() -> None:
 
 
 def freeze_growing_heap() -> None:
-    """As settle_heap, where a whole cluster is still to come: no full collection in between.
+    """Freeze the heap while a whole cluster is still to come: no full collection in between.
 
-    One of 150,000 pods takes a quarter of a second. Call leave_heap once they are there.
+    A collection of 150,000 pods takes a quarter of a second. Call restore_gc once they are there.
     Collections in between are small: of 20,000 objects that each had to be fetched from memory they
     took 6 ms, and up to 15 beside other programs. All together cost what fewer, larger ones do.
     """
@@ -115,7 +115,7 @@ def freeze_growing_heap() -> None:
 
 
 def restore_gc() -> None:
-    """Have the collector leave alone what is there now, without a look at it."""
+    """Exclude from garbage collection all objects that exist now, without a collection."""
     gc.freeze()
 
 

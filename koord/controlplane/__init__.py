@@ -1,1 +1,1 @@
-"""What daemons of the control plane share: the whole cluster, kept as the API server has it."""
+"""The shared code of control plane daemons: the whole cluster, as the API server has it."""

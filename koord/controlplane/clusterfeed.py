@@ -253,7 +253,7 @@ class _KindFeed:
             log.info("kind.relisted", watched=self._kind.name)
 
     async def take_list(self, query: Mapping[str, str]) -> str:
-        """As Copy.take_list, page by page."""
+        """Fetch the list page by page into the state; return its version."""
         listed: set[str] = set()
         version, is_first = "", not any(True for _ in self._state.keys(self._kind))
         pages = self._client.pages_read(self._path, self._read_page, query, size=self._page_size)
@@ -278,7 +278,7 @@ class _KindFeed:
     async def watch(
         self, query: Mapping[str, str], limits: WatchLimits
     ) -> AsyncIterator[AsyncIterator[str]]:
-        """As Copy.watch: a version for all events that came together."""
+        """Watch the kind; yields one version for all events that came together."""
         async with self._client.watch_lines(self._path, query, limits) as lines:
             yield self._versions(lines)
 
@@ -356,7 +356,7 @@ class _CutObjects:
         self._api_version = api_version
         self._announce = announce
         self._component = component
-        self._faults: dict[str, str] = {}  # by key, of the first MOST_LOGGED
+        self._faults: dict[str, str] = {}  # by key, of the first MAX_LOGGED
         self._others: set[str] = set()  # keys
 
     def __len__(self) -> int:

@@ -95,7 +95,7 @@ class Lifecycle:
         """Work while this replica leads; without an elector at once, whatever others do.
 
         Raises:
-            LostLease: another replica may lead.
+            LeaseLost: another replica may lead.
             FinishedWithoutElection: stop came, and there is no leader election.
         """
         if elector is None:
@@ -117,7 +117,7 @@ class Lifecycle:
         await self._listener_thread.loop.run(run, stop)
 
     def _start_listener_thread(self) -> None:
-        """Have a thread for what must be answered in time."""
+        """Start a thread for the requests that need an answer in time."""
         home = LoopHandle(asyncio.get_running_loop(), self._clock)
         self._home.leave(home)
         self._components.runs[PART] = home.watch
@@ -212,7 +212,7 @@ def add_common_components(
     health.register("tokens", connection.guard.health)
 
     async def settle(stop: Stop) -> None:
-        """Have the garbage collector leave the cluster alone, once it is there."""
+        """Exclude the cluster's objects from garbage collection, once they are synced."""
         await stop.bound(connection.feed.wait_synced())
         restore_gc()
 
@@ -251,9 +251,9 @@ class CommonParts:
         self._log = get_logger(f"{program.name.replace('-', '_')}.daemon")
 
     def elect(self, work: Run, *, hostname: str, component: str) -> None:
-        """Have this replica stand for election; without a call it always leads.
+        """Make this replica take part in leader election; without a call it always leads.
 
-        component is the name in which events are sent.
+        component: the name under which events are sent.
         """
         self._elector = new_elector(
             self._settings.configuration.leader_election,
@@ -337,7 +337,7 @@ class CommonParts:
 
 @asynccontextmanager
 async def run_in_background(clock: Clock) -> AsyncIterator[Callable[[Run], object]]:
-    """Have parts run beside a block: each that is handed to the function, until the block ends."""
+    """Yield a function that starts a part as a task; the parts run until the block ends."""
     stop = Stop(clock)
     try:
         async with asyncio.TaskGroup() as group:

@@ -63,7 +63,7 @@ async def read_cluster(
     name is the user agent. warn is called with each object or kind that cannot be read.
 
     Raises:
-        UnreadCluster: not all lists came within so many seconds.
+        ClusterReadError: not all lists came within so many seconds.
     """
     clock = SystemClock()
     limits = Limits(answer_bytes=_LARGEST_PAGE, qps=50, burst=100, connections=32)
@@ -171,7 +171,7 @@ class EmptyInformer(SharedInformer[Any]):
 
 
 class EmptyInformers:
-    """What a dump has is in the cluster's state; of other kinds there is nothing."""
+    """Informers without objects: the dump's objects are in the cluster's state."""
 
     def informer(
         self, resource: Resource, *, absent: MissingKind | None = None, without: str = ""

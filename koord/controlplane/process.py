@@ -24,7 +24,7 @@ SWITCH_INTERVAL = 0.001  # seconds a thread may keep the interpreter while the l
 
 
 class DaemonSettings(Protocol):
-    """What a process must know of its settings."""
+    """The settings that a process needs."""
 
     @property
     def options(self) -> ControlPlaneFlags: ...
@@ -38,7 +38,7 @@ S = TypeVar("S", bound=DaemonSettings)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Process(Generic[S]):
-    """What a daemon is made of."""
+    """The parts of a daemon's program."""
 
     program: ComponentInfo
     families: FamilyRules

@@ -29,7 +29,7 @@ class QueryOptions(argparse.Namespace):
 
 
 def add_options(parser: argparse.ArgumentParser, default: str) -> None:
-    """Add the options that AskOptions has; default is the address without one."""
+    """Add the options that QueryOptions has; default is the address without one."""
     add = parser.add_argument
     add("--address", metavar="URL", default=default, help=f"of the daemon; by default {default}")
     add("--token-file", type=Path, metavar="FILE", help="token to send; over HTTPS only")
@@ -42,7 +42,7 @@ def query(options: QueryOptions, path: str, kind: str) -> dict[str, Any]:
     """Return the JSON object of that kind that the daemon answers at a path.
 
     Raises:
-        NoAnswer: it does not answer that.
+        NoResponse: it does not answer that.
         OptionError: an option cannot be used.
     """
     connection, address = _connection(options), options.address

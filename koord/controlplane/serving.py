@@ -86,7 +86,7 @@ class MainLoop:
 
     @property
     def loop(self) -> LoopHandle | None:
-        """That loop; None: listeners are on it."""
+        """The main loop; None: the listeners run on it themselves."""
         return self._loop
 
     def leave(self, loop: LoopHandle) -> None:
@@ -115,7 +115,7 @@ class MainLoop:
 
     @web.middleware
     async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Have handlers run on that loop, but those that answer in pieces, and health."""
+        """Run handlers on the main loop, except those of streamed responses and of health."""
         if self._loop is None or request.path in _SERVED_LOCALLY:
             return await handler(request)
         await request.read()

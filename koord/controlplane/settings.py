@@ -43,7 +43,7 @@ def _ip(value: str) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ControlPlaneDefaults:
-    """What differs between two daemons."""
+    """The defaults that differ between daemons."""
 
     name: str  # of the program and of its Lease
     namespace: str  # of its Lease
@@ -253,8 +253,9 @@ def write_configuration(document: object, path: Path) -> None:
 def without_effect(
     flags: FlagSet, gates: FeatureGates, plugin_problems: Iterable[str]
 ) -> list[LogEvent]:
-    """What the user should know about the settings: flags and gates that do nothing, plugins that
-    could not be registered.
+    """Return log events for settings without effect.
+
+    These are flags and gates that do nothing, and plugins that could not be registered.
     """
     found: list[LogEvent] = []
     if inert := flags.inert_set():
@@ -290,7 +291,7 @@ class CommonSettings(Generic[G, C]):
         return self.read.configuration
 
     def warnings(self) -> list[LogEvent]:
-        """What the user should know about these settings, as log events with their facts."""
+        """Return the warnings about these settings, as log events with their facts."""
         return without_effect(self.flags, self.gates, self.plugin_problems)
 
 

@@ -289,15 +289,15 @@ class FakeCluster:
         self.state.remove(kinds[kind.lower()], key)
 
     def report(self, *names: str, **facts: Any) -> list[UsageReport]:
-        """Have koordlet report these nodes now; without names all.
+        """Make koordlet report these nodes now; without names, all nodes.
 
-        What a node uses is what its pods and its system use. Other arguments are those of
+        The usage of a node is the usage of its pods and its system. Other arguments go to
         make_report and win: usage for a figure that does not fit the pods, at for an old report.
         """
         return [self._report(name, facts) for name in names or self._system]
 
     def usage(self, node: str) -> dict[str, float]:
-        """What a node uses now: cores and bytes."""
+        """Return the current usage of a node: cores and bytes."""
         amounts = [self._uses.get(pod.key, _NOTHING) for pod in self._running(node)]
         used = chain(amounts, [self._system.get(node, _NOTHING)])
         total = {"cpu": 0.0, "memory": 0.0}
@@ -307,7 +307,7 @@ class FakeCluster:
         return total
 
     def evict(self, pod: ClusterPod) -> None:
-        """Have a pod leave with the next settle."""
+        """Evict a pod: it is gone after the next settle."""
         self._leaving[pod.key] = pod.uid
 
     def settle(self) -> None:
@@ -472,7 +472,7 @@ class FakeInformer(SharedInformer[Any]):
         await stop.wait()
 
     def take(self, key: str, new: JsonObject | None) -> None:
-        """Have an object be added, changed, or (None) gone."""
+        """Add, change or (None) delete an object."""
         old = self._found.pop(key, None)
         if new is not None:
             self._found[key] = new

@@ -88,7 +88,7 @@ class HttpResponse:
 
 
 class ConnectionPool:
-    """A bounded pool of connections to a few servers. One event loop."""
+    """A bounded set of connections to a few servers. Belongs to one event loop."""
 
     def __init__(self, clock: Clock, bounds: Bounds) -> None:
         self._clock = clock
@@ -206,7 +206,7 @@ class ConnectionPool:
         return connection
 
     def _watch(self, due: float) -> None:
-        """Have the timer ring by then."""
+        """Set the timer so that it fires no later than `due`."""
         if due < self._rings_at:
             self._end_timer()
             self._rings_at = due
@@ -468,7 +468,7 @@ class PooledTransport(Transport):
         return answer.body
 
     async def _ask(self, call: Call, credential: Credential, answer: HttpResponse) -> None:
-        """Send a call and fill in its answer; raise if it is a refusal."""
+        """Send a call and fill in its answer; raise if the server rejects it."""
         where = call.where
         try:
             server = self._server(call)

@@ -85,7 +85,7 @@ async def watch_lines(
         Gone: the resource version is too old, as the status of the answer.
         ApiError: the server refused.
         Unreachable: the connection broke or fell silent.
-        BadAnswer: a line is too long.
+        BadResponse: a line is too long.
     """
     asked = {
         **query,
@@ -112,7 +112,7 @@ async def watch(
 
     Raises, on entry or from the events, what watch_lines does, and:
         Gone, ApiError: the server ended the watch with an error.
-        BadAnswer: a line is no event.
+        BadResponse: a line is no event.
     """
     async with watch_lines(transport, path, query, limits, accept=accept) as lines:
         yield _events(lines, f"watch of {path}")
@@ -152,7 +152,7 @@ class Lines:
         """Return the lines that are complete now, without empty ones.
 
         Raises:
-            BadAnswer: a line is longer than max_bytes.
+            BadResponse: a line is longer than max_bytes.
         """
         lines = piece.split(b"\n")
         rest = lines.pop()
@@ -210,7 +210,7 @@ class ApiClient:
 
     A request that the server asks to repeat (429 or 5xx with Retry-After) is repeated a few times
     after that pause; attempts=1 leaves that to the caller. Every call raises ApiError when the
-    server refuses, Unreachable when there is no answer, BadAnswer when it is not understood.
+    server refuses, Unreachable when there is no answer, BadResponse when it is not understood.
     """
 
     def __init__(
@@ -392,7 +392,7 @@ class ApiClient:
         """Apply operations (RFC 6902) in order, all or none. field_manager as for create.
 
         Raises:
-            PatchRefused: a test did not hold or an operation does not apply.
+            PatchRejected: a test did not hold or an operation does not apply.
         """
         return await self.patch(path, operations, JSON_PATCH, field_manager=field_manager)
 
@@ -411,7 +411,7 @@ class ApiClient:
         more. The status does not come back: of many pods it is large. field_manager as for patch.
 
         Raises:
-            NotFound, PatchRefused: it is gone, or another object has its name now.
+            NotFound, PatchRejected: it is gone, or another object has its name now.
         """
         operations = [
             {"op": "test", "path": "/metadata/uid", "value": uid},

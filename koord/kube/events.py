@@ -42,7 +42,7 @@ class ObjectRef(NamedTuple):
 
 
 class Event(NamedTuple):
-    """An event to report. Two that are equal are one event that happened twice.
+    """An event to report. Two that are equal are one event that occurred twice.
 
     message is for every reader of events in the object's namespace, so it must hold nothing
     secret; it is cut to what Kubernetes takes. component is the part of the daemon that reports it.
@@ -57,7 +57,7 @@ class Event(NamedTuple):
 
 @dataclass(slots=True)
 class Series:
-    """The count of an event, and when it happened; Unix seconds."""
+    """The count of an event, and the times of its first and last occurrence; Unix seconds."""
 
     first: float
     last: float
@@ -71,7 +71,7 @@ class Series:
         self.last = at
 
     def forget_object(self) -> None:
-        """Have the next write make a new object."""
+        """Make the next write create a new object."""
         self.name, self.stored = "", False
 
 
@@ -178,14 +178,14 @@ class _Queue:
         return event in self._entries
 
     def put(self, event: Event, due: float, until: float) -> None:
-        """Have an event wait, in place of an earlier entry of it."""
+        """Queue an event; replace its earlier entry."""
         entry, number = _PendingEvent(due, until), next(self._numbers)
         self._entries[event] = entry
         heapq.heappush(self._due, (due, number, event, entry))
         heapq.heappush(self._ends, (until, number, event, entry))
 
     def put_off(self, event: Event, due: float) -> None:
-        """Have a waiting event be due later."""
+        """Postpone a waiting event."""
         entry = self._entries.get(event)
         if entry is not None:  # else it has expired
             self.put(event, due, entry.until)
@@ -259,7 +259,7 @@ class EventRecorder:
         self._away, self._refused, self._full = LogState(log), LogState(log), LogState(log)
 
     def emit(self, event: Event) -> None:
-        """Have an event written soon. Returns at once; call it on the event loop."""
+        """Queue an event to be written soon. Returns at once; call it on the event loop."""
         waiting, now = self._waiting, self._clock.monotonic()
         if event not in waiting and len(waiting) >= self._limits.waiting:
             self._full.failed("events.overflow", waiting=len(waiting), dropped=event.reason)
@@ -365,7 +365,7 @@ class EventRecorder:
         return pause
 
     def _done(self, event: Event, series: Series, times: int) -> None:
-        """Take an event off the queue, unless it has happened again meanwhile."""
+        """Take an event off the queue; queue it again if it occurred meanwhile."""
         waiting, now = self._waiting, self._clock.monotonic()
         series.written_at = now
         waiting.remove(event)

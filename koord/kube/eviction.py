@@ -106,7 +106,7 @@ def _check_yes(answer: Object, path: str) -> None:
     """See that it was the API server that said yes, as what it allows may end in a kill.
 
     Raises:
-        BadAnswer: it is no Status of success, for example from a proxy.
+        BadResponse: it is no Status of success, for example from a proxy.
     """
     if answer.get("kind") != "Status" or answer.get("status") != "Success":
         found = f"kind {answer.get('kind')!r:.40} and status {answer.get('status')!r:.40}"

@@ -55,10 +55,10 @@ class SharedInformer(Generic[T]):
         return self._indexes[index].found(name)
 
     def add_handler(self, handler: Handler[T]) -> Callable[[], None]:
-        """Have each change reported, beginning with what is there; return how to end that.
+        """Call a handler on each change, existing objects first; return a function to remove it.
 
-        What is there is reported at once: of a large collection, add handlers before run. A handler
-        must not block. When it raises, that is logged and the rest goes on.
+        Existing objects are reported at once: add the handlers of a large collection before run. A
+        handler must not block. When it raises, the error is logged and the rest goes on.
         """
         for key, value in self.objects.items():
             self._call(handler, Change(ChangeKind.ADDED, key, None, value))

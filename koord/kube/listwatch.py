@@ -248,7 +248,7 @@ class ListWatch:
         self._trouble.failed("watch.failed", watched=name, error=self._reason)
 
     def _note_refusal(self, is_refusal: bool) -> None:
-        """Take a refusal that lasts for the answer, where the collection says so."""
+        """Treat a rejection as the answer once it has lasted for the collection's sync_timeout."""
         now = self._clock.monotonic()
         if not is_refusal:
             self._refused_at = None

@@ -86,7 +86,7 @@ class Store(Generic[T]):
         """Return key and reading of an object; one that is known in this version is not read again.
 
         Raises:
-            BadAnswer: it has no name or no version.
+            BadResponse: it has no name or no version.
         """
         key = _key(item, self._where)
         uid, version = identity = _uid(item), _version(item)
@@ -151,7 +151,7 @@ def resource_version(item: Object, where: str) -> str:
     """The resource version of an object.
 
     Raises:
-        BadAnswer: it has none.
+        BadResponse: it has none.
     """
     metadata = item.get("metadata")
     version = metadata.get("resourceVersion") if isinstance(metadata, dict) else None
@@ -232,7 +232,7 @@ class Watched(Collection, Generic[T]):
 
     read: Callable[[Object], T]
     on_change: Callable[[Change[T]], None]
-    spec_only: bool = False  # changes of the status are not fetched; see Completion
+    spec_only: bool = False  # changes of the status are not fetched; see MetadataCompleter
 
 
 class Reflector(Generic[T]):
@@ -294,7 +294,7 @@ class Reflector(Generic[T]):
         await self._protocol.run(stop)
 
     async def take_list(self, query: Mapping[str, str]) -> str:
-        """As Copy.take_list: a list is read as a whole before any of it counts."""
+        """Fetch the list and return its version; it is read as a whole before any of it counts."""
         accept = METADATA_LIST if self._completion else WHOLE
         version, listed = await self._read_all(query, accept)
         self.listing = True
@@ -310,7 +310,7 @@ class Reflector(Generic[T]):
     async def watch(
         self, query: Mapping[str, str], limits: WatchLimits
     ) -> AsyncIterator[AsyncIterator[str]]:
-        """As Copy.watch: a version for each event."""
+        """Watch the collection; yields a version for each event."""
         path, accept = self._watched.path, METADATA if self._completion else WHOLE
         async with self._client.watch(path, query, limits, accept=accept) as events:
             yield self._taken(events)

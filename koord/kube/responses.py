@@ -40,7 +40,7 @@ async def read_object(data: bytes, where: str) -> Object:
     """Return the JSON object; in a thread if it is large.
 
     Raises:
-        BadAnswer: it is not one.
+        BadResponse: it is not one.
     """
     if len(data) > LARGE:
         return await asyncio.to_thread(decode_object, data, where)
@@ -48,7 +48,7 @@ async def read_object(data: bytes, where: str) -> Object:
 
 
 def check_object(data: bytes, where: str) -> None:
-    """Raise BadAnswer unless it begins and ends as a JSON object; what is inside is not read."""
+    """Raise BadResponse unless it begins and ends as a JSON object; what is inside is not read."""
     text = data.strip()
     if text[:1] != b"{" or text[-1:] != b"}":
         raise BadResponse(where, wanted="a JSON object", found=_short(data))
@@ -72,7 +72,7 @@ def read_page(found: Object, where: str) -> ListPage:
     Items lack apiVersion and kind on the wire; they get those of the list.
 
     Raises:
-        BadAnswer: it is not a list of objects.
+        BadResponse: it is not a list of objects.
     """
     meta, items = found.get("metadata"), found.get("items", ())
     if items is None:
@@ -104,7 +104,7 @@ def api_error_of(status: int, headers: Mapping[str, str], body: bytes, *, where:
 
 
 def _plain(headers: Mapping[str, str], body: bytes) -> Object:
-    """The text of a plain refusal, as the message of a Status."""
+    """Return the text of a plain error response, as the message of a Status."""
     if not headers.get("Content-Type", "").startswith("text/plain"):
         return {}
     return {"message": " ".join(body[:MAX_TEXT_BYTES].decode(errors="replace").split())}

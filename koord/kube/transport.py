@@ -1,4 +1,4 @@
-"""HTTP requests to the API server over one pool of connections, with deadlines and bounds."""
+"""HTTP requests to the API server over one connection pool, with deadlines and limits."""
 
 import asyncio
 import ssl
@@ -50,7 +50,7 @@ _DEFAULT_HINT = "check the server's address and certificate"
 
 @contextmanager
 def translated(where: str) -> Iterator[None]:
-    """Raise Unreachable or NotTrusted in place of errors of the network, TLS and HTTP."""
+    """Raise Unreachable or TlsVerificationError in place of errors of the network, TLS and HTTP."""
     try:
         yield
     except (aiohttp.ClientError, OSError, ValueError) as err:
@@ -231,7 +231,7 @@ class Transport:
 
         Raises:
             ApiError: the server refused.
-            Unreachable, BadAnswer: no answer, not in time, or too large a one.
+            Unreachable, BadResponse: no answer, not in time, or too large a one.
             ConfigError: there are no credentials to send.
         """
         async with self._answer(call) as (response, deadline, traffic):
@@ -258,7 +258,7 @@ class Transport:
 
     @asynccontextmanager
     async def _answer(self, call: Call) -> AsyncIterator[_Response]:
-        """An answer that is no refusal. Sent twice if the server does not know our credentials."""
+        """Yield an accepted response. Sends twice if the server does not know our credentials."""
         async with AsyncExitStack() as stack:
             try:
                 answer = await stack.enter_async_context(self._accepted(call))
@@ -329,7 +329,10 @@ class Transport:
         check_head(response.status, response.headers.get("Content-Encoding", ""), where)
 
     async def _reason(self, response: aiohttp.ClientResponse, traffic: Traffic) -> bytes:
-        """The body of a refusal; empty if it does not come, for the status alone has to do then."""
+        """Return the body of an error response; empty if it cannot be read.
+
+        Then the status alone has to do.
+        """
         where = traffic.call.where
         try:
             async with Deadline(self._clock, where) as deadline:
@@ -371,7 +374,7 @@ class Transport:
 
 
 def check_head(status: int, encoding: str, where: str) -> None:
-    """Raise BadAnswer unless an answer that is no refusal does what was asked, in plain bytes."""
+    """Raise BadResponse unless the status is 2xx and the body is not encoded."""
     if not 200 <= status < 300:
         raise BadResponse(where, wanted="status 2xx", found=f"status {status}")
     if encoding not in ("", "identity"):

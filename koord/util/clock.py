@@ -63,7 +63,7 @@ class SystemClock:
 
 
 def finish(timer: "asyncio.Future[None]") -> None:
-    """Have a timer be done now, unless it is done already."""
+    """Complete a timer now, unless it is done already."""
     if not timer.done():
         timer.set_result(None)
 

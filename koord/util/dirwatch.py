@@ -1,7 +1,7 @@
 """Watches directories, and notifies at once when something in them changes: inotify.
 
-Called through ctypes: two functions of the C library, and that something happened is all we need.
-asyncinotify, which would be the library for it, runs ldconfig when it is imported.
+Called through ctypes: two functions of the C library are all we need, and only the fact that
+something changed. The library for it, asyncinotify, runs ldconfig when it is imported.
 """
 
 import asyncio

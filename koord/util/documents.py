@@ -283,7 +283,7 @@ class ListStream:
 
 
 class _TooShort(Exception):
-    """What has come so far ends within a value."""
+    """The text so far ends within a value."""
 
 
 def decode_line(data: bytes, where: str) -> Any:

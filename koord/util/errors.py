@@ -57,7 +57,7 @@ def error_text(error: BaseException) -> str:
     """Return an error as one text for people: one of ours says it itself, any other by its type.
 
     KeyError('gone') would only say 'gone', and a TimeoutError nothing. Of foreign errors at most
-    LONGEST_ERROR characters are kept; one whose text cannot be had is its type alone.
+    MAX_ERROR_LENGTH characters are kept; one whose text cannot be had is its type alone.
     """
     try:
         text = str(error) if isinstance(error, KoordError | OSError) else ""

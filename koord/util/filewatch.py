@@ -40,7 +40,7 @@ class FileWatch:
         return True
 
     def again(self) -> None:
-        """Have changed() say true once more: what was read could not be used yet."""
+        """Make changed() return true once more: the file could not be used yet."""
         self._seen = None
 
     def read(self, max_bytes: int) -> bytes:

@@ -9,10 +9,10 @@ MAX_PEM_BYTES = 4 << 20
 
 
 def load_pair(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
-    """Have a context show the certificate, which may be followed by those of its CAs; all PEM.
+    """Load a certificate and its key into a context; CA certificates may follow. All PEM.
 
     Raises:
-        ssl.SSLError: one of them is no such thing, or they do not belong together.
+        ssl.SSLError: one of them is not valid, or they do not belong together.
         ValueError: the key is encrypted.
     """
     with _as_file(certificate) as certificate_file, _as_file(key) as key_file:

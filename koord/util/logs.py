@@ -256,7 +256,7 @@ class _LibraryLogs(logging.Handler):
 
 
 def redirect_library_logs(clock: Clock) -> None:
-    """Have libraries that use Python's own logging write to our log. Called once, at the start."""
+    """Redirect libraries that use Python's own logging to our log. Called once, at the start."""
     logging.getLogger().addHandler(_LibraryLogs(clock))
 
 

@@ -110,7 +110,7 @@ class CycleStuck(KoordError):
 
 @dataclass(frozen=True, slots=True)
 class RecordSummary:
-    """What a record is about, from a first look at it. Times are Unix seconds."""
+    """A summary of a record, from a first look at it. Times are Unix seconds."""
 
     header: Header
     began: float  # the first moment, when the cluster was listed
@@ -134,7 +134,7 @@ class PlayedEviction:
 
 @dataclass(slots=True)
 class Replay:
-    """What became of a cluster under a configuration."""
+    """The result of replaying a record under a configuration."""
 
     survey: RecordSummary
     evictions: list[PlayedEviction] = field(default_factory=list)
@@ -144,7 +144,7 @@ class Replay:
     hot_played: float = 0.0  # the same as it would have been
     unplaced: tuple[str, ...] = ()  # pods that fitted nowhere in the end
     errors: list[str] = field(default_factory=list)  # of plugins, the first ones
-    damage: str = ""  # as Survey
+    damage: str = ""  # as in RecordSummary
 
     @property
     def hours(self) -> float:

@@ -63,7 +63,7 @@ class RecordingState(ClusterState):
             self._changed[kind, key] = None
 
     def take_changes(self, at: float) -> Tick:
-        """What has changed since the last time; of each object the last state."""
+        """Return the changes since the last call as one tick, with each object's last state."""
         tick = Tick(at)
         for (kind, key), item in self._changed.items():
             if kind is kinds.NODE_METRIC and item is not None:
@@ -97,10 +97,10 @@ class Recorder:
         writer.append(header_block(header))
 
     def tick(self, now: float, evictions: Iterable[Eviction] = ()) -> None:
-        """Record what has happened up to now, in Unix seconds; evictions may come repeatedly.
+        """Record the changes up to now, in Unix seconds; an eviction may be passed more than once.
 
         Raises:
-            RecordFull, OSError: as RecordWriter.append; nothing more can be recorded.
+            RecordFull, OSError: see RecordWriter.append; nothing more can be recorded.
         """
         tick = self._state.take_changes(now)
         for one in evictions:
@@ -143,7 +143,7 @@ class RecordProgress:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RecordOptions:
-    """What to record, and where."""
+    """Options of the recorder: source, destination and limits."""
 
     path: Path
     namespace: str  # of the descheduler's Lease, where its ledger is

@@ -56,7 +56,7 @@ _OF_WINDOW = 2 * len(_FIGURES)
 
 
 class Layout(Struct, frozen=True, array_like=True):
-    """What the figures of a row are about."""
+    """The node, windows and pods that the figures of a row belong to."""
 
     node: str
     windows: tuple[float, ...]  # seconds, of the aggregated usages
@@ -211,7 +211,7 @@ class Eviction(Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True)
 class Tick:
-    """What happened since the tick before."""
+    """The changes, reports and evictions since the previous tick."""
 
     at: float  # Unix seconds
     changes: list[Change] = field(default_factory=list)
@@ -219,7 +219,7 @@ class Tick:
     evictions: list[Eviction] = field(default_factory=list)
 
     def __bool__(self) -> bool:
-        """Whether anything happened."""
+        """Whether the tick has any content."""
         return bool(self.changes or self.reports or self.evictions)
 
 
@@ -410,7 +410,11 @@ class TickDecoder:
 
 
 def summary_of(data: bytes) -> BlockSummary:
-    """What a block is about, whatever is before it. Raises InvalidObject."""
+    """Return the times and evictions of a block; earlier blocks are not needed.
+
+    Raises:
+        InvalidObject: the block is malformed.
+    """
     try:
         ticks = _BLOCK.decode(data).ticks
     except _DECODE_ERRORS as err:

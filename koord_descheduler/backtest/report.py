@@ -1,4 +1,4 @@
-"""What a replay has shown, as JSON and as tables."""
+"""The result of a replay, as JSON and as tables."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping

@@ -48,7 +48,7 @@ class Point(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class KnownPlugin:
-    """What the configuration knows of a plugin."""
+    """The extension points and the args type of a plugin, for checks of the configuration."""
 
     points: frozenset[Point]
     args: ArgsType | None = None  # None: any object, which the plugin reads itself

@@ -30,7 +30,7 @@ class LeaderElection(sections.LeaderElection):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EvictionLedger:
-    """What evictions for load brought, and which workloads are left alone for it."""
+    """Measures the relief of evictions for load; pauses workloads whose evictions bring none."""
 
     enabled: bool = True  # off: nothing is measured, and nothing refused
     spacing: Seconds = 60.0  # least seconds from any eviction of a workload to one for load

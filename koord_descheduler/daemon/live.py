@@ -47,7 +47,7 @@ _LIMITS = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProfileChange:
-    """What to do about one profile between two cycles."""
+    """The change of one profile between two cycles."""
 
     name: str
     before: Profile | None  # None: the profile is new

@@ -53,7 +53,7 @@ async def run_daemon(
     """Run until stop is set, or until SIGINT or SIGTERM when there is none.
 
     Raises:
-        LostLease: another replica may lead.
+        LeaseLost: another replica may lead.
         FinishedWithoutElection: stop came, and there is no leader election.
         KoordError: the daemon could not start; the message says why.
     """
@@ -187,7 +187,7 @@ class Daemon:
         log.info("cluster.synced", nodes=len(self._connection.state.snapshot), seconds=seconds)
 
     def _new_follower(self, exposition: Exposition) -> ConfigFollower[ReadConfig] | None:
-        """What reads the file again; None: there is none."""
+        """Return the follower that reads the file again when it changes; None: there is no file."""
         settings = self._settings
         if settings.config_path is None:
             return None

@@ -126,7 +126,7 @@ class Descheduler:
             await stop.sleep(left, self._changed)
 
     async def run_once(self) -> CycleResult:
-        """Run one cycle; return what happened. Raises nothing but CancelledError."""
+        """Run one cycle and return its result. Raises nothing but CancelledError."""
         async with self._turn:
             return await self._cycle()
 

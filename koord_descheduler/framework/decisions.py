@@ -1,4 +1,4 @@
-"""What plugins decided in the last cycles, and why: for plan, explain and the record."""
+"""The decisions of plugins in the last cycles, with reasons: for plan, explain and the record."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -13,7 +13,7 @@ MAX_DECISIONS = 100_000  # of one kind in one cycle
 
 
 class Action(StrEnum):
-    """What becomes of a pod."""
+    """The decision about a pod."""
 
     EVICT = "evict"  # it was evicted, or a migration begun; in dry-run it would have been
     STAY = "stay"  # it may stay or has to
@@ -22,7 +22,7 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodeDecision:
-    """What a plugin makes of a node."""
+    """A plugin's decision about a node."""
 
     profile: str
     plugin: str
@@ -35,7 +35,7 @@ class NodeDecision:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PodDecision:
-    """What a plugin makes of a pod on a node that it looked at closely."""
+    """A plugin's decision about a pod on a node that it examined closely."""
 
     profile: str
     plugin: str
@@ -122,12 +122,12 @@ class CycleDecisions:
         return CycleDecisions(self.began, list(self.sources), list(self.outcomes))
 
     def nodes(self) -> list[NodeDecision]:
-        """At most MOST_DECISIONS, in the order of the plugins' rounds."""
+        """At most MAX_DECISIONS, in the order of the plugins' rounds."""
         found = (one for one in self._all() if isinstance(one, NodeDecision))
         return list(islice(found, MAX_DECISIONS))
 
     def pods(self) -> list[PodDecision]:
-        """At most MOST_DECISIONS, in the order of the plugins' rounds; then what none published.
+        """At most MAX_DECISIONS, in the order of the plugins' rounds; then what none published.
 
         So evictions of plugins that publish nothing are here, too. What became of an eviction wins
         over what its plugin published.
@@ -171,7 +171,7 @@ def _what(one: PodDecision) -> tuple[str, str, str]:
 
 
 def _settled(published: PodDecision, outcome: PodDecision) -> PodDecision:
-    """What a plugin published, corrected by what became of it."""
+    """Return a published decision, corrected by its outcome."""
     if outcome.action is published.action:
         return published
     reason = f"{published.reason}; {outcome.reason}" if published.reason else outcome.reason

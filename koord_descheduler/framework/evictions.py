@@ -29,9 +29,10 @@ class EvictionCandidate(NamedTuple):
 
 
 class Evictions:
-    """Evicts what a plugin chooses as far as filters and limits allow. Belongs to one round.
+    """Evicts the pods that a plugin chooses, within filters and limits. Belongs to one round.
 
-    `with` it: at its end the plugin's decisions are published, whatever has happened.
+    Use it in a `with` statement: at the end the plugin's decisions are published, even after an
+    error.
     """
 
     def __init__(self, handle: Handle, plugin: str) -> None:

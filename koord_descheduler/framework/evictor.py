@@ -138,7 +138,7 @@ class EvictionLimiter:
         per_namespace: int | None = None,
         total: int | None = None,
     ) -> None:
-        """Have other limits from now on."""
+        """Replace the limits."""
         self._per_node, self._per_namespace, self._most = per_node, per_namespace, total
 
     def reset(self) -> None:
@@ -200,7 +200,7 @@ class PluginRun:
     over: bool = False
 
     def end(self) -> None:
-        """Have it be over."""
+        """Mark the run as over."""
         self.over = True
 
     async def within(self, make: Callable[[], Awaitable[T]]) -> T:

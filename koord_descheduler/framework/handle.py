@@ -95,9 +95,9 @@ class Migrations:
         self._by_uid.pop(uid, None)
 
     def carried_out(self, cluster: ClusterState) -> View:
-        """Return the cluster as if all migrations had happened.
+        """Return a view of the cluster in which all migrations are complete.
 
-        A pod whose target is not known is nowhere, one that is gone or has ended is left alone.
+        A pod whose target is unknown is on no node. A pod that is gone or has ended stays as it is.
         """
         view = cluster.view()
         what_if = view.what_if()
@@ -130,7 +130,7 @@ class PluginsRunner(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Services:
-    """What all profiles of a process share."""
+    """The services that all profiles of a process share."""
 
     client: "ApiClient"
     events: "EventRecorder"
@@ -154,7 +154,7 @@ class Services:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Handle:
-    """What the plugins of one profile get."""
+    """The interface between the plugins of one profile and the descheduler."""
 
     profile: str
     services: Services

@@ -26,7 +26,7 @@ class Status:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Relief:
-    """What an eviction is expected to take off the pod's node, by the usage that was measured."""
+    """The usage that an eviction is expected to take off the pod's node, as measured."""
 
     cpu: float  # cores
     memory: float  # bytes

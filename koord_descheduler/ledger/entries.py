@@ -98,9 +98,9 @@ MIN_RELIEF = 0.01  # of what the node has; less may be noise
 
 
 def baseline(report: UsageReport, pod: str, is_neighbour: Callable[[str], bool]) -> Baseline | None:
-    """What of a report is compared; None: it does not have the usage of the node.
+    """Return the part of a report that is compared; None: the report lacks the node's usage.
 
-    pod is the evicted one, by namespace/name, as is_neighbour gets the others.
+    pod: the evicted one, as namespace/name. is_neighbour gets the other pods in the same form.
     """
     if report.update_time is None or not _is_sane(report.usage):
         return None
@@ -125,7 +125,7 @@ def baseline(report: UsageReport, pod: str, is_neighbour: Callable[[str], bool])
 
 
 def measured_relief(before: Baseline, after: Baseline) -> ReportedUsage:
-    """What the node lost, in cores and bytes; negative: it has more to do than before."""
+    """Return the usage that the node lost, in cores and bytes; negative: its usage grew."""
     had_system = before.system is not None and after.system is not None
     had_neighbours = before.neighbours is not None and after.neighbours is not None
     one = _footprint(before, system=had_system, neighbours=had_neighbours)
@@ -153,7 +153,7 @@ def is_relieved(
 
 
 def _system(report: UsageReport) -> ReportedUsage | None:
-    """What runs beside the pods; None: the report does not have it."""
+    """Return the usage outside of pods; None: the report does not have it."""
     system, host = report.system_usage, report.host_usage
     if system is None or not _is_sane(system):
         return None
@@ -230,7 +230,7 @@ _WHERE = "ledger"
 
 
 class LedgerDocument(Struct, frozen=True):
-    """What a ledger knows: entries, the oldest first, and pauses."""
+    """The content of a ledger: entries, the oldest first, and pauses."""
 
     entries: Annotated[tuple[Entry, ...], Meta(max_length=MAX_ENTRIES)] = ()
     pauses: Annotated[tuple[Pause, ...], Meta(max_length=MAX_PAUSES)] = ()

@@ -95,7 +95,7 @@ class LedgerStore:
         self._loaded = True
 
     def _put_aside(self, text: str, err: InvalidObject) -> None:
-        """Have the next write keep under another key what is not understood."""
+        """Keep a malformed ledger under another key with the next write."""
         log.error("ledger.malformed", error=str(err), kept_as=ASIDE)
         assert self._found is not None  # noqa: S101 - the text was in it
         data = {**_data(self._found), ASIDE: text[:_MAX_ASIDE]}

@@ -132,7 +132,7 @@ class Ledger:
     def reject_reason(
         self, pod: ClusterPod, options: EvictOptions, now: float, *, dry_run: bool
     ) -> str:
-        """As AdmissionGate.refusal."""
+        """Return why the pod may not be evicted for load now, for people; "": it may."""
         if not self.settings.enabled or options.relief is None:
             return ""
         workload = workload_of(pod, self._cluster.workloads)
@@ -306,7 +306,7 @@ class Ledger:
         return max((at for at in times if at is not None), default=None)
 
     def _room(self, node: str) -> ReportedUsage | None:
-        """What a node has for pods; None: it is not known."""
+        """Return the allocatable of a node, in cores and bytes; None: the node is unknown."""
         view = self._cluster.view()
         row = view.row(node)
         if row is None:

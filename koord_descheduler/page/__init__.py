@@ -1,1 +1,1 @@
-"""What koord-descheduler shows on its status page."""
+"""The status page of koord-descheduler."""

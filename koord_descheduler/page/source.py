@@ -131,7 +131,7 @@ class DeschedulerPage(SectionPage):
         self._rounds: dict[float, tuple[_Stage, CycleSummary]] = {}  # by begin of the cycle
 
     async def detail(self, kind: str, name: str) -> Mapping[str, Any] | None:
-        """What the last cycles decided about a node or a pod, as /explain answers."""
+        """Return the decisions of the last cycles about a node or a pod, as /explain answers."""
         if kind not in ("node", "pod") or not name or len(name) > MAX_NAME_LENGTH:
             return None
         question = Question(node=name) if kind == "node" else Question(pod=name)

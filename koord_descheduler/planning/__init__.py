@@ -1,1 +1,1 @@
-"""What would be moved and why: one cycle in dry-run, and the decisions of cycles for people."""
+"""Plans and explanations: one cycle in dry-run, and the decisions of past cycles, for people."""

@@ -90,7 +90,7 @@ class UnbuildableProfiles(KoordError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """What a cycle would do, and why."""
+    """The evictions that a cycle would make, with reasons."""
 
     at: float  # Unix seconds; the time for which it is made
     considered: int  # nodes that are ready and selected by the configuration
@@ -99,7 +99,7 @@ class Plan:
     errors: tuple[str, ...] = ()  # of plugins; the rest of the cycle was done
 
     def only(self, node: str) -> "Plan":
-        """What concerns one node: as a source, or as a candidate."""
+        """Return the part of the plan that concerns one node, as a source or as a candidate."""
         return replace(
             self,
             nodes=tuple(one for one in self.nodes if one.node == node),

@@ -88,7 +88,7 @@ class Question:
         return not self.pod and self.node in ("", one.node)
 
     def about_pod(self, one: PodDecision) -> bool:
-        """Of a node, the pods on it and those that could come to it."""
+        """Whether a pod is covered; a question about a node covers pods on it or bound for it."""
         if self.pod:
             return one.pod == self.pod or one.pod.partition("/")[2] == self.pod
         return not self.node or self.node in (one.node, *one.candidates)
@@ -97,7 +97,7 @@ class Question:
 def explanation(cycles: Iterable[CycleDecisions], question: Question, *, is_leader: bool) -> Json:
     """Return what was decided about the subject of a question, the newest cycle first.
 
-    leads: whether this replica is the leader; another one decides nothing.
+    is_leader: whether this replica leads; another one decides nothing.
     """
     return {
         "kind": "Explanation",

@@ -1,1 +1,1 @@
-"""What several plugins decide in the same way. Pure."""
+"""The rules that several plugins share. Pure."""

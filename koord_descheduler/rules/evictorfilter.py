@@ -131,7 +131,7 @@ class EvictorFilter:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EvictorRules:
-    """What MigrationController protects, as its arguments and gates have it."""
+    """The pods that MigrationController protects, by its args and feature gates."""
 
     evict_failed_bare_pods: bool = False
     evict_all_bare_pods: bool = False

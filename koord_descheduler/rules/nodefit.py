@@ -23,9 +23,10 @@ FREE_SECONDS = 0.02  # of each pod that do not count: usual pods take a tenth of
 
 
 class FitTime:
-    """What NodeFit has taken in one cycle, by namespace.
+    """The CPU time that NodeFit has taken in one cycle, by namespace.
 
-    Only what is far above a usual pod counts, so that many usual pods of a namespace are never cut.
+    Only time far above that of a usual pod counts, so that many usual pods of a namespace are never
+    cut.
     """
 
     def __init__(self, now: Callable[[], float] = time.thread_time) -> None:

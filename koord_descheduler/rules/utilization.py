@@ -14,7 +14,7 @@ from koord.cluster.view import View
 
 
 class Utilization:
-    """What the pods of each node request of some resources."""
+    """The requests of each node's pods, for some resources."""
 
     def __init__(self, view: View, names: Sequence[str]) -> None:
         """names: the resources; one that no node has counts as 0 everywhere."""
@@ -50,7 +50,7 @@ class Utilization:
         return np.array([values.get(name, default) for name in self.names], np.float64)
 
     def of(self, pod: ClusterPod) -> NDArray[np.int64]:
-        """What one pod takes; shape (names,)."""
+        """Return the requests of one pod; shape (names,)."""
         requests = {**dict(pod.spec.requests), PODS: 1}
         return np.array([requests.get(name, 0) for name in self.names], np.int64)
 

@@ -185,7 +185,7 @@ class CustomPriority(BalancePlugin):
         self._handle.services.decisions.publish(self._findings)
 
     async def _leave(self, node: str, level: Level, cheaper: tuple[str, ...]) -> None:
-        """Have pods leave a node for cheaper ones."""
+        """Move pods of a node to cheaper nodes."""
         targets = CheaperNodes(self._what_if.view(), cheaper, self._args.node_fit)
         pods = self._evictable(node)
         if self._args.mode is PriorityMode.DRAIN_NODE:

@@ -36,7 +36,7 @@ from koord_descheduler.plugin import (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RemoveDuplicatesArgs:
-    """Of several pods of one owner on one node all but one leave."""
+    """RemoveDuplicates evicts all but one of the pods that one owner has on one node."""
 
     namespaces: Namespaces | None = None  # pods that may go; not set: all
     exclude_owner_kinds: tuple[str, ...] = ()  # pods of such owners stay

@@ -217,7 +217,7 @@ class ScaleDownBinPack(BalancePlugin):
         return packed, kept
 
     async def _annotate(self, pods: Sequence[ClusterPod], kept: Sequence[ClusterPod]) -> None:
-        """Write the deletion costs that differ, at most MOST_PATCHES; the lowest ranks first."""
+        """Write the deletion costs that differ, at most MAX_PATCHES; the lowest ranks first."""
         if self._handle.dry_run:
             return
         wanted = [*enumerate(pods), *((HIGHEST_COST, pod) for pod in kept)]

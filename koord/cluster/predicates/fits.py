@@ -64,7 +64,7 @@ class Fit:
     """The nodes that all rules allow, and why the others do not fit."""
 
     mask: Mask
-    misfits: NDArray[np.int8]  # (nodes,), values of Misfit
+    misfits: NDArray[np.int8]  # (nodes,), values of NodeRejectReason
 
 
 def fits(pod: ClusterPod, view: View, rules: Mapping[NodeRejectReason, Predicate] = RULES) -> Fit:

@@ -88,7 +88,7 @@ class TopologyCounts:
 
 
 class WeightedTerms:
-    """What terms say about pods, as sums of weights by topology key; not of keys no node has."""
+    """Sums of term weights for pods, by topology key; terms whose key no node has are skipped."""
 
     def __init__(
         self, terms: Iterable[tuple[AffinityTerm, int]], view: View, *, once: bool = False
@@ -123,7 +123,7 @@ class WeightedTerms:
         return found
 
     def about(self, label_set: LabelSet) -> Mapping[str, int]:
-        """What one pod with these labels adds."""
+        """Return the weights that one pod with these labels adds, by topology key."""
         found = self._known.get(label_set)
         if found is None:
             found = self._known[label_set] = self._about(label_set)

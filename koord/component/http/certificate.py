@@ -91,7 +91,7 @@ class ServingCertificate:
         self._problem = str(err)
 
     def _use(self, pems: Pems) -> None:
-        """Have the context in use show and ask for what the files hold."""
+        """Load the certificate, key and client CA from the files into the current context."""
         certificate, key, client_ca = pems
         load_pair(self.context, certificate, key)
         if client_ca is not None:
@@ -123,10 +123,10 @@ class ServingCertificate:
 
 
 def load_client_ca(context: ssl.SSLContext, pem: bytes) -> None:
-    """Have a context ask clients for a certificate of one of these CAs.
+    """Make a context ask clients for a certificate of one of these CAs.
 
     Raises:
-        ssl.SSLError, ValueError: there is none in it.
+        ssl.SSLError, ValueError: the PEM text has no CA certificate.
     """
     context.load_verify_locations(cadata=pem.decode("ascii"))
     context.verify_mode = ssl.CERT_REQUIRED

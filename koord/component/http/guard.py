@@ -30,7 +30,7 @@ Guard = Callable[[web.Request], Awaitable[None]]
 """Returns if the client may see more than metrics and health.
 
 Raises:
-    Refusal: it may not.
+    HttpError: it may not.
 """
 
 

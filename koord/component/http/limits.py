@@ -57,7 +57,7 @@ class InboundConnection:
         self.busy, self.since = False, asyncio.get_running_loop().time()
 
     def close(self) -> None:
-        """Have the event loop read an end from it, whatever it has got to."""
+        """Shut the socket down, in any state of the connection: the event loop reads its end."""
         try:
             self.sock.shutdown(socket.SHUT_RDWR)
         except OSError:
@@ -197,10 +197,11 @@ class BodyLimiter:
 
     @asynccontextmanager
     async def read(self, request: web.Request, most: int | None = None) -> AsyncIterator[bytearray]:
-        """The body; its bytes count until the block ends. most: fewer bytes than `largest`.
+        """Yield the body; its bytes count until the block ends. most: fewer bytes than `largest`.
 
         Raises:
-            Refusal: it is too large, too slow or has ended early, or there is no room for it now.
+            HttpError: the body is too large, too slow or ended early, or the limit of all bodies is
+                reached.
         """
         largest = self._largest if most is None else most
         peer = peer_of(request.transport and request.transport.get_extra_info("peername"))
@@ -234,10 +235,10 @@ class BodyLimiter:
 
 
 async def read_small_body(request: web.Request, most: int) -> bytes:
-    """The body of a request, of at most SMALL bytes.
+    """Return the body of a request, of at most `most` bytes.
 
     Raises:
-        Refusal: as Bodies.read.
+        HttpError: see BodyLimiter.read.
     """
     async with BodyLimiter(largest=most, most=0).read(request) as body:
         return bytes(body)

@@ -50,10 +50,10 @@ class Address:
 
 
 class GuardedListener(socket.socket):
-    """A listening socket that hangs up on clients that are not let in.
+    """A listening socket that hangs up on clients that are not admitted.
 
-    It does so before anything is spent on them: a TLS handshake may take its time. Of a crowd it
-    takes a few in each turn of the event loop, so that the first ones are served in between.
+    It does so before the client costs anything: a TLS handshake may take its time. In each turn of
+    the event loop it accepts only a few clients, so that the first ones are served in between.
     """
 
     def __init__(self, listening: socket.socket, admit: Admit) -> None:

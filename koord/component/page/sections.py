@@ -14,7 +14,7 @@ PageData = Mapping[str, Any]
 
 
 class PageSource(Protocol):
-    """One daemon's data. It is asked only while somebody looks, on the event loop."""
+    """One daemon's data. It is asked only while a page is open, on the event loop."""
 
     @property
     def title(self) -> str: ...  # of the page

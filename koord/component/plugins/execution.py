@@ -214,7 +214,7 @@ class PluginCode:
         """Call what does not await, within a step's time; return the result.
 
         Raises:
-            PluginHeldLoop: it was interrupted.
+            PluginBlockedLoop: it was interrupted.
             Exception: whatever the code raises.
         """
         try:
@@ -236,8 +236,8 @@ class PluginCode:
         before it is cancelled.
 
         Raises:
-            PluginLate, PluginHeldLoop: it was ended. What ignores that is left behind, and is not
-                resumed any more.
+            PluginTimeout, PluginBlockedLoop: it was ended. Code that ignores that is left behind
+                and never resumed.
             Exception: whatever the code raises.
         """
         made: Any
@@ -275,7 +275,7 @@ class PluginCode:
         """Call and await what has no deadline; each of its steps has one.
 
         Raises:
-            PluginHeldLoop: it was interrupted.
+            PluginBlockedLoop: it was interrupted.
             Exception: whatever the code raises.
         """
         try:

@@ -98,7 +98,7 @@ class Meter:
         self.last_step = self._now()
 
     def exclude_step(self) -> None:
-        """Have the guard report the next step that is too long as if it were the first."""
+        """Make the guard report the next step that is too long as if it were the first."""
         self._guard.forget(self.name)
 
     def drop(self, task: asyncio.Task[Any]) -> None:

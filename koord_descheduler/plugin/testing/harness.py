@@ -236,13 +236,13 @@ class ProfileHarness:
 
     @property
     def evicted(self) -> list[Evicted]:
-        """What RecordingEvictor has recorded, of all cycles, profile by profile."""
+        """The evictions that RecordingEvictor has recorded in all cycles, profile by profile."""
         made = [each.plugins.get(EVICTOR) for each in self._profiles]
         return [one for each in made if isinstance(each, RecordingEvictor) for one in each.evicted]
 
     @property
     def decisions(self) -> CycleDecisions:
-        """What plugins have published in the last cycle."""
+        """The decisions that plugins published in the last cycle."""
         return self.services.decisions.cycles[-1]
 
     def metric(self, name: str, **labels: str) -> float | None:

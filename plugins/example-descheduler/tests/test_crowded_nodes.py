@@ -20,7 +20,7 @@ def cluster() -> FakeCluster:
 
 
 async def test_the_newest_pods_of_a_crowded_node_leave(cluster: FakeCluster) -> None:
-    """Until it is crowded no more; then nothing is left to do."""
+    """Evictions stop when the node is no longer crowded."""
     async with PluginHarness(CrowdedNodes, cluster, args={"highPercent": 80}) as harness:
         result = await harness.cycle()
         assert result.errors == []
@@ -85,7 +85,7 @@ def test_bad_args(args: dict[str, float], fault: str) -> None:
 
 
 def test_the_count() -> None:
-    """Above, not from the mark on; a node that holds no pods cannot be crowded."""
+    """A node is crowded above the mark, not at it; a node that holds no pods cannot be crowded."""
     node = make_node("n", pods=10)
     crowds = {pods: crowd_of(node, pods, 90.0) for pods in (8, 9, 10)}
     assert [crowd.surplus for crowd in crowds.values() if crowd] == [-1, 0, 1]

@@ -74,9 +74,9 @@ class AnomalyCondition:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodePoolArgs:
-    """A pool of nodes with thresholds of its own; what is not set is the top level's, as a whole.
+    """A node pool with its own thresholds; each unset field is the top level's, as a whole.
 
-    An empty map is set.
+    An empty map counts as set.
     """
 
     name: str = ""  # for people

@@ -106,7 +106,7 @@ class Targets:
     def candidates(self, pod: ClusterPod, amount: Amount, *, is_prod: bool) -> tuple[int, ...]:
         """Return the nodes that can take a pod, the one that is least loaded with it first.
 
-        They are places in the census; no more than a few.
+        They are indexes into the arrays of NodeUsage; no more than a few.
         """
         taken = (amount.cpu, amount.memory, 1)
         allowed = self._has_left(taken, is_prod=is_prod)
@@ -140,7 +140,7 @@ class Targets:
         return allowed if self._chosen is None else allowed & self._chosen
 
     def move(self, pod: ClusterPod, target: int, amount: Amount, *, is_prod: bool) -> None:
-        """A pod leaves its node for a target, given by its place in the census."""
+        """Count the move of a pod to a target, given by its index into the arrays of NodeUsage."""
         place = self._place_of[target]
         taken = np.array((amount.cpu, amount.memory, 1), np.int64)
         self._left[:3, place] -= taken
@@ -431,7 +431,7 @@ class ExactRound(Round):
         return self._reject_reason(pod) or self._budgets.reject_reason(pod)
 
     def _acted(self, plan: PoolPlan, place: int) -> None:
-        """Have a node wait until its figures have nothing of what has left."""
+        """Leave a node alone until its usage no longer includes the pods that left."""
         if not self._dry_run:
             report = plan.node_usage.reports[place]
             whole = whole_usage(report, self._args)
@@ -461,7 +461,7 @@ def move_cost(pod: ClusterPod) -> int:
 
 
 def _curable(plan: PoolPlan, place: int, excess: Excess) -> Excess:
-    """What is too much on a node and would not be, if all its pods were gone."""
+    """Return the excess of a node that would be gone if all its pods were gone."""
     fixed, high = plan.node_usage.fixed[place], plan.limits.high[place]
     return {at: over for at, over in excess.items() if fixed[at] <= high[at]}
 

@@ -287,7 +287,7 @@ class KoordinatorRound(Round):
 
 @dataclass(slots=True)
 class _SourceNode:
-    """What a node and the low nodes come to while pods leave."""
+    """The usage of a source node and the free capacity of targets while pods leave."""
 
     plan: PoolPlan
     side: Side
@@ -330,7 +330,7 @@ class _TargetCapacity:
         self._left = self._both[False]  # of nodes that are low in both ways, after the first pass
 
     def total(self, plan: PoolPlan, side: Side) -> NDArray[np.int64]:
-        """What all targets of a pass can take together."""
+        """Return the amount that all targets of a pass can take together."""
         if not side.prod:
             return self._alone[False] + self._both[False]
         return self._alone[True] + np.minimum(self._both[True], self._left)

@@ -17,7 +17,7 @@ from koord_descheduler_plugins.low_node_load.usage import CPU, NodeUsage, UsageC
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What is known about a node. Times are Unix seconds."""
+    """The anomaly counters of a node. Times are Unix seconds."""
 
     condition: AnomalyCondition
     touched: float  # when it was last counted
@@ -127,7 +127,7 @@ class ExactDetector(Detector):
 
 
 class NodeClass(StrEnum):
-    """What a node is."""
+    """The classification of a node."""
 
     OVERUTILIZED = "high"
     PROD_OVERUTILIZED = "prod high"
@@ -144,7 +144,7 @@ PODS_PER_TURN = 4  # pods that are looked at before others have their turn: belo
 
 @dataclass(frozen=True, slots=True)
 class PodNote:
-    """What becomes of a pod of a node that was looked at, for people."""
+    """The decision about a pod of an examined node, for people."""
 
     pod: ClusterPod
     action: Action
@@ -157,18 +157,18 @@ class Side:
     """One kind of thresholds: those of whole nodes, or those of prod pods."""
 
     prod: bool
-    sources: NDArray[np.intp]  # places in the census, the most loaded one first
+    sources: NDArray[np.intp]  # indexes into NodeUsage, the most loaded node first
     targets: NDArray[np.intp]
 
 
 @dataclass(slots=True)
 class PoolPlan:
-    """A pool of nodes, judged. Notes are added while it is carried out."""
+    """A node pool with the classes of its nodes. Notes are added while the plan is carried out."""
 
     pool: NodePool
     node_usage: NodeUsage
     limits: NodeThresholds
-    classes: NDArray[np.int8]  # (nodes,), codes of VERDICTS
+    classes: NDArray[np.int8]  # (nodes,), codes of NODE_CLASSES
     sides: tuple[Side, ...] = ()  # in the order in which they are carried out; (): nothing is done
     outcome: str = ""  # why nothing is done, a sentence for people
     node_notes: dict[str, str] = field(default_factory=dict)  # by node
@@ -205,7 +205,7 @@ class Move:
 
 
 class MoveResult(Enum):
-    """What became of a move."""
+    """The result of a move."""
 
     DONE = auto()
     REFUSED = auto()
@@ -238,7 +238,7 @@ RejectReason = Callable[[ClusterPod], str]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RoundState:
-    """What a round leaves for the next one."""
+    """The state that a round leaves for the next one."""
 
     usage_cache: UsageCache = field(default_factory=dict)
     node_detector: Detector

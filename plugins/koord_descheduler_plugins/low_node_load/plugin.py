@@ -84,7 +84,7 @@ class Report:
         self.hints = not plan.pool.use_deviation_thresholds
 
     def decisions(self) -> Iterator[Decision]:
-        """What the plan makes of each node of its pool, and of the pods of nodes that are high."""
+        """Yield the decisions about each node of the pool and the pods of overutilized nodes."""
         words = _Words(self)
         for place, name in enumerate(self.names):
             yield NodeDecision(

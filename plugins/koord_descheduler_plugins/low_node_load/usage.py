@@ -41,7 +41,7 @@ def amount_of(usage: ReportedUsage | None) -> Amount:
 
 
 def requested_by(pod: ClusterPod) -> Amount:
-    """What a pod asks for, of whichever tier: an estimate of what it will use."""
+    """Return the requests of a pod, of any tier: an estimate of its usage."""
     requests = pod.spec.requests
     return Amount(
         sum(amount for name, amount in requests if name in _CPU),
@@ -344,7 +344,7 @@ class MovingPod:
     """A pod that a migration is about."""
 
     pod: ClusterPod
-    source: int  # place in the census
+    source: int  # index into the arrays of NodeUsage
     amount: Amount  # its usage, else its requests
     is_prod: bool
     is_measured: bool  # amount is its usage
@@ -352,7 +352,7 @@ class MovingPod:
 
 
 def moving_pods(inputs: RoundInputs, node_usage: NodeUsage, is_prod: IsProd) -> list[MovingPod]:
-    """The pods of migrations that are on a node of the census still, in a stable order."""
+    """Return the pods of migrations that are still on a node of NodeUsage, in a stable order."""
     places = {name: place for place, name in enumerate(node_usage.names)}
     found = []
     for one in sorted(inputs.migrations, key=attrgetter("pod", "uid")):

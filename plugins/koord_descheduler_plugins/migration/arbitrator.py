@@ -217,7 +217,7 @@ class Scavenger:
         self._wake = asyncio.Event()
 
     def job_deleted(self, job: PodMigrationJob) -> None:
-        """Have the Reservation of a job that is gone removed soon."""
+        """Schedule the removal of a deleted job's Reservation."""
         known = self._records.reservations
         names = {name for name in (job.reservation, job.uid) if name in known}
         if names:

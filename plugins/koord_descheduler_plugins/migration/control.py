@@ -49,7 +49,7 @@ class WorkQueue:
         return len(self._due)
 
     def add(self, name: str, after: float = 0.0) -> None:
-        """Have a name looked at after so many seconds, or earlier if it is due earlier already."""
+        """Make a name due after so many seconds; an earlier due time is kept."""
         due = self._clock.monotonic() + after
         if due < self._due.get(name, float("inf")):
             self._due[name] = due
@@ -57,7 +57,7 @@ class WorkQueue:
             self._wake.set()
 
     def forget(self, name: str) -> None:
-        """Have a name not looked at any more."""
+        """Remove a name and its backoff."""
         self._due.pop(name, None)
         self._backoffs.pop(name, None)
 
@@ -157,7 +157,7 @@ class MigrationControl:
         self.records.on_reservation = self._reservation_changed
 
     def enter(self, rules: ProfileRules) -> None:
-        """Have jobs of a profile follow these rules, from now on."""
+        """Apply these rules to the jobs of a profile, from now on."""
         self._rules[rules.profile] = rules
         first = self._first()
         for other in self._rules.values():

@@ -388,7 +388,7 @@ class Records:
         self._services.events.emit(Event(about, kind, reason, message, COMPONENT))
 
     def track(self, job: PodMigrationJob) -> None:
-        """Have other plugins know that a job's pod is on its way, or not any more."""
+        """Notify other plugins that a job's pod is being migrated, or no longer is."""
         migrations, uid = self._services.migrations, job.pod.uid
         if not uid:
             return

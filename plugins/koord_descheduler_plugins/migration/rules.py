@@ -180,7 +180,7 @@ _KNOWN_CONTROLLERS = frozenset({"ReplicationController", "ReplicaSet", "Deployme
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QuotaLimits:
-    """Most pods at a time. None: no limit; see most_of for what counts per workload."""
+    """Most pods at a time. None: no limit; see max_pods_of for the limits per workload."""
 
     globally: int | None = None
     per_node: int | None = None

@@ -137,7 +137,7 @@ Action = WriteStatus | CreateReservation | LabelReservation | DeleteReservation 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What to do now, in this order, each only if the one before went well."""
+    """The actions to take now, in this order; each only if the one before succeeded."""
 
     actions: tuple[Action, ...] = ()
     pause: float | None = None  # seconds until the next look; None: when something changes
@@ -145,7 +145,7 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ObservedState:
-    """What is known around a job. Who is absent is known to be gone."""
+    """The observed objects of a job. An absent one is known to be gone."""
 
     pod: ClusterPod | None = None  # the one that the job names
     reservation: Reservation | None = None  # the one that the job names

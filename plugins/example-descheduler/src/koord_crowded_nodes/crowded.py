@@ -23,7 +23,7 @@ from koord_descheduler.plugin import (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CrowdedNodesArgs:
-    """The nodes that are crowded, and how fast that is changed."""
+    """The mark above which a node is crowded, and the limit of evictions in one cycle."""
 
     high_percent: float = 90.0  # of the pods that a node can hold
     most_pods: Int32 = 5  # that leave one node in one cycle
@@ -77,7 +77,7 @@ def place(pod: ClusterPod, what_if: WhatIf, targets: Collection[str]) -> str | N
 
 @takes_args(CrowdedNodesArgs)
 class CrowdedNodes(BalancePlugin):
-    """Evicts the newest pods of crowded nodes that fit on nodes with more room."""
+    """Evicts the newest pods of crowded nodes that fit on nodes with more free places."""
 
     def __init__(self, args: CrowdedNodesArgs, handle: Handle) -> None:
         self._args, self._handle = args, handle
