@@ -94,7 +94,7 @@ class Nominator:
         return found
 
     def nominated_pods_on(self, pod: ClusterPod, node: str) -> Sequence[ClusterPod]:
-        """The rivals on one node."""
+        """Return nominated_pods of one node."""
         least = pod.priority or 0
         pods = self._by_node.get(node, {})
         found = [
@@ -107,7 +107,7 @@ class Nominator:
 
 
 def _weight(pod: ClusterPod) -> tuple[object, ...]:
-    """What others may mind about a pod."""
+    """Return the facts of a pod that may matter to other pods."""
     return pod.label_set, pod.spec, pod.priority, pod.claims, pod.annotations
 
 
@@ -115,7 +115,7 @@ MAX_PRIORITIES = 8  # whose crowds are kept: 1 KB for each nominated pod
 
 
 class NominatedPods:
-    """For pods of each priority the crowd of those nominated pods that go before them."""
+    """Pod overlays by priority: the nominated pods that go before pods of that priority."""
 
     def __init__(self, nominator: Nominator) -> None:
         self._nominator = nominator
@@ -123,7 +123,7 @@ class NominatedPods:
         self._crowds: OrderedDict[int, PodOverlay] = OrderedDict()  # by priority
 
     def of(self, pod: ClusterPod) -> PodOverlay | None:
-        """Return the rivals of a pod on all nodes; None: there are none."""
+        """Return the nominated pods that go before a pod, on all nodes; None: there are none."""
         nominator = self._nominator
         if not len(nominator):
             return None
@@ -143,6 +143,6 @@ class NominatedPods:
         return found
 
     def on_node(self, pod: ClusterPod, node: str) -> PodOverlay | None:
-        """Return the rivals of a pod on one node alone; None: there are none."""
+        """Return the nominated pods that go before a pod, on one node; None: there are none."""
         found = self._nominator.nominated_pods_on(pod, node)
         return PodOverlay({node: found}) if found else None

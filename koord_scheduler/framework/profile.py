@@ -130,7 +130,7 @@ class ProfilePlugins:
 
     @property
     def reservations(self) -> "ReservationPlugins":
-        """What runs its plugins that look at reservations; LookupError: not there yet."""
+        """Return the runner of its reservation plugins; LookupError: not there yet."""
         if self._reservations is None:
             raise LookupError("the profile is not complete: ask for reservations in a cycle")
         return self._reservations
@@ -181,7 +181,7 @@ class ProfilePlugins:
         return errors
 
     def misplaced(self) -> list[str]:
-        """What is wrong with where the profile names its plugins, one sentence each."""
+        """Return the mistakes in where the profile names its plugins, one sentence each."""
         found = []
         for point in Point:
             enabled = self.settings.enabled(point)

@@ -1,4 +1,4 @@
-"""What plugins return: statuses, verdicts and scores of nodes, choices and waits."""
+"""Types that plugins return: statuses, verdicts and scores of nodes, choices and waits."""
 
 from dataclasses import dataclass
 from enum import IntEnum
@@ -55,7 +55,7 @@ UNREAD = "UnreadParts"
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What a plugin says. Where a plugin may return None, that is Success."""
+    """The result of a plugin call. Where a plugin may return None, that is Success."""
 
     code: Code = Code.SUCCESS
     reasons: tuple[str, ...] = ()  # for people; events count nodes by them
@@ -74,7 +74,7 @@ class Status:
 
     @classmethod
     def pending(cls, *reasons: str) -> Self:
-        """Rejected until something outside has happened."""
+        """Return a rejection that lasts until an event outside of the scheduler."""
         return cls(Code.PENDING, reasons)
 
     @staticmethod
@@ -84,7 +84,7 @@ class Status:
 
     @classmethod
     def failed(cls, cause: BaseException | str) -> Self:
-        """Something unexpected happened; a text is the reason."""
+        """Return an unexpected error; a text is its reason."""
         if isinstance(cause, str):
             return cls(Code.ERROR, (cause,))
         return cls(Code.ERROR, error=cause)
@@ -158,7 +158,7 @@ class PreFilterResult:
 
 @dataclass(frozen=True, slots=True)
 class PostFilterResult:
-    """What PostFilter has found for a pod that no node is feasible for."""
+    """The result of PostFilter for a pod that no node is feasible for."""
 
     nominated_node: str | None  # "": a nomination that there was is void; None: as it was
     status: Status = SUCCESS

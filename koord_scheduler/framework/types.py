@@ -54,7 +54,7 @@ class NodeInfo:
         return self.view.nonzero_requested_of(self.row)
 
     def free(self, resource: str) -> int:
-        """What is allocatable and not requested; below zero on a node that is overcommitted."""
+        """Return allocatable minus requested; below zero on a node that is overcommitted."""
         return self.allocatable(resource) - self.requested(resource)
 
     def __repr__(self) -> str:
@@ -93,7 +93,7 @@ class QueuedPod:
 
 
 class Action(IntFlag):
-    """What was done to an object."""
+    """A kind of change of an object."""
 
     ADD = auto()
     DELETE = auto()
@@ -147,7 +147,7 @@ class EventResource(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ClusterEvent:
-    """Something that happened; or, registered by a plugin, what it wants to learn of."""
+    """An event in the cluster; registered by a plugin, the events that it wants to see."""
 
     resource: str  # an EventResource, or resource.version.group
     action: Action
@@ -163,7 +163,7 @@ class ClusterEvent:
         return _label(self)
 
     def covers(self, other: "ClusterEvent") -> bool:
-        """Whether this, registered by a plugin, means something that has happened."""
+        """Whether this, registered by a plugin, includes an event."""
         return bool(self.action & other.action) and (
             self.resource in (EventResource.ANY, other.resource)
             or (self.resource == EventResource.POD and other.resource in _PODS)
@@ -189,7 +189,7 @@ POD_DELETED = ClusterEvent(EventResource.ASSIGNED_POD, Action.DELETE)
 
 
 class QueueingHint(Enum):
-    """What a plugin says about an event and a pod that it had rejected."""
+    """The answer of a plugin about an event and a pod that it had rejected."""
 
     SKIP = "skip"  # it does not help
     QUEUE = "queue"  # it may help

@@ -81,7 +81,7 @@ class WaitingPods:
         return self._pods.get(uid)
 
     def add(self, pod: ClusterPod, waits: Mapping[str, float]) -> WaitingPod:
-        """Have a pod wait for plugins, each so many seconds."""
+        """Make a pod wait for plugins, each so many seconds."""
         waiting = self._pods[pod.uid] = WaitingPod(pod, waits, self._clock)
         return waiting
 

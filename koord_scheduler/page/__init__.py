@@ -1,1 +1,1 @@
-"""What koord-scheduler shows on its status page."""
+"""The status page of koord-scheduler."""

@@ -65,7 +65,7 @@ class SchedulerPage(SectionPage):
         return sections if running is None else {**sections, **self._pods(running)}
 
     def _pods(self, running: Running) -> Json:
-        """What of the sections is about pods."""
+        """Return the sections about pods."""
         scheduler, state = running.scheduler, running.state
         queue, recent = scheduler.queue, scheduler.recent
         to_wall = self._clock.wall() - self._clock.monotonic()

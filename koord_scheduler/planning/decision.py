@@ -33,7 +33,7 @@ class Blocker:
 
 @dataclass(frozen=True, slots=True)
 class Blockers:
-    """What keeps a pod from nodes."""
+    """The plugins that keep a pod from nodes, and advice."""
 
     plugins: tuple[Blocker, ...] = ()  # first those that alone stand before the most nodes
     advice: tuple[str, ...] = ()  # what would help, where the least would do first
@@ -94,7 +94,7 @@ def _reasons(verdicts: Verdicts) -> Counter[str]:
 
 
 def _advice(plugins: tuple[str, ...], group: Mask, pod: ClusterPod, nodes: View) -> Iterator[str]:
-    """What would help with nodes that only these plugins reject."""
+    """Yield sentences on what would help with nodes that only these plugins reject."""
     count = int(np.count_nonzero(group))
     which = f"{plugins[0]} alone" if len(plugins) == 1 else f"{' and '.join(plugins)} together"
     yield f"{count} of {len(nodes)} nodes are rejected by {which}"
@@ -125,7 +125,7 @@ def _amount(resource: str, amount: int) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Decision:
-    """What a cycle would decide about a pod."""
+    """The result of a cycle for a pod, in dry-run."""
 
     pod: ClusterPod
     profile: str
@@ -194,7 +194,7 @@ class Decider:
         )
 
     async def preemption(self, decision: Decision) -> PostFilterResult | None:
-        """What PostFilter would do for a pod that no node is feasible for; nothing of it is done.
+        """Return what PostFilter would do for a pod without feasible node; nothing is changed.
 
         None: there is a node, or PostFilter is not called, or no plugin says what it would do.
         """

@@ -52,10 +52,10 @@ def explain_handler(
 
 
 async def explanation(running: Running, key: str, *, is_leader: bool) -> Json | None:
-    """What is known of a pod and where it would go; None: there is no such pod.
+    """Return all facts about a pod and the node it would get; None: there is no such pod.
 
     key: namespace/name, or a name in the namespace default. It decides on the event loop, as
-    plugins need it, and reports beside it.
+    plugins need it, and reports in a thread.
     """
     pod = running.state.pod(key if "/" in key else f"default/{key}")
     if pod is None:

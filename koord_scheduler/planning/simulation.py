@@ -1,4 +1,4 @@
-"""A list of pods, placed one after the other as a scheduler would, if nothing else happened."""
+"""Simulation: a scheduler places a list of pods one by one; nothing else changes meanwhile."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from koord_scheduler.planning.offline import PlannedProfiles
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """What became of one pod."""
+    """The result for one pod."""
 
     pod: ClusterPod
     node: str | None  # None: it stays pending
@@ -140,7 +140,7 @@ class Simulation:
         return Placed(pod, node)
 
     def _evict(self, victims: Iterable[ClusterPod], pod: ClusterPod) -> None:
-        """Have victims leave, as if they had no time to end."""
+        """Remove victims at once, without their grace period."""
         for victim in victims:
             self._services.cluster.remove(POD, victim.key, victim.uid)
             self._services.changes.notify(POD, victim, None)
@@ -148,7 +148,7 @@ class Simulation:
 
 
 def _unless_evicted(placed: Placed, gone: Evicted | None) -> Placed:
-    """What became of a pod in the end."""
+    """Return the final result for a pod."""
     if gone is None:
         return placed
     return Placed(placed.pod, None, f"evicted from {gone.node} for {gone.by}")

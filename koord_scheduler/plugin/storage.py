@@ -1,4 +1,4 @@
-"""What plugins may use of storage: facts, kinds and rules."""
+"""Storage for plugins: facts, kinds and rules."""
 
 from koord.cluster.columns import FrozenShards
 from koord.cluster.facts import NodeTerm

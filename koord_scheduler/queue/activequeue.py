@@ -91,7 +91,7 @@ class _Entry(Generic[T]):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ShareOptions:
-    """What the pods of a namespace may take while others wait."""
+    """Limits of the time that pods of a namespace may take while others wait."""
 
     free: float = 0.02  # seconds of an attempt that do not count: usual ones take a tenth of it
     burst: float = 0.5  # seconds that may be owed
@@ -200,7 +200,7 @@ class FairHeap:
         return found
 
     def _release(self) -> None:
-        """Have pods wait as usual again whose namespaces do not owe too much any more."""
+        """Return pods to the heap whose namespaces are no longer over their share."""
         for namespace in [one for one in self._held if not self._shares.is_over(one)]:
             for queued in self._held.pop(namespace):
                 self._heap.push(queued.pod.uid, queued)
@@ -251,7 +251,7 @@ class InFlight:
         self._begins[uid] = self._first + len(self._events)
 
     def note(self, event: InFlightEvent) -> None:
-        """Something has happened; it is kept while a pod is in flight, unless it is too much."""
+        """Record an event while a pod is in flight; the oldest ones go if there are too many."""
         if self._begins:
             self._events.append(event)
             if len(self._events) > MAX_EVENTS:  # a pod has waited for its permit for minutes
@@ -259,9 +259,9 @@ class InFlight:
                 self._first += 1
 
     def since_pop(self, uid: str) -> Sequence[InFlightEvent] | None:
-        """What has happened since a pod was popped; of a pod that is not in flight nothing.
+        """Return the events since a pod was popped; none for a pod that is not in flight.
 
-        None: that is not known any more.
+        None: they are not known any more.
         """
         begin = self._begins.get(uid)
         if begin is None:

@@ -217,7 +217,7 @@ class SchedulingQueue:
         return list(islice(chain(pool, backoff, active), most))
 
     def find(self, uid: str) -> QueuedPod | None:
-        """What is known of a pod that waits; None: it does not, as while it is in flight."""
+        """Return a pod that waits; None: it does not wait, for example while it is in flight."""
         for heap in (self._active, self._backoff, self._errors):
             queued = heap.get(uid)
             if queued is not None:
@@ -313,11 +313,11 @@ class SchedulingQueue:
         pending_plugins: Iterable[str] = (),
         cut: bool = False,
     ) -> None:
-        """Take back a pod in flight whose attempt failed; without any plugin that was an error.
+        """Requeue a pod in flight whose attempt failed; without any plugin, that was an error.
 
-        cut: it was ended for time: the pod waits longer each time, whatever happens meanwhile.
+        cut: it was ended for time: the pod waits longer each time, whatever events come meanwhile.
         Its facts are those that the caller has given it since, if it was changed meanwhile.
-        What has happened since it was popped counts as if it happened now.
+        Events since it was popped count as if they came now.
         """
         uid = queued.pod.uid
         if self.place_of(uid) not in ("inFlight", ""):
@@ -345,9 +345,10 @@ class SchedulingQueue:
         only: str | None = None,
         without: str = "",
     ) -> int:
-        """Something has happened in the cluster; return how many pods it has moved at once.
+        """Handle a cluster event; return how many pods it has moved at once.
 
-        only: the uid of the one pod that it concerns; None: all. without: of one that it does not.
+        only: the uid of the one pod that it concerns; None: all. without: the uid of a pod that it
+        does not concern.
 
         Where it concerns many, run moves them soon, in slices.
         """
@@ -368,7 +369,7 @@ class SchedulingQueue:
         return sum(self._move(queued, one) for queued in pods.values())
 
     def activate(self, uids: Iterable[str]) -> None:
-        """Have pods be tried now, whatever they wait for; gates still count."""
+        """Retry pods now, whatever they wait for; gates still count."""
         for uid in uids:
             queued = self._take(uid)
             if queued is not None:
@@ -472,7 +473,7 @@ class SchedulingQueue:
         ]
 
     def _move(self, queued: QueuedPod, in_flight_event: InFlightEvent, why: str = "") -> bool:
-        """Move a pod out of the pool, if what has happened may help it; return whether it did.
+        """Move a pod out of the unschedulable pods if an event may help it; return whether it did.
 
         why: in the metric; "": the event.
         """
@@ -486,7 +487,7 @@ class SchedulingQueue:
     def _requeue_decision(
         self, queued: QueuedPod, in_flight_event: InFlightEvent
     ) -> RequeueDecision:
-        """What is to be done with a pod after an event.
+        """Return the requeue decision for a pod after an event.
 
         While hints have taken too long for the pods of its namespace, they are not asked: any
         event that a plugin has registered may help.

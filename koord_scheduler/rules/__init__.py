@@ -1,1 +1,1 @@
-"""What only a scheduler decides: pure rules."""
+"""Pure rules that only the scheduler uses."""

@@ -32,10 +32,10 @@ class NodeTrial(Protocol):
     """One node on which pods leave and come back, to see whether the preemptor fits beside them."""
 
     def remove(self, pods: Sequence[ClusterPod]) -> None:
-        """Have pods leave the node."""
+        """Remove pods from the node."""
 
     def add(self, pods: Sequence[ClusterPod]) -> None:
-        """Have pods that have left come back."""
+        """Return removed pods to the node."""
 
     def fits(self) -> bool:
         """Whether the preemptor fits now."""
@@ -135,7 +135,7 @@ def candidates_wanted(nodes: int, percentage: int, absolute: int) -> int:
 
 
 class LowerPriorityPods:
-    """What the pods of lower priority than a pod's take on each node; a column is (nodes,)."""
+    """Requests of the pods with a lower priority than a pod, by node; a column is (nodes,)."""
 
     def __init__(self, pod: ClusterPod, nodes: View) -> None:
         self._nodes = nodes
@@ -197,10 +197,10 @@ def _by_amounts(pods: Sequence[ClusterPod], lacking: Mapping[str, int]) -> list[
 def _without_reprieved(
     pods: Sequence[ClusterPod], trial: NodeTrial, *, fits: bool | None = None
 ) -> list[ClusterPod]:
-    """Have pods come back in their order, but those beside which the preemptor does not fit.
+    """Return to the node, in order, the pods beside which the preemptor fits; list the others.
 
-    As one by one, for rules that further pods never make easier: a part beside which it fits comes
-    back whole, another one is halved. fits: with all of these, if that is known.
+    This is like one by one, for rules that further pods never make easier: a part that leaves the
+    preemptor fitting returns whole, another part is halved. fits: with all of these, if known.
     """
     if not pods:
         return []

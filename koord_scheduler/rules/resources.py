@@ -39,9 +39,9 @@ class FreeResources:
         self._free = np.zeros((0, 0))
 
     def of(self, nodes: View, column: int, nonzero: int | None = None) -> ResourceColumn | None:
-        """What is known of a resource; None: amounts of it are too large to be exact.
+        """Return the columns of a resource; None: amounts of it are too large to be exact.
 
-        nonzero: 0 of cpu, 1 of memory, requested as in View.nonzero_requested.
+        nonzero: 0 for cpu, 1 for memory, requested as in View.nonzero_requested.
         """
         whole = nodes.floats(column)
         if whole is None:
@@ -88,7 +88,7 @@ Amounts = NDArray[np.int64] | NDArray[np.float64]
 
 
 class ResourceUse(NamedTuple):
-    """Of one node."""
+    """Use of a resource on one node."""
 
     allocatable: int
     requested: int  # with the pod
@@ -96,7 +96,10 @@ class ResourceUse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class UseColumns:
-    """Of all nodes; each column has shape (nodes,). Whole numbers, as floats where these do."""
+    """Use of a resource on all nodes; each column has shape (nodes,).
+
+    The numbers are whole, also in float columns.
+    """
 
     allocatable: Amounts
     taken: Amounts  # what is requested without the pod
@@ -122,7 +125,7 @@ def is_extended(name: str) -> bool:
 
 
 def pod_amount(pod: ClusterPod, name: str, *, nonzero: bool) -> int:
-    """What a pod requests of a resource.
+    """Return the request of a pod for a resource.
 
     nonzero: cpu and memory as loads are compared, with a default for containers without a request.
     """
@@ -197,10 +200,10 @@ def resource_requests_of(spec: PodSpec, ignored: Callable[[str], bool]) -> Resou
 def insufficient_resources(
     demand: ResourceRequests, nodes: View, table: FreeResources | None = None
 ) -> NDArray[np.int64] | None:
-    """What each node lacks; shape (nodes,). 0: nothing. None: no node lacks anything.
+    """Return what each node lacks; shape (nodes,). 0: nothing. None: no node lacks anything.
 
-    Bit k: there is too little of resource k of the demand. The bit above all of them: of one there
-    would be too little even without any pods. table: what is free; without it that is computed.
+    Bit k: there is too little of resource k of the demand. The bit above all of them: even without
+    any pods, one of them would be too little. table: free amounts; without it they are computed.
     """
     found: NDArray[np.int64] | None = None
     never = 1 << len(demand)
@@ -220,7 +223,7 @@ def insufficient_resources(
 
 
 def _free(nodes: View, column: int | None, table: FreeResources | None) -> Amounts:
-    """What is free of a resource; less than any amount, if no node has it."""
+    """Return the free amounts of a resource; less than any amount, if no node has it."""
     if column is None:
         return np.full(len(nodes), -1)
     known = None if table is None else table.of(nodes, column)

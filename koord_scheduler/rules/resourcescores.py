@@ -54,11 +54,11 @@ class WeightedMean(Scorer):
 
     @abstractmethod
     def score(self, use: ResourceUse) -> int:
-        """Of a resource on a node that has some."""
+        """Return the score of a resource on a node that has some."""
 
     @abstractmethod
     def scores(self, use: UseColumns) -> Amounts:
-        """Of a resource on all nodes; 0 where there is none."""
+        """Return the scores of a resource on all nodes; 0 where there is none."""
 
     def of_node(self, uses: Sequence[ResourceUse | None]) -> int:
         total = weight = 0
@@ -221,7 +221,7 @@ def _difference(one: UseColumns, other: UseColumns) -> NDArray[np.float64]:
 
 
 def _shares(use: UseColumns) -> NDArray[np.float64]:
-    """Of nodes that all have some of a resource."""
+    """Return the requested share of a resource, at most 1, for nodes that all have some of it."""
     requested = use.requested
     out = requested if requested.dtype.kind == "f" else None
     shares: NDArray[np.float64] = np.divide(requested, use.allocatable, out=out)

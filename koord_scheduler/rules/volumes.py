@@ -36,7 +36,7 @@ def uses_claim(pod: ClusterPod, claim: object) -> bool:
 
 
 def missing(kind: str, name: str) -> str:
-    """What Kubernetes says of an object that is not there; kind is its resource."""
+    """Return the message of Kubernetes for an object that is not there; kind is its resource."""
     return f'{kind} "{name}" not found'
 
 

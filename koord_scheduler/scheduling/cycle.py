@@ -119,9 +119,9 @@ class SchedulingCycle:
     async def _left_by_extenders(
         self, extenders: Extenders, attempt: Attempt, found: SearchResult
     ) -> SearchResult:
-        """What extenders leave of the feasible nodes.
+        """Return the search result without the nodes that extenders reject.
 
-        Where they leave nothing of a node that was nominated or preferred, all nodes have a chance.
+        Where they reject the only node, a nominated or preferred one, all nodes are searched.
         """
         pod, nodes = attempt.pod, found.subject.nodes
         if not extenders.filters(pod):
@@ -157,7 +157,7 @@ class SchedulingCycle:
             table.totals[:] += np.array([extra.get(name, 0) for name in names], np.int64)
 
     async def _post_filter(self, attempt: Attempt, found: SearchResult) -> Failure:
-        """Have plugins make room, where Filter has said why there is none."""
+        """Run PostFilter plugins, if Filter has given the reasons for which no node is feasible."""
         diagnosis, statuses = found.diagnosis, found.diagnosis.node_statuses
         if statuses is None or not attempt.profile.binding.has_post_filters:
             if self._dump is not None:

@@ -26,7 +26,7 @@ log = get_logger("koord_scheduler.debug")
 
 
 class Debugging:
-    """What is logged now; it can be changed at any time."""
+    """The debug logs that are on; they can be changed at any time."""
 
     def __init__(
         self,

@@ -48,10 +48,10 @@ _SHORT = {resource.value.lower(): resource.value for resource in EventResource}
 
 
 def pod_actions(old: ClusterPod, new: ClusterPod) -> tuple[Action, ...]:
-    """What was done to a pod, one action for each event.
+    """Return the changes of a pod, one action for each event.
 
-    None, if only its status has changed, as far as that says nothing of what it takes: that is the
-    most of what comes about pods, and above all what this program writes itself.
+    It is empty if only the status has changed, and not the resources in it: most updates of pods
+    are like this, above all those that this program writes itself.
     """
     found = []
     if old.label_set is not new.label_set and old.labels != new.labels:
@@ -69,7 +69,7 @@ def pod_actions(old: ClusterPod, new: ClusterPod) -> tuple[Action, ...]:
 
 
 def node_actions(old: ClusterNode, new: ClusterNode) -> tuple[Action, ...]:
-    """What was done to a node, one action for each event; none, if it concerns no pod."""
+    """Return the changes of a node, one action for each event; empty if none concerns a pod."""
     found = []
     if old.allocatable != new.allocatable:
         found.append(Action.UPDATE_NODE_ALLOCATABLE)

@@ -1,4 +1,4 @@
-"""What follows from a failed attempt: status of the pod, nomination, event, and requeueing."""
+"""Handling of a failed attempt: pod status, nomination, event, and requeueing."""
 
 import asyncio
 from collections import OrderedDict
@@ -34,7 +34,7 @@ class PodEvents:
         self._recorder = recorder
 
     def emit(self, pod: ClusterPod, type_: EventType, reason: str, message: str) -> None:
-        """Have an event written soon."""
+        """Queue an event to be written soon."""
         about = ObjectRef("v1", "Pod", pod.name, pod.namespace, pod.uid)
         self._recorder.emit(Event(about, type_, reason, message, pod.scheduler_name))
 
@@ -73,7 +73,7 @@ class _DesiredStatus:
 
 @dataclass(slots=True)
 class _WrittenStatus:
-    """What this process has written into the status of a pod."""
+    """The values that this process has written into the status of a pod."""
 
     condition: PodScheduledCondition | None = None
     nominated: str | None = None
@@ -102,7 +102,7 @@ class PodStatuses:
     def report(
         self, pod: ClusterPod, condition: PodScheduledCondition, nominated: str | None
     ) -> None:
-        """Have a condition written soon, and the nominated node, if it is not None.
+        """Queue a condition to be written soon, and the nominated node, if it is not None.
 
         pod is as the API server has it.
         """
@@ -160,7 +160,7 @@ class PodStatuses:
                 self._failed(uid, wanted)
 
     def _failed(self, uid: str, wanted: _DesiredStatus) -> None:
-        """Have a patch that failed be sent later, or be part of a newer one that waits already."""
+        """Send a failed patch again later, or merge it into a newer one that waits already."""
         newer = self._waiting.get(uid)
         if newer is not None:
             newer.merge(wanted)
@@ -171,7 +171,7 @@ class PodStatuses:
         self._put_off.set()
 
     async def _keep_returning(self, stop: Stop) -> None:
-        """Have patches that failed wait again when it is time."""
+        """Move failed patches back to those that wait when their backoff is over."""
         while not stop.is_set():
             self._put_off.clear()
             if not self._due:

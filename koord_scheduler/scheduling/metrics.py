@@ -138,7 +138,7 @@ class _Timeouts:
 
 
 class _Contents:
-    """What there is now, looked up when it is asked for; a prometheus_client Collector."""
+    """Current queue and cache contents, read at each scrape; a prometheus_client Collector."""
 
     def __init__(self, queue: SchedulingQueue, state: SchedulerCache) -> None:
         self._queue = queue

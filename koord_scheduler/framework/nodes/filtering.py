@@ -103,9 +103,9 @@ class FilterStatuses:
         self.numbers[row] = len(self._statuses)
 
     def leave_out_beyond(self, order: Rows, need: int) -> int:
-        """Have only so many feasible nodes, the first in this order.
+        """Leave out all feasible nodes but the first ones in this order, as many as needed.
 
-        Returns the number of nodes up to the last of them; all, if there are not so many.
+        Returns the number of nodes up to the last of them; all, if there are not enough.
         """
         self._feasible = None
         places = np.flatnonzero(self.numbers[order] == FEASIBLE)

@@ -45,9 +45,9 @@ class PreResultCache(Generic[A, R]):
         self._written: dict[str, StateData] | None = None  # by all plugins; made when it is needed
 
     def result(self, keys: list[Hashable | None], state: CycleState) -> R | None:
-        """What came of all plugins with these keys, which is written into the state.
+        """Return the result of all plugins for these keys; their values are written into the state.
 
-        None: each of them is to be asked for its answer.
+        None: there is no result yet; ask each plugin for its answer.
         """
         if keys == self._keys:
             if self._result is None:
@@ -67,7 +67,7 @@ class PreResultCache(Generic[A, R]):
         return None
 
     def answer(self, place: int, state: CycleState, prepare: Callable[[], A]) -> A:
-        """What a plugin has answered, or answers now; raises what prepare raises."""
+        """Return the cached answer of a plugin, or ask it now; raises the errors of prepare."""
         known = self._answers.get(place)
         if known is not None:
             answer, written = known
@@ -88,7 +88,7 @@ class PreResultCache(Generic[A, R]):
 
 @dataclass(frozen=True, slots=True)
 class PreFilterOutcome:
-    """What PreFilter says of all plugins together."""
+    """The result of PreFilter of all plugins together."""
 
     status: Status
     node_names: frozenset[str] | None = None  # None: all nodes
@@ -141,7 +141,7 @@ class PreFiltering:
     def add_pod(
         self, state: CycleState, pod: ClusterPod, added: ClusterPod, nodes: View, row: int
     ) -> None:
-        """Have plugins count a pod that the view has on a node, in a what-if's clone of the state.
+        """Make plugins count a pod that the view has on a node, in a what-if's clone of the state.
 
         Raises:
             ExtensionPointError: a plugin has failed.
@@ -151,7 +151,7 @@ class PreFiltering:
     def remove_pod(
         self, state: CycleState, pod: ClusterPod, removed: ClusterPod, nodes: View, row: int
     ) -> None:
-        """Have plugins count off a pod that the view does not have on a node any more; as add_pod.
+        """Make plugins stop counting a pod that has left a node of the view; see add_pod.
 
         Raises:
             ExtensionPointError: a plugin has failed.

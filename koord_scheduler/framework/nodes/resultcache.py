@@ -113,7 +113,7 @@ class FusedFilters:
         return Verdicts(self._first, tuple(self._numbers))
 
     def _ask(self, calls: PluginCalls, plugins: Sequence[Loaded]) -> None:
-        """Have these plugins from now on."""
+        """Use these plugins from now on."""
         every = list(enumerate(plugins))
         both = [one for one in every if _has_both_filters(cast(Hashable, type(one[1].plugin)))]
         asks = [cast(Filtering, one.plugin).filter_reuse_key for _, one in both]
@@ -143,7 +143,7 @@ class FusedFilters:
 
     @property
     def places(self) -> Sequence[int]:
-        """Of each rejection the place of its plugin, among all that were asked about."""
+        """Return, for each rejection, the place of its plugin among all that were asked about."""
         return self._places
 
     def _compute(
@@ -191,7 +191,7 @@ class FusedFilters:
         self._first[row] = first
 
     def _fold(self, nodes: int) -> None:
-        """Have the rejection of each row that comes first."""
+        """Compute the first rejection of each row."""
         self._first, self._feasible = np.zeros(nodes, np.int32), None
         for _, loaded in reversed(self._joined):
             column = self._columns[loaded.name]
@@ -282,7 +282,7 @@ class FusedScores:
         return self._rows, self._totals
 
     def _ask(self, calls: PluginCalls, plugins: Sequence[tuple[Loaded, int]]) -> None:
-        """Have these plugins from now on."""
+        """Use these plugins from now on."""
         both = [one for one in plugins if _has_both_scores(cast(Hashable, type(one[0].plugin)))]
         asks = [cast(Scoring, one.plugin).score_reuse_key for one, _ in both]
         self._both, self._asked = both, plugins
@@ -372,7 +372,7 @@ MAX_CLASSES = 16  # of pods whose results are kept; 60 KB each for every plugin,
 
 
 class ResultCache:
-    """Results of the plugins of one profile, for the kinds of pods that came last."""
+    """Cached results of the plugins of one profile, for the latest equivalence classes of pods."""
 
     def __init__(self, max_classes: int = MAX_CLASSES) -> None:
         self._most = max_classes
@@ -380,7 +380,7 @@ class ResultCache:
         self._once: OrderedDict[Hashable, None] = OrderedDict()  # kinds of which one pod came
 
     def of(self, pod: ClusterPod) -> "EquivalenceClass":
-        """What is kept for pods that are equal to this one."""
+        """Return the cached results for pods that are equal to this one."""
         return self._of(_equivalence_class(pod))
 
     def again(self, pod: ClusterPod) -> "EquivalenceClass | None":

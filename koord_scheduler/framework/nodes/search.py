@@ -240,7 +240,7 @@ class NodeSearch:
     def add_pod(
         self, state: CycleState, pod: ClusterPod, added: ClusterPod, nodes: View, row: int
     ) -> None:
-        """Have plugins count a pod that the view has on a node, in a what-if's clone of the state.
+        """Make plugins count a pod that the view has on a node, in a what-if's clone of the state.
 
         Raises:
             ExtensionPointError: a plugin has failed.
@@ -250,7 +250,7 @@ class NodeSearch:
     def remove_pod(
         self, state: CycleState, pod: ClusterPod, removed: ClusterPod, nodes: View, row: int
     ) -> None:
-        """Have plugins count off a pod that the view does not have on a node any more; as add_pod.
+        """Make plugins stop counting a pod that has left a node of the view; see add_pod.
 
         Raises:
             ExtensionPointError: a plugin has failed.

@@ -100,7 +100,7 @@ class RecordingBinder(BindPlugin):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DecideResult:
-    """What the plugins of a profile say of a pod."""
+    """The decision of the plugins of a profile about a pod."""
 
     node: str | None  # with the highest total, the first one by name; None: there is none
     status: Status  # Success; a rejection: no node is feasible; Error: a plugin failed
@@ -124,7 +124,7 @@ class DecideResult:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ScheduleResult:
-    """What became of a pod."""
+    """The result of scheduling a pod."""
 
     node: str | None  # that it is bound to; None: it is not
     status: Status  # Success, or what ended it, with the plugin that it comes from
@@ -251,7 +251,7 @@ class ProfileHarness:
         return ScheduleResult(node=node, status=SUCCESS, decided=decided)
 
     def gate(self, pod: ClusterPod) -> Status:
-        """What PreEnqueue says of a pod."""
+        """Return the status of PreEnqueue for a pod."""
         return self._enqueueing.gate(self._named(pod))
 
     def is_retried(
@@ -281,14 +281,14 @@ class ProfileHarness:
 
     @property
     def bound(self) -> Mapping[str, str]:
-        """What RecordingBinder has bound: node by pod, of all profiles."""
+        """Return the bindings of RecordingBinder: node by pod, of all profiles."""
         made = [each.plugins.plugins.get(BINDER) for each in self._profiles.values()]
         binders = [one for one in made if isinstance(one, RecordingBinder)]
         return {key: node for each in binders for key, node in each.bound.items()}
 
     @property
     def events(self) -> list[Event]:
-        """What plugins have reported, the latest one last."""
+        """Return the events that plugins have emitted, the latest one last."""
         assert isinstance(self.services.events, CapturedEvents)  # noqa: S101 - the kit's services
         return self.services.events.events
 
@@ -352,7 +352,7 @@ class ProfileHarness:
             nominator.forget(pod.key)
 
     def _control(self) -> SchedulerControl:
-        """What handle.scheduler() returns: the cluster, and a queue that records."""
+        """Return the object for handle.scheduler(): the cluster, and a queue that records."""
         queue = cast("SchedulingQueue", _RecordedQueue(self._state, self.activated))
         return CacheAndQueue(self._state, queue, self.services.forgotten)
 
