@@ -100,7 +100,7 @@ class JobCondition:
     changed: str = ""  # when its status became this one
 
     def to_json(self) -> Json:
-        """As the API has it, without what is empty but the times, which are null."""
+        """Return the API form; empty fields are left out, except times, which are null."""
         texts = {"reason": self.reason, "message": self.message}
         return {
             "type": self.type,

@@ -376,7 +376,7 @@ class View:
         return self._pod_counts.term_counts(self, label_set)
 
     def existing_terms_key(self) -> Hashable | None:
-        """Return a key that is equal in views of a snapshot with equal existing_terms; None: no key.
+        """Return a key that is equal in views of a snapshot with equal existing_terms; None: none.
 
         It costs nothing, as it looks at no pod. A what-if has no key.
         """

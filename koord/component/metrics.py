@@ -92,7 +92,7 @@ class PlainHistogram:
         return found.observe
 
     def collect(self) -> Iterator[HistogramMetricFamily]:
-        """As prometheus_client's Collector."""
+        """Yield the family with all series, for prometheus_client."""
         (family,) = self.describe()
         bounds = [*map(floatToGoString, self._bounds), "+Inf"]
         for values, series in tuple(self._series.items()):
@@ -101,7 +101,7 @@ class PlainHistogram:
         yield family
 
     def describe(self) -> Iterator[HistogramMetricFamily]:
-        """As prometheus_client's Collector."""
+        """Yield the family without series, for prometheus_client."""
         name, documentation, labels = self._family
         yield HistogramMetricFamily(name, documentation, labels=labels)
 

@@ -242,7 +242,7 @@ class _KindFeed:
         return self._cut.health()
 
     async def catch_up(self, seconds: float) -> None:
-        """As ClusterFeed.catch_up."""
+        """Wait for the server's newest version; after so many seconds list the kind again."""
         try:
             newest = await self._client.get(self._path, {"limit": "1"})
             version = str(newest.get("metadata", {}).get("resourceVersion", ""))

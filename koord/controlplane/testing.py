@@ -335,7 +335,7 @@ def _number(amount: Amount) -> float:
 
 
 def _whole(amounts: Mapping[str, float]) -> Amounts:
-    """As quantities: milli-cores and bytes."""
+    """Return amounts as quantities: milli-cores and bytes."""
     return {"cpu": f"{round(amounts['cpu'] * 1000)}m", "memory": str(round(amounts["memory"]))}
 
 

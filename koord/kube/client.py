@@ -317,7 +317,7 @@ class ApiClient:
     def watch_lines(
         self, path: str, query: Mapping[str, str], limits: WatchLimits
     ) -> AbstractAsyncContextManager[WatchLines]:
-        """As watch, with the events as bytes; see koord.kube.client.watch_lines."""
+        """Watch a path, with the events as bytes; see koord.kube.client.watch_lines."""
         return watch_lines(self._transport, path, query, limits)
 
     async def create(

@@ -47,7 +47,7 @@ class SharedInformer(Generic[T]):
 
     @property
     def objects(self) -> Mapping[str, T]:
-        """As Reflector.objects."""
+        """The collection as last known, by namespace/name or name: a snapshot for any thread."""
         return self._reflector.objects
 
     def indexed(self, index: str, name: str) -> Mapping[str, T]:
@@ -82,11 +82,11 @@ class SharedInformer(Generic[T]):
         return self._reflector.answered
 
     async def wait_answered(self) -> None:
-        """As Reflector.wait_answered."""
+        """Return when a whole list has come, or the server has none and need not have one."""
         await self._reflector.wait_answered()
 
     def health(self) -> PartHealth:
-        """As Reflector.health."""
+        """Degraded while the server does not answer, or an object on it is not understood."""
         return self._reflector.health()
 
     async def run(self, stop: Stop) -> None:

@@ -52,7 +52,11 @@ def write_atomic(path: Path, data: bytes, mode: int = 0o640) -> None:
 
 
 def replace_in(directory: int, name: str, data: bytes, mode: int) -> None:
-    """As write_atomic, in a directory that is open. Raises OSError."""
+    """Replace a file atomically in an open directory; see write_atomic.
+
+    Raises:
+        OSError: the file could not be written.
+    """
     # One writer per path is assumed (the run directory is locked), so a fixed name does, and what a
     # crash leaves behind is replaced by the next attempt instead of piling up.
     temporary = temporary_of(name)

@@ -43,7 +43,7 @@ class SimulatedClock:
         await self.timer(seconds)
 
     def timer(self, seconds: float) -> "asyncio.Future[None]":
-        """As Clock.timer."""
+        """Return a future that is done after so many simulated seconds."""
         loop = asyncio.get_running_loop()
         woken: asyncio.Future[None] = loop.create_future()
         if seconds <= 0:

@@ -44,7 +44,7 @@ class RecordingState(ClusterState):
         self._known: dict[tuple[ObjectKind[Any], str], Any] = {}  # but pods and reports
 
     def put(self, kind: ObjectKind[T], item: T) -> None:
-        """As ClusterState.put. What is as it was before is no change."""
+        """Add or replace an object; an equal object is not recorded as a change."""
         key: str = getattr(item, "key")  # noqa: B009 - all facts have one
         old = self._last(kind, key)
         super().put(kind, item)
@@ -55,7 +55,7 @@ class RecordingState(ClusterState):
             self._known[kind, key] = item
 
     def remove(self, kind: ObjectKind[Any], key: str, uid: str = "") -> None:
-        """As ClusterState.remove."""
+        """Remove an object and record that."""
         old = self._last(kind, key)
         super().remove(kind, key, uid)
         if old is not None and (kind is not kinds.POD or self.pod(key) is None):

@@ -105,7 +105,7 @@ class Findings:
         )
 
     def __call__(self) -> Iterable[Decision]:
-        """As a DecisionSource."""
+        """Return the decisions so far; this makes Findings a DecisionSource."""
         return tuple(self._found)
 
 

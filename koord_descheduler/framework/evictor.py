@@ -46,14 +46,14 @@ class PodsEvicted:
         self._counts[key] = self._counts.get(key, 0) + 1
 
     def collect(self) -> Iterator[UnknownMetricFamily]:
-        """As prometheus_client's Collector."""
+        """Yield the family with all counts, for prometheus_client."""
         family = self._family()
         for key, value in tuple(self._counts.items()):
             family.add_metric(key, value)
         yield family
 
     def describe(self) -> Iterator[UnknownMetricFamily]:
-        """As prometheus_client's Collector: lets the registry refuse a name twice."""
+        """Yield the family without counts, so that the registry rejects a duplicate name."""
         yield self._family()
 
     def _family(self) -> UnknownMetricFamily:
@@ -333,21 +333,21 @@ class EvictorProxy:
         )
 
     def node_limit_exceeded(self, node: str) -> bool:
-        """As EvictionLimiter.node_limit_exceeded."""
+        """Whether no further pod of the node may be evicted in this cycle by the node's limit."""
         return self._limiter.node_limit_exceeded(node)
 
     @property
     def total_limit_exceeded(self) -> bool:
-        """As EvictionLimiter.total_limit_exceeded."""
+        """Whether no further pod may be evicted in this cycle at all."""
         return self._limiter.total_limit_exceeded
 
     @property
     def total_evicted(self) -> int:
-        """As EvictionLimiter.total_evicted."""
+        """Evictions of this cycle so far, those under way included."""
         return self._limiter.total_evicted
 
     def reset(self) -> None:
-        """As EvictionLimiter.reset."""
+        """Begin a cycle: no eviction is counted yet."""
         self._limiter.reset()
 
     async def _carry_out(self, pod: ClusterPod, options: EvictOptions) -> str:

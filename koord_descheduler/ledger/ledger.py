@@ -149,7 +149,7 @@ class Ledger:
         return ""
 
     def noted(self, pod: ClusterPod, options: EvictOptions, now: float, *, dry_run: bool) -> None:
-        """As AdmissionGate.noted."""
+        """Add an eviction that is about to be carried out."""
         if not self.settings.enabled:
             return
         workload = workload_of(pod, self._cluster.workloads)
@@ -181,7 +181,7 @@ class Ledger:
         self.changed = True
 
     def undone(self, pod: ClusterPod) -> None:
-        """As AdmissionGate.undone."""
+        """Remove the entry of an eviction that did not take place; restore the one it replaced."""
         uid = pod.uid or pod.key
         if uid not in self._entries:
             return

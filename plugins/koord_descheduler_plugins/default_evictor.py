@@ -240,7 +240,9 @@ class DefaultEvictor(EvictPlugin, FilterPlugin):
         return done
 
     def rehearse(self, pod: ClusterPod, options: EvictOptions) -> str:
-        """As the API server would: by PodDisruptionBudgets, and evictions of the same cycle.
+        """Return why the API server would reject the eviction, for people; "": it would not.
+
+        The check covers PodDisruptionBudgets and evictions of the same cycle.
 
         Source: Kubernetes, registry/core/pod EvictionREST.
         """
@@ -291,7 +293,10 @@ class DefaultEvictor(EvictPlugin, FilterPlugin):
         return found
 
     def _has_protected_claim(self, pod: ClusterPod) -> str:
-        """As in Kubernetes, an unknown class is protected, too."""
+        """Return why a claim protects the pod; "": none does.
+
+        An unknown storage class is protected, too, as in Kubernetes.
+        """
         named = self._args.pod_protections and self._args.pod_protections.config
         settings = named and named.pods_with_pvc
         if not settings or not settings.protected_storage_classes:
@@ -311,7 +316,10 @@ class DefaultEvictor(EvictPlugin, FilterPlugin):
         return "" if covered else "it has no PodDisruptionBudget"
 
     def _has_few_siblings(self, pod: ClusterPod) -> str:
-        """As in Kubernetes, only pods with a single owner are counted."""
+        """Return why minReplicas protects the pod; "": it does not.
+
+        Only pods with a single owner are counted, as in Kubernetes.
+        """
         if len(pod.owners) != 1 or controller_of(pod.owners) is None:
             return ""
         count, least = len(self._cluster.workloads.siblings(pod)), self._args.min_replicas

@@ -89,7 +89,7 @@ def preferences_met(terms: Collection[PreferredTerm], view: View) -> NDArray[np.
 
 
 def affinity_allows(spec: PodSpec, node: ClusterNode) -> bool:
-    """As matches_node_affinity, of one node."""
+    """Whether the node selector and the required node affinity of a spec allow one node."""
     return all(one.matches(node.labels) for one in spec.node_selector) and (
         spec.node_terms is None or node_matches_terms(spec.node_terms, node)
     )
@@ -127,7 +127,10 @@ def node_matches_terms(terms: Iterable[NodeTerm], node: ClusterNode) -> bool:
 
 
 def _matches(requirement: Requirement, column: CodedColumn[str]) -> Mask:
-    """As in Kubernetes, NotIn and DoesNotExist match an absent label, Gt and Lt none."""
+    """Return the nodes that match a requirement.
+
+    NotIn and DoesNotExist match an absent label, Gt and Lt do not, as in Kubernetes.
+    """
     operator = requirement.operator
     if operator == "In":
         return column.among(requirement.values)

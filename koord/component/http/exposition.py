@@ -224,7 +224,7 @@ class Exposition:
             return await asyncio.to_thread(make)
 
     def render(self, view: FamilySelection, form: TextFormat, *, compress: bool = False) -> bytes:
-        """As body, anew and in the calling thread."""
+        """Return the exposition, rendered anew in the calling thread."""
         return _body(self._page(form), view, compress=compress)
 
     def _page(self, form: TextFormat) -> ScrapeBody:

@@ -210,7 +210,11 @@ class TokenGuard(Generic[U]):
         )
 
     async def __call__(self, request: web.Request) -> None:
-        """As Guard."""
+        """Return if the token may see more than metrics and health.
+
+        Raises:
+            HttpError: it may not.
+        """
         if is_local(request):
             outcome, error = "local", None
         else:
@@ -314,7 +318,11 @@ class TokenFile:
         self._problem = ""
 
     async def __call__(self, request: web.Request) -> None:
-        """As Guard."""
+        """Return if the request has the token of the file.
+
+        Raises:
+            HttpError: it does not.
+        """
         token = bearer_token(request.headers.getall("Authorization", ()))
         if token is None or not hmac.compare_digest(token.encode(), self._token):
             raise HttpError(

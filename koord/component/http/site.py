@@ -146,12 +146,12 @@ class UnixServer(Site):
         self._inode = 0
 
     async def start(self) -> None:
-        """As Site.start."""
+        """Start the server and remember the inode of its socket."""
         await super().start()
         self._inode = self._path.stat().st_ino
 
     async def stop(self) -> None:
-        """As Site.stop; removes the socket unless another process has replaced it."""
+        """Stop the server; remove the socket unless another process has replaced it."""
         await super().stop()
         with contextlib.suppress(OSError):
             if self._path.stat().st_ino == self._inode:

@@ -64,7 +64,7 @@ class GuardedListener(socket.socket):
         self._in_a_row = 0
 
     def accept(self) -> tuple[socket.socket, Any]:
-        """As socket.accept."""
+        """Accept a client; raise BlockingIOError if it is not admitted or the turn is used up."""
         if self._in_a_row == ACCEPTS_A_TURN:
             self._in_a_row = 0
             raise BlockingIOError  # for the event loop: look again in the next turn

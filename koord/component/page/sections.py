@@ -113,12 +113,12 @@ class SectionPage(ABC):
         """Return the sections as they are now; one that is missing stays as it was."""
 
     async def snapshot(self) -> PageData:
-        """As PageSource.snapshot."""
+        """Return all sections, refreshed."""
         await self._refresh()
         return self._all()
 
     async def changes(self, since: float) -> PageData:
-        """As PageSource.changes."""
+        """Return the sections that changed after the answer whose "now" was since; else all."""
         await self._refresh()
         version = self._cursors.get(since)
         if version is None:

@@ -249,7 +249,7 @@ class RoundStop(Stop):
         self._pausing = 0
 
     async def every(self, interval: float, wake: asyncio.Event | None = None) -> AsyncIterator[int]:
-        """As Stop.every."""
+        """Yield as Stop.every does, and measure each round."""
         loop = object()
         turns = super().every(interval, wake)
         self._pausing += 1

@@ -102,7 +102,7 @@ def _ok(counts: Counts) -> Counts:
 
 
 class ExactDetector(Detector):
-    """As many rounds in a row as the number says; a round below starts the count anew.
+    """A detector that counts abnormal rounds in a row; a round below starts the count anew.
 
     A node that is abnormal stays so while it is above. Below, it is normal again after as many
     rounds as the number of normalities, or after the timeout, whichever is first.
@@ -294,5 +294,5 @@ def reason_for(plan: PoolPlan, place: int, excess: Excess, *, prod: bool) -> str
 
 
 def _percent(part: int, capacity: int) -> float:
-    """As Koordinator has it, of thousandths and in this order, so that both round alike."""
+    """Return a percentage of thousandths, in Koordinator's order, so that both round alike."""
     return 100 * float(part) / float(capacity) if capacity else 0.0

@@ -59,7 +59,7 @@ class MigrationController(Evictor):
         return not self._rules.unschedulable(pod)
 
     def rehearse(self, pod: ClusterPod, options: EvictOptions) -> str:
-        """As if jobs were made: quotas count those of the same cycle."""
+        """Return why no job would be created; "": one would. Quotas count jobs of the cycle."""
         if self._args.dry_run:
             return ""
         cycles = self._services.decisions.cycles

@@ -78,7 +78,7 @@ class MigrationMetrics:
         )
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """As prometheus_client's Collector."""
+        """Yield the number of jobs in each phase, for prometheus_client."""
         family = self._family()
         counts = self._phases()
         for phase in PHASES:
@@ -86,7 +86,7 @@ class MigrationMetrics:
         yield family
 
     def describe(self) -> Iterator[GaugeMetricFamily]:
-        """As prometheus_client's Collector."""
+        """Yield the family without counts, for prometheus_client."""
         yield self._family()
 
     def _family(self) -> GaugeMetricFamily:
