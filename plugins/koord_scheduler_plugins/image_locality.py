@@ -55,7 +55,7 @@ class ImageLocality(PreScorePlugin, ScorePlugin, VectorScorePlugin):
         return nodes.images
 
     def score_reuse_key(self, state: CycleState, pod: ClusterPod, nodes: View) -> Hashable | None:
-        """Of an image it matters which other nodes have it."""
+        """Return the image table: the score depends on which other nodes have an image."""
         return nodes.images
 
     def score(self, state: CycleState, pod: ClusterPod, node: NodeInfo) -> int:

@@ -52,7 +52,7 @@ from koord_scheduler.plugin import (
 
 
 class Preferences:
-    """What domains are worth to one pod. Never changes."""
+    """Scores of topology domains for one pod. Never changes."""
 
     def __init__(self, pod: ClusterPod, nodes: View, hard_weight: int) -> None:
         """hard_weight: of a required affinity term of another pod that means this one."""
@@ -136,7 +136,7 @@ _REJECTIONS = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InterPodAffinityArgs:
-    """What terms of other pods count in scores."""
+    """Weights of the affinity terms of other pods in scores."""
 
     hard_pod_affinity_weight: int = 1  # of required affinity of other pods, 0 to 100
     ignore_preferred_terms_of_existing_pods: bool = False  # for pods that prefer nothing themselves

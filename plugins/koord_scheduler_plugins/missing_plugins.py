@@ -101,7 +101,7 @@ def _reservation(pod: ClusterPod, annotations: Annotations) -> Iterator[str]:
 
 
 def _numa(pod: ClusterPod, annotations: Annotations) -> Iterator[str]:
-    """What is required; preferences may be left unfulfilled."""
+    """Yield the NUMA requirements of a pod; preferences may be left unfulfilled."""
     spec = _fields(annotations, RESOURCE_SPEC)
     policy = "unreadable" if spec is None else spec.get("requiredCPUBindPolicy")
     if policy:

@@ -119,7 +119,7 @@ class AddedAffinity:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodeAffinityArgs:
-    """What is added to all pods."""
+    """Node affinity that is added to all pods."""
 
     added_affinity: AddedAffinity | None = None
 
@@ -142,7 +142,7 @@ class NodeAffinityArgs:
             yield from one.preference.faults((*path, at, "preference"))
 
     def terms(self) -> tuple[NodeTerm, ...] | None:
-        """What nodes must match; None: there is nothing they must."""
+        """Return the required node terms; None: nothing is required."""
         if self.added_affinity is None:
             return None
         selector = self.added_affinity.required_during_scheduling_ignored_during_execution
@@ -151,7 +151,7 @@ class NodeAffinityArgs:
         return tuple(_there(one.term() for one in selector.node_selector_terms))
 
     def preferred(self) -> tuple[PreferredTerm, ...]:
-        """What is preferred."""
+        """Return the preferred node terms with their weights."""
         if self.added_affinity is None:
             return ()
         found = self.added_affinity.preferred_during_scheduling_ignored_during_execution

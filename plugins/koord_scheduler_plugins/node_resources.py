@@ -182,7 +182,7 @@ _REQUESTS = "NodeResourcesFit/demand"
 
 @dataclass(frozen=True, slots=True)
 class _PodRequests:
-    """What the pod needs of a node, in the state of its cycle."""
+    """The requests of the pod, in the state of its cycle."""
 
     demand: ResourceRequests
 

@@ -70,7 +70,7 @@ class DefaultingType(StrEnum):
 
 
 class WhenUnsatisfiable(StrEnum):
-    """What a constraint does to a node that exceeds its skew."""
+    """The effect of a constraint on a node that exceeds its skew."""
 
     DO_NOT_SCHEDULE = "DoNotSchedule"
     SCHEDULE_ANYWAY = "ScheduleAnyway"
@@ -99,7 +99,7 @@ class DefaultConstraint:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PodTopologySpreadArgs:
-    """What is done about pods without topology spread constraints."""
+    """Constraints for pods without topology spread constraints."""
 
     default_constraints: tuple[DefaultConstraint, ...] = ()
     defaulting_type: DefaultingType = DefaultingType.SYSTEM
@@ -318,7 +318,7 @@ class _Part:
         return float(pods * self._weight + self._surplus)
 
     def scores(self) -> NDArray[np.floating[Any]]:
-        """Of all nodes, in a column of its own."""
+        """Return the scores of all nodes, in a new column."""
         if self._per_node is None:
             by_domain = self._totals * self._weight + self._surplus
             by_domain[-1] = 0.0

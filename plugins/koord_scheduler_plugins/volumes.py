@@ -177,7 +177,7 @@ Domain = tuple[str, frozenset[str]]
 
 @dataclass(frozen=True, slots=True)
 class _Domains:
-    """What the labels of a pod's volumes demand; never changed."""
+    """Topology domains that the labels of a pod's volumes require; never changed."""
 
     domains: tuple[Domain, ...]
 
@@ -260,7 +260,7 @@ class VolumeZone(PreFilterPlugin, FilterPlugin, VectorFilterPlugin, EnqueueExten
         return allowed
 
     def _why_not_unbound(self, claim: Claim) -> str:
-        """What is wrong with a claim that is not bound; "": it waits for its first pod."""
+        """Return the error of a claim that is not bound; "": it waits for its first pod."""
         if not claim.storage_class:
             return "PersistentVolumeClaim had no pv name and storageClass name"
         found = self._storage.classes.get(claim.storage_class)
@@ -272,7 +272,7 @@ class VolumeZone(PreFilterPlugin, FilterPlugin, VectorFilterPlugin, EnqueueExten
 
 
 def _domains(volume: Volume) -> Iterator[Domain]:
-    """What a volume's labels demand; one that names an empty zone demands nothing.
+    """Yield the domains that a volume's labels require; a label with an empty zone requires none.
 
     Source: Kubernetes, cloud-provider volumehelpers.LabelZonesToSet.
     """

@@ -161,9 +161,9 @@ class DryRun:
             yield missing == bits, Status.unschedulable(*reasons)
 
     def _lacking(self, row: int) -> Mapping[str, int]:
-        """What a node lacks of the resources that NodeResourcesFit found missing there.
+        """Return the missing amounts of the resources that NodeResourcesFit found too small there.
 
-        Nothing of a pod with affinity, which may need pods that would leave in Kubernetes.
+        Empty for a pod with affinity, which in Kubernetes may need pods that would leave.
         """
         status = self.statuses.status(row)
         if status is None or status.plugin != _FIT or self.pod.spec.affinity:

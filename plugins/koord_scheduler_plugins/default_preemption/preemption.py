@@ -52,7 +52,7 @@ def preempted(pod: ClusterPod) -> bool:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Preemption:
-    """What was decided: these pods leave the node for that pod."""
+    """A preemption decision: the victims leave the node for the pod."""
 
     profile: str  # scheduler name
     plugin: str
@@ -108,7 +108,10 @@ class Preemptions(SharedPart):
         return services.shared.get(PART, lambda: cls(services))
 
     def begin(self, preemption: Preemption) -> None:
-        """Have victims leave soon. Returns at once; without any that stays nothing is done."""
+        """Queue victims to be removed soon; if none of them is on the node, do nothing.
+
+        Returns at once.
+        """
         self.metrics.victims.observe(len(preemption.chosen.victims))
         if any(self._stays(one, preemption) for one in preemption.chosen.victims):
             self._by_pod[preemption.pod.uid] = preemption
@@ -180,7 +183,7 @@ class Preemptions(SharedPart):
         turns: asyncio.Semaphore,
         doubtful: list[ClusterPod],
     ) -> None:
-        """Have a victim leave; doubtful takes one that has gone already, as the server says."""
+        """Remove a victim; if the API server says it has gone already, add it to doubtful."""
         async with turns:
             if not self._is_current(preemption) or not self._stays(victim, preemption):
                 return
@@ -227,7 +230,7 @@ class Preemptions(SharedPart):
         return {"conditions": [condition]}
 
     async def _end_nomination(self, pod: ClusterPod) -> None:
-        """Have a pod that may not fit any more look for another node now."""
+        """Clear the nomination of a pod that may not fit any more, and retry the pod now."""
         self._services.nominator.forget(pod.key)
         try:
             async with Deadline(self._clock, f"nomination of {pod.key}") as deadline:
@@ -244,7 +247,7 @@ class Preemptions(SharedPart):
         await self._services.client.patch(f"{_path(pod)}/status", body, STRATEGIC_MERGE_PATCH)
 
     def _stays(self, victim: ClusterPod, preemption: Preemption) -> bool:
-        """Whether a victim is on the node as if nothing had happened."""
+        """Whether a victim is still on the node, neither deleted nor finished."""
         known = self._services.cluster.pod(victim.key)
         return (
             known is not None

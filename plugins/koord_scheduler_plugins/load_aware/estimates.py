@@ -34,7 +34,7 @@ _FACTORS = {"cpu": 85, "memory": 70}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Aggregated:
-    """What to take from percentiles of usage instead of its mean."""
+    """Settings for percentiles of usage, used instead of its mean."""
 
     usage_thresholds: Mapping[str, int] = field(default_factory=dict)  # percent
     usage_aggregation_type: AggregationType = AggregationType.NONE
@@ -167,7 +167,7 @@ class Assigned(NamedTuple):
 
 
 class _EquivalenceClass(NamedTuple):
-    """What pods with equal facts have in common."""
+    """The values that are common to pods with equal facts."""
 
     is_prod: bool
     estimate: Vector | None

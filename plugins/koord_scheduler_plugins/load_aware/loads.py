@@ -76,7 +76,7 @@ class Reported:
 
 
 class _Bounds(NamedTuple):
-    """What all pods of a node have in common for a report."""
+    """Time bounds of a report that hold for all pods of a node."""
 
     since: float  # Unix seconds; the latest of them
     at_latest: float  # Unix seconds; the latest of what a report must not be older than
@@ -170,7 +170,7 @@ class NodeLoad:
         return self._sum((system, *(usage for usage, as_prod in usages if as_prod)))
 
     def prod_delta(self) -> list[int]:
-        """What estimates add to the usage of prod pods.
+        """Return the amounts that estimates add to the usage of prod pods.
 
         Usage that was reported as that of another class is not trusted as theirs.
         """
@@ -188,7 +188,7 @@ class NodeLoad:
         return self._reported.usage_of(one.key) if known else _UNKNOWN
 
     def lack(self, one: Assigned, usage: Vector | None) -> Vector | None:
-        """What the usage of a pod lacks of its estimate, if that counts; None: nothing."""
+        """Return how far a pod's usage is below its estimate, if that counts; None: nothing."""
         estimate = one.estimate
         if estimate is None or usage is None:
             return estimate
@@ -319,14 +319,14 @@ class LoadThreshold:
 
 @dataclass(frozen=True, slots=True)
 class NodeRules:
-    """What the node itself says."""
+    """Capacity and thresholds of one node."""
 
     capacity: Vector
     ceilings: tuple[LoadThreshold, LoadThreshold]  # for other pods, and for prod pods
 
 
 class NodeAssessment(NamedTuple):
-    """What Filter and Score need of a node; pairs are for other pods, and for prod pods."""
+    """The inputs of Filter and Score for a node; pairs are for other pods, and for prod pods."""
 
     room: tuple[Vector, Vector]  # the least estimates that are too much
     reasons: tuple[Reason, Reason]  # why they are
@@ -463,7 +463,7 @@ def _lowest_above(threshold: int, capacity: int) -> int:
 
 
 def _room(ceilings: Vector, loads: Vector) -> Vector:
-    """What is left below the ceilings; where there is none, it does not depend on the load."""
+    """Return what is left below the ceilings; without a ceiling, the load does not matter."""
     return tuple(
         [
             high if high == UNBOUNDED else high - used

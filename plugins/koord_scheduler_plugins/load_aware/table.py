@@ -92,7 +92,7 @@ class LoadTable:
         return self._reasons[int(is_prod), : len(self._rows)]
 
     def spare(self, *, is_prod: bool) -> NDArray[np.float64]:
-        """What is not loaded, times 100; below 0: no share of this is left; as room."""
+        """Return the unloaded capacity, times 100; below 0: none is left. Shape as room."""
         return self._spare[int(is_prod), :, : len(self._rows)]
 
     @property
@@ -132,7 +132,7 @@ class LoadTable:
         return self._entries.get(name)
 
     def follow(self, nodes: View) -> None:
-        """Have the columns be right for a view, at this time."""
+        """Update the columns to a view and to the current time."""
         if nodes is not self._view:
             self._follow(nodes)
         now = self._clock.wall()
@@ -256,7 +256,7 @@ class LoadTable:
             self._judge_again(entry)
 
     def _resize(self, count: int) -> None:
-        """Have room for so many rows; what is beyond them is nobody's."""
+        """Resize the columns to a number of rows; entries beyond it belong to no node."""
         before = len(self._rows)
         if count < before:
             self._imagined.clear()

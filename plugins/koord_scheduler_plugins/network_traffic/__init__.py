@@ -59,7 +59,7 @@ RESULTS = ("answered", "failed")
 
 @dataclass(frozen=True, slots=True)
 class TrafficStats:
-    """What one meter knows at one time."""
+    """Statistics of one meter at one time."""
 
     newest: float | None = None  # monotonic seconds of its newest reading; None: there is none
     nodes: Mapping[str, int] = field(default_factory=dict)  # their number by state
@@ -76,7 +76,7 @@ class Metered(Protocol):
 
 
 class TrafficMetrics:
-    """Of all meters of a process, each by its name: the one that health checks have."""
+    """Metrics of all meters of a process, each by its name: the one in health checks."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.queries = Counter(

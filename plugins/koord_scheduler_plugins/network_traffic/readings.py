@@ -41,7 +41,7 @@ class Direction(StrEnum):
 
 
 class Scoring(StrEnum):
-    """What traffic is compared with."""
+    """The base that traffic is compared with."""
 
     AUTO = "auto"
     """With the links, if the speed of all of them is known; else with the busiest node."""
@@ -233,7 +233,7 @@ def usable(value: float) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What was found out about a node: its traffic, or why there is none."""
+    """A reading of a node: its traffic, or the error for which there is none."""
 
     at: float  # monotonic seconds
     traffic: Traffic = Traffic()

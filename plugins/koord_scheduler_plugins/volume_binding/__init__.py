@@ -90,7 +90,7 @@ class VolumeBinder:
         await self._wait(pod, plan, seconds)
 
     async def _keep_for(self, claim: Claim, volume: Volume) -> None:
-        """Have a volume be this claim's; the volume controller binds the two."""
+        """Reserve a volume for a claim; the volume controller binds the two."""
         if volume.claim is not None and volume.claim.uid == claim.uid:
             return
         path = PERSISTENT_VOLUMES.object(volume.name)
@@ -98,7 +98,7 @@ class VolumeBinder:
         self._assumed.stored_volume(volume.name, _version_of(stored))
 
     async def _choose(self, claim: Claim, node: str) -> None:
-        """Have a volume be made for a claim where a node can reach it."""
+        """Let the provisioner make a volume for a claim where a node can reach it."""
         if claim.selected_node == node:
             return
         path = PERSISTENT_CLAIMS.object(claim.name, namespace=claim.namespace)

@@ -42,7 +42,7 @@ class _Assumed(Generic[T]):
 
 
 class AssumedVolumes(SharedPart):
-    """What is assumed, and who waits for changes. Belongs to the event loop.
+    """Assumed volumes and claims, and futures that wait for changes. Belongs to the event loop.
 
     An assumption ends when its pod's binding is given up, or when the API server's object is newer.
     """
@@ -118,7 +118,7 @@ class AssumedVolumes(SharedPart):
                 self._wake(f"claim {key}")
 
     def watch(self, timer: "asyncio.Future[None]", names: Iterable[str]) -> None:
-        """Have a future be done with the next change of one of these."""
+        """Complete a future with the next change of one of these."""
         for name in names:
             self._waiting.setdefault(name, set()).add(timer)
 

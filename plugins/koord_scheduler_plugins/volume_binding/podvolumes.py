@@ -179,7 +179,7 @@ def claims_of(
 
 
 def _why_unusable(pod: ClusterPod, name: str, claim: Claim | None) -> str:
-    """What is wrong with a claim, in Kubernetes' words; "": nothing."""
+    """Return why a claim cannot be used, in Kubernetes' words; "": it can."""
     ephemeral = is_ephemeral(pod, name)
     if claim is None and ephemeral:
         wanted = "waiting for ephemeral volume controller to create the persistentvolumeclaim"
@@ -248,7 +248,7 @@ def _is_tracked(claim: Claim, storage: StorageObjects) -> bool:
 
 
 def _sufficient(claim: Claim, storage: StorageObjects) -> Iterator[StorageCapacity]:
-    """What is large enough, and can be reached from some nodes."""
+    """Yield capacities that are large enough and that some nodes can reach."""
     for one in storage.capacities_of(claim.storage_class):
         limit = one.limit
         if one.nodes is not None and limit is not None and limit >= (claim.request or 0):
@@ -282,7 +282,7 @@ _REJECTIONS = tuple(
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be done so that a pod can run on a node."""
+    """The volumes to bind and to make so that a pod can run on a node."""
 
     node: str = ""
     static: tuple[tuple[Claim, Volume], ...] = ()  # volumes that are there, for these claims
@@ -339,7 +339,7 @@ class PodVolumes:
         return self
 
     def number_on(self, node: ClusterNode) -> int:
-        """What is wrong with a node, as verdicts has it; 0: nothing."""
+        """Return the number of the reason why a node is rejected, as verdicts has it; 0: none."""
         bound = 0
         for _, volume in in_time(self.claims.bound):
             if volume is None or not reaches(volume, node):
@@ -373,7 +373,7 @@ class PodVolumes:
         return self._matched[1]
 
     def plan_on(self, nodes: View, row: int) -> Plan:
-        """What is to be done for a node that nothing is wrong with."""
+        """Return the plan for a node that is not rejected."""
         static, made = [], list(self.chosen)
         for match in self.matched(nodes):
             if match.there[row]:
@@ -412,7 +412,7 @@ class PodVolumes:
 
     @property
     def candidates(self) -> Candidates:
-        """What could be bound to the claims; for the plain form."""
+        """The volumes that could be bound to the claims; for the plain form."""
         if self._candidates is None:
             volumes = {
                 name: [self.assumed.get(one.name, one) for one in self.storage.volumes_of(name)]

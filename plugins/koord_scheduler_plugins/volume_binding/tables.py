@@ -34,7 +34,10 @@ class Candidates:
 
 
 def candidates_for(claims: Iterable[Claim], volumes: Mapping[str, Sequence[Volume]]) -> Candidates:
-    """What could be bound to claims. volumes are by class. The claim that wants least is first."""
+    """Return the volumes that could be bound to claims; the smallest claim is first.
+
+    volumes are by storage class.
+    """
     ordered = sorted(claims, key=lambda claim: claim.request or 0)
     every = sorted(
         (one for name in {claim.storage_class for claim in ordered} for one in volumes[name]),
