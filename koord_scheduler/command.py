@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from koord_scheduler.framework.profile import PluginFactory, PluginRegistry
 
 Option = Callable[[PluginRegistry], None]
-"""What is done to the registry, when the installed plugins are in it."""
+"""A change of the plugin registry, made after the installed plugins are registered."""
 
 
 def with_plugin(name: str, factory: PluginFactory) -> Option:

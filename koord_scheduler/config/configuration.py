@@ -253,10 +253,10 @@ def _with_pre_bind(given: Plugins | None, known: KnownPlugins) -> Plugins:
 
 
 def _with_refusals(given: Plugins, known: KnownPlugins) -> Plugins:
-    """The plugins of a profile, with what refuses pods that ask for a plugin that is not there.
+    """Return the plugins of a profile, with the one that rejects pods that need a missing plugin.
 
-    In every profile, unless it is listed or disabled by its name: with "*" alone, as Koordinator's
-    profiles have it, such pods would be bound as if they had not asked.
+    It is in every profile that does not list or disable it by its name: with "*" alone, as in
+    Koordinator's profiles, such pods would be bound without the missing plugin.
     """
     own, wide = given.pre_filter, given.multi_point
     named = (*own.disabled, *own.enabled, *wide.disabled, *wide.enabled)

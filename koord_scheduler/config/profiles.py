@@ -89,7 +89,7 @@ DEFAULT_POINTS: Mapping[str, frozenset[Point]] = {
 """The extension points of each."""
 
 DEFAULT_PRE_BIND = "DefaultPreBind"
-MISSING_PLUGINS = "MissingPlugins"  # refuses pods that need one that is not there
+MISSING_PLUGINS = "MissingPlugins"  # rejects pods that need one that is not there
 KOORDINATOR_PLUGINS = (
     "Coscheduling",
     DEFAULT_PRE_BIND,

@@ -177,7 +177,7 @@ class PodBinding:
             return Status(Code.WAIT, (text,))
 
     async def wait_on_permit(self, pod: ClusterPod) -> Status:
-        """Return when all plugins have allowed the pod, or one has refused it, in its time."""
+        """Return when all plugins have allowed the pod, or one has rejected it, in its time."""
         waiting = self._waiting.get(pod.uid)
         if waiting is None:
             return SUCCESS

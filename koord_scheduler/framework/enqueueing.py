@@ -27,7 +27,7 @@ from koord_scheduler.framework.types import (
 )
 
 EVERYTHING = (HintedEvent(WILDCARD),)
-"""Of a plugin that does not say what helps, and of an extender."""
+"""The events for an extender, and for a plugin that registers none."""
 
 
 class RequeueDecision(IntEnum):

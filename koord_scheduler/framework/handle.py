@@ -167,33 +167,33 @@ class Services:
     cluster: ClusterState
     """The cluster as it is known, with the pods that are assumed; plugins only read it."""
     changes: Changes
-    """Of the cluster's objects, for plugins that keep accounts of their own."""
+    """Changes of the cluster's objects, for plugins with a state of their own."""
     waiting: WaitingPods
-    """Pods that wait for a permit, which plugins give or refuse."""
+    """Pods that wait for a permit; plugins allow or reject them."""
     nominator: Nominator
-    """Pods that wait for room on a node, which preemption makes; others: of other schedulers."""
+    """Pods nominated to a node by preemption; others: nominated by other schedulers."""
     activate: Callable[[Iterable[str]], None]
-    """Have pods, by uid, be tried now, whatever they wait for; gates still count."""
+    """Retry pods, by uid, now, whatever they wait for; gates still count."""
     clock: Clock
     metrics: FrameworkMetrics
     failures: FailureFilters
-    """What plugins do about pods whose attempts failed."""
+    """Filters of plugins for pods whose attempts failed."""
     forgotten: ForgetHandlers
     """Called when a plugin has an assumed pod taken off its node."""
     hooks: StartHooks
-    """What plugins do when the cluster is known, before the first pod is tried."""
+    """Hooks of plugins, run when the cluster is known, before the first pod is tried."""
     control: ControlSlot = field(default_factory=ControlSlot)
     network: NetworkTopology | None = None
     """The network between nodes; None, unless --enable-network-topology-manager is given."""
     auditor: "WorkloadAuditor | None" = None
-    """What has become of each workload; None, unless --enable-workload-auditor is given."""
+    """The audit of each workload; None, unless --enable-workload-auditor is given."""
     extenders: PreemptExtenders | None = None
-    """To be asked about preemptions; None: there are none."""
+    """Extenders that support preemption; None: there are none."""
     shared: SharedParts = field(default_factory=SharedParts)
-    """Parts of plugins that exist once in this process, and run while it leads."""
+    """Parts of plugins that exist once in this process, and run while it is the leader."""
     limits: RepeatedTimeLimit = field(default_factory=RepeatedTimeLimit)
-    """Of plugins' code that does not await. Entered by whoever runs cycles and the queue, for as
-    long as they run, which makes each call cheap.
+    """Time limits of plugin code that does not await. The runners of cycles and of the queue enter
+    it once for their whole run, which makes each call cheap.
     """
 
 
@@ -257,7 +257,7 @@ class Handle:
     registered: frozenset[str] = frozenset()
     """Names of the plugins that this process has, whatever profiles enable."""
     reservations: Callable[[], "ReservationPlugins"] = _none_yet
-    """What runs the profile's plugins that look at reservations; none while plugins are made."""
+    """Runs the profile's reservation plugins; none while plugins are made."""
     numa: Callable[[], "TopologyManager"] = _no_numa
     """Chooses NUMA nodes by the hints of the profile's plugins; none while plugins are made."""
 
@@ -291,7 +291,7 @@ class NodeWhatIf:
     ) -> None:
         """state: after PreFilter; not changed. nominated_pods: fits tests with and without."""
         self.status: Status = SUCCESS
-        """What Filter said the last time."""
+        """The last status of Filter."""
         self._filters = filters
         self._pod = pod
         self._row = row

@@ -72,9 +72,9 @@ class Nominator:
         return tuple(self._by_node.get(node, {}).values())
 
     def nominated_pods(self, pod: ClusterPod) -> Mapping[str, Sequence[ClusterPod]]:
-        """By node, the other nominated pods whose priority is equal or higher: they go first.
+        """Return the other nominated pods that go first, by node: of equal or higher priority.
 
-        Of those of other schedulers only the pods whose priority is higher.
+        Of the pods of other schedulers, only those of higher priority.
         """
         found = self.of_priority(pod.priority or 0)
         node = self._nodes.get(pod.key)
@@ -85,7 +85,7 @@ class Nominator:
         return found
 
     def of_priority(self, least: int) -> dict[str, list[ClusterPod]]:
-        """By node, the nominated pods with at least this priority; of other schedulers above it."""
+        """Return nominated pods by node: of at least this priority; of other schedulers, above."""
         found = {} if self.others is None else self.others.of_priority(least + 1)
         for node, pods in self._by_node.items():
             first = [one for one in pods.values() if (one.priority or 0) >= least]
@@ -111,7 +111,7 @@ def _weight(pod: ClusterPod) -> tuple[object, ...]:
     return pod.label_set, pod.spec, pod.priority, pod.claims, pod.annotations
 
 
-MAX_PRIORITIES = 8  # whose crowds are kept: 1 KB for each nominated pod
+MAX_PRIORITIES = 8  # whose overlays are cached: 1 KB for each nominated pod
 
 
 class NominatedPods:
@@ -127,7 +127,7 @@ class NominatedPods:
         nominator = self._nominator
         if not len(nominator):
             return None
-        if nominator.node_of(pod.key) is not None:  # not its own rival
+        if nominator.node_of(pod.key) is not None:  # it does not go before itself
             return PodOverlay(nominator.nominated_pods(pod))
         if nominator.version != self._version:
             self._version = nominator.version

@@ -69,7 +69,7 @@ INTERFACES: Mapping[Point, tuple[type[Plugin], ...]] = {
     Point.BIND: (BindPlugin,),
     Point.POST_BIND: (PostBindPlugin,),
 }
-"""What a plugin must be one of at an extension point."""
+"""The interfaces by extension point; a plugin there must have one of them."""
 
 DEFAULT_LIMITS = TimeLimits()
 

@@ -29,7 +29,7 @@ class Code(IntEnum):
     SKIP = 5
     """Only of PreFilter, PreScore, Bind and PreBindPreFlight."""
     PENDING = 6
-    """Rejected until something outside has happened; then tried again without backoff."""
+    """Rejected until an event outside of the scheduler; then tried again without backoff."""
 
     @property
     def title(self) -> str:
@@ -168,7 +168,7 @@ class PostFilterResult:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Permit is given later, through the handle, or else refused after a time."""
+    """Permit comes later, through the handle; after the time limit, the pod is rejected."""
 
     seconds: float  # at most MOST_PERMIT_WAIT
 

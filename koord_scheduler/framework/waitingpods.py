@@ -41,7 +41,7 @@ class WaitingPod:
             self._end(SUCCESS)
 
     def reject(self, plugin: str, message: str) -> bool:
-        """A plugin, whichever it is, refuses; return whether it was in time."""
+        """Reject the pod in the name of a plugin; return whether it was in time."""
         return self._end(Status.unschedulable(message).of(plugin))
 
     async def wait(self) -> Status:
@@ -89,6 +89,6 @@ class WaitingPods:
         self._pods.pop(uid, None)
 
     def reject(self, uid: str, message: str) -> bool:
-        """Refuse a pod, without a plugin's name; return whether it has waited."""
+        """Reject a pod, without a plugin's name; return whether it has waited."""
         waiting = self._pods.get(uid)
         return waiting is not None and waiting.reject("", message)

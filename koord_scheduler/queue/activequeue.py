@@ -101,7 +101,7 @@ class ShareOptions:
 
 
 HINTS = ShareOptions(free=0.0005, most=5.0)
-"""Of the hints of plugins, seconds for one pod and one event; many pods are asked at each event."""
+"""Limits for queueing hints, in seconds for one pod and one event; an event asks for many pods."""
 
 
 class NamespaceShares:

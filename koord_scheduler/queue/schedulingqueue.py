@@ -134,7 +134,7 @@ MANY_EVENTS = "ManyEvents"
 
 
 class SchedulingQueue:
-    """Pods by uid, each in one place: active, in backoff, in the pool, or in flight.
+    """Pods by uid, each in one place: active, in backoff, unschedulable, or in flight.
 
     Belongs to one thread, the event loop's.
     """
@@ -152,8 +152,8 @@ class SchedulingQueue:
     ) -> None:
         """incoming is called with the queue that a pod comes into, and the event that is why.
 
-        longest_in_pool: seconds that a rejected pod waits for an event at most. cpu: seconds that
-        this thread has computed.
+        max_in_unschedulable_pods: seconds that a rejected pod waits for an event at most.
+        cpu: seconds that this thread has computed.
         """
         self._max_in_unschedulable_pods = max_in_unschedulable_pods
         self._plugins = plugins
@@ -185,7 +185,7 @@ class SchedulingQueue:
 
     @property
     def rejected_by_plugin(self) -> Mapping[tuple[str, str], int]:
-        """How many pods of the pool each plugin keeps there, by profile and plugin."""
+        """Return how many unschedulable pods each plugin rejects, by profile and plugin."""
         pool = self._unschedulable_pods
         return {key: len(pool.rejected_by(*key)) for key in pool.plugins}
 
@@ -423,9 +423,9 @@ class SchedulingQueue:
                     await turn.yield_if_over()
 
     def _ask_all(self, uid: str, events: Sequence[tuple[InFlightEvent, str]]) -> None:
-        """Move a pod of the pool, if one of the events may help it.
+        """Move an unschedulable pod, if one of the events may help it.
 
-        Where they are too many to be asked about one by one, any that a plugin has registered may.
+        With too many events to ask about each, any event that a plugin has registered may help.
         """
         queued = self._unschedulable_pods.get(uid)
         if queued is not None and len(events) > MAX_HINT_CALLS and not queued.gating_plugin:
@@ -461,7 +461,7 @@ class SchedulingQueue:
         return found
 
     def _concerned(self, events: Iterable[InFlightEvent]) -> list[Mapping[str, QueuedPod]]:
-        """Pods of the pool, by the plugins that rejected them and have registered an event."""
+        """Return unschedulable pods by the plugins that rejected them and registered an event."""
         kinds = {one.event for one in events}
         return [
             self._unschedulable_pods.rejected_by(profile, plugin)
@@ -526,7 +526,7 @@ class SchedulingQueue:
             self._ready.set()
 
     def _passes(self, queued: QueuedPod, why: str) -> bool:
-        """Whether no PreEnqueue plugin keeps the pod; one that is kept is in the pool."""
+        """Whether no PreEnqueue plugin gates the pod; a gated pod is unschedulable."""
         status = self._plugins.gate(queued.pod, queued.gating_plugin)
         queued.gating_plugin = "" if status.ok else status.plugin
         if not status.ok:

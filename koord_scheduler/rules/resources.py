@@ -182,7 +182,7 @@ def resource_counts(pod: ClusterPod, name: str, *, nonzero: bool) -> bool:
 
 
 ResourceRequests = Sequence[tuple[str, int]]
-"""What a node must have free: name and amount, in the order in which reasons name them."""
+"""Resources that a node must have free: name and amount, in the order of the reasons."""
 
 _FIRST = (PODS, "cpu", "memory", "ephemeral-storage")
 
@@ -233,7 +233,7 @@ def _free(nodes: View, column: int | None, table: FreeResources | None) -> Amoun
 
 
 def insufficient_resources_on(demand: ResourceRequests, nodes: View, row: int) -> int:
-    """As shortages, of one node."""
+    """Return insufficient_resources of one node."""
     found, never = 0, False
     for bit, (name, amount) in enumerate(demand):
         column = nodes.resources.get(name)

@@ -116,7 +116,7 @@ class MostAllocated(WeightedMean):
 
 
 class RequestedToCapacityRatio(Scorer):
-    """By a broken line from percent of use to score; resources with score 0 do not count."""
+    """Scores on a line of segments from percent of use; resources with score 0 do not count."""
 
     def __init__(self, shape: Sequence[tuple[int, int]], weights: Sequence[int]) -> None:
         """shape: percent, ascending, and scores, 0 to HIGHEST; it is even beyond its ends."""

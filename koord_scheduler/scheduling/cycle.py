@@ -233,7 +233,7 @@ class BindingCycle:
     async def run(self, attempt: Attempt) -> Status:
         """Bind the pod; anything but Success: it is not bound, as far as is known, and reserved.
 
-        A rejection comes only from a plugin that refused it in its time.
+        A rejection comes only from a plugin that rejected it in its time.
         """
         status = await self._prepare(attempt)
         if status.ok:

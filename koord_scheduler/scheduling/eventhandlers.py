@@ -113,7 +113,7 @@ def _resource_of(kind: ObjectKind[Any], served: Resource) -> str:
 RESOURCES: Mapping[ObjectKind[Any], str] = {
     kind: _resource_of(kind, place.resource) for kind, place in SCHEDULER_KINDS.items()
 }
-"""What events about a kind name, such as "Node" or "nodemetrics.v1alpha1.slo.koordinator.sh"."""
+"""The resource in events of a kind: "Node" or "nodemetrics.v1alpha1.slo.koordinator.sh"."""
 
 _POD_ADDED = ClusterEvent(EventResource.ASSIGNED_POD, Action.ADD)
 

@@ -23,8 +23,8 @@ from koord_scheduler.plugin import (
 
 
 class DefaultBinder(BindPlugin):
-    """Posts a Binding, once. Whatever is refused, a conflict too, is an error of this attempt:
-    the pod is tried again, unless it proves to be bound.
+    """Posts a Binding, once. Any rejection by the API server, a conflict too, is an error of this
+    attempt: the pod is tried again, unless it proves to be bound.
     """
 
     def __init__(self, args: Any, handle: Handle) -> None:

@@ -46,7 +46,7 @@ _MAX_VALUE_LENGTH = 80  # characters of what a pod says, in a reason
 
 
 class MissingPlugins(PreFilterPlugin, EnqueueExtensions):
-    """Refuses pods that need a plugin of Koordinator which is not registered."""
+    """Rejects pods that need a plugin of Koordinator which is not registered."""
 
     def __init__(self, args: Any, handle: Handle) -> None:
         """It has no arguments."""
@@ -130,7 +130,7 @@ _RULES: Mapping[str, Callable[[ClusterPod, Annotations], Iterator[str]]] = {
     "NodeNUMAResource": _numa,
     "DeviceShare": _devices,
 }
-"""By plugin, what pods ask of it."""
+"""Readers of what pods need of a plugin, by plugin."""
 
 
 def _fields(annotations: Annotations, key: str) -> Mapping[str, Any] | None:
@@ -156,7 +156,7 @@ _REJECTED = Status.unresolvable(
 
 
 class DynamicResources(PreFilterPlugin, EnqueueExtensions):
-    """Refuses pods with resource claims."""
+    """Rejects pods with resource claims."""
 
     def __init__(self, args: Any, handle: Handle) -> None:
         """Its arguments are those of allocating, which it does not do."""

@@ -47,7 +47,7 @@ class NUMATopologyHint:
 
 
 Hints = Mapping[str, Sequence[NUMATopologyHint] | None]
-"""By resource the possible hints; None: any NUMA nodes will do; empty: there is no way."""
+"""Possible hints by resource; None: any NUMA nodes will do; empty: no NUMA nodes will do."""
 
 
 class NUMATopologyHintProvider(Plugin, ABC):

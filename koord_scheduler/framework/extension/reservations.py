@@ -23,7 +23,7 @@ from koord_scheduler.framework.status import (
 from koord_scheduler.framework.types import NodeInfo
 
 ORDER_LABEL = "scheduling.koordinator.sh/reservation-order"
-"""Of several reservations that a pod could have, it has the one with the least positive number."""
+"""Label with the order of reservations: a pod gets the one with the least positive number."""
 
 
 class Reservation(Protocol):
@@ -182,7 +182,7 @@ _MAX_DIGITS = 18
 Call = tuple[Loaded, Callable[..., object]]
 """Something that a plugin does."""
 Restored = Mapping[str, StateData]
-"""What plugins have restored of one node, by plugin."""
+"""The values that plugins have restored for one node, by plugin."""
 
 
 class ReservationPlugins:

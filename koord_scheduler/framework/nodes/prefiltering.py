@@ -98,7 +98,7 @@ class PreFilterOutcome:
 PluginPreFilterResult = PreFilterResult | Status
 
 PreFilterCache = PreResultCache[PluginPreFilterResult, tuple[PreFilterOutcome, frozenset[str]]]
-"""Of equal pods the answers of the plugins, and what came of them: also who skips Filter."""
+"""Cache for equal pods: the plugins' answers, the outcome, and the plugins that skip Filter."""
 
 
 def unread_status(pod: ClusterPod) -> Status:

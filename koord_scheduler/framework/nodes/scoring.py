@@ -36,7 +36,7 @@ class ScoreTable:
 
     @property
     def columns(self) -> Mapping[str, Scores]:
-        """By plugin: normalized, times its weight. To be asked for before the next cycle."""
+        """Scores by plugin, normalized, times its weight. Valid until the next cycle begins."""
         return self.make_columns()
 
     def choose(self, draw: Random) -> int:

@@ -44,7 +44,7 @@ class NodeEntry:
         self.load = load
         self.row = -1
         self.written: tuple[Vector, tuple[Reason, Reason], bool] | None = None
-        """What the columns of the row were made of that rarely change; None: nothing yet."""
+        """The rarely changing inputs of the columns of the row; None: not written yet."""
         self.expires = inf  # Unix seconds
         self.expired = False
         self.judgement: NodeAssessment

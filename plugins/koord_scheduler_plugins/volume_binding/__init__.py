@@ -81,7 +81,7 @@ class VolumeBinder:
 
         Raises:
             BindingFailed: that will not come, or has not come in so many seconds.
-            KoordError: the API server refused a change, or did not answer.
+            KoordError: the API server rejected a change, or did not answer.
         """
         for claim, volume in plan.static:
             await self._keep_for(claim, volume)
