@@ -60,7 +60,7 @@ async def run_daemon(
     """Run until stop is set, or until SIGINT or SIGTERM when there is none.
 
     Raises:
-        LostLease: another replica may lead.
+        LeaseLost: another replica may be the leader.
         FinishedWithoutElection: stop came, and there is no leader election.
         KoordError: the daemon could not start; the message says why.
     """

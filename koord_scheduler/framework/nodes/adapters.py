@@ -62,7 +62,7 @@ def filter_result(
 def filter_vector(
     plugin: VectorFilterPlugin, state: CycleState, pod: ClusterPod, nodes: View
 ) -> Verdicts:
-    """Verdicts about all nodes by the vector form. Raises as filter_answer."""
+    """Verdicts about all nodes by the vector form. Raises as filter_result."""
     found = filter_result(plugin, state, pod, nodes)
     if isinstance(found, Verdicts):
         return found
@@ -75,7 +75,7 @@ def filter_node(
     """The rejection of one node by the plain form; None: it passes.
 
     Raises:
-        StatusFailed: it failed.
+        PluginStatusError: it failed.
         PluginError: it returned what is no status.
     """
     answer = plugin.filter(state, pod, node)
@@ -95,7 +95,7 @@ def filter_rows(
     """Verdicts about some nodes by the plain form; the others pass.
 
     Raises:
-        StatusFailed: it failed for one of them.
+        PluginStatusError: it failed for one of them.
         PluginError: it returned what is no status.
     """
     numbers = np.zeros(len(nodes), np.int32)
@@ -113,7 +113,7 @@ def filter_nodes(
     """Verdicts about at least these nodes, by the vector form if there is one.
 
     Raises:
-        StatusFailed, PluginError: as filter_vector and filter_rows.
+        PluginStatusError, PluginError: as filter_vector and filter_rows.
     """
     found = filter_results(plugin, state, pod, nodes, rows)
     if isinstance(found, Verdicts):
@@ -226,7 +226,7 @@ def normalized(
     rows and scores have shape (feasible nodes,); the plugin gets copies.
 
     Raises:
-        StatusFailed: the plain form returned anything but Success.
+        PluginStatusError: the plain form returned anything but Success.
         PluginError: they are not what they should be, or out of range.
     """
     if isinstance(plugin, VectorNormalizeScorePlugin):

@@ -363,7 +363,7 @@ def place_of(template: str, name: str, address: str) -> tuple[str, str]:
     """Server and path of a node's agent.
 
     Raises:
-        NoFigures: the node has no address, or one that is none.
+        NoSamples: the node has no address, or an invalid one.
     """
     if "{address}" in template:
         try:
