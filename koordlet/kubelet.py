@@ -209,14 +209,14 @@ class PodsReader:
         self._stream = ListStream(self._where, self._pods.add, item_bytes=MAX_POD_BYTES)
 
     def feed(self, data: bytes) -> None:
-        """Read the pods that the next bytes complete. Raises BadAnswer: this is no PodList."""
+        """Read the pods that the next bytes complete. Raises BadResponse: this is no PodList."""
         try:
             self._stream.feed(data)
         except InvalidObject as err:
             raise self._bad(err) from err
 
     def end(self, data: bytes = b"") -> PodList:
-        """Return the pods, with those of the last bytes. Raises BadAnswer: it was no PodList."""
+        """Return the pods, with those of the last bytes. Raises BadResponse: it was no PodList."""
         self.feed(data)
         try:
             check_pod_list(self._stream.end())

@@ -60,7 +60,7 @@ class _CpiCounts(NamedTuple):
 class ContainerCpiCollector:
     """Counts for a window in each interval, on ticks of the usage samples.
 
-    With more containers than MOST_DESCRIPTORS allows they take turns, a round each. It has no
+    With more containers than MAX_DESCRIPTORS allows they take turns, a round each. It has no
     gates, so that it can close its counters when its gate is switched off.
     """
 

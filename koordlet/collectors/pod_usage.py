@@ -197,7 +197,7 @@ READING_TTL = 10.0  # seconds for which a reading counts for its pod
 
 
 class PodNumaCollector:
-    """Samples nothing; hands the sums to SystemResource. Off where there are no NUMA nodes."""
+    """Samples nothing; hands the sums to SystemResourceCollector. Off without NUMA nodes."""
 
     name = "pod_numa"
     gates: tuple[str, ...] = ()

@@ -57,7 +57,7 @@ def divide(kubepods: Usage, burstable: Usage | None, best_effort: Usage | None) 
 
 
 class QosResourceCollector:
-    """Reads three groups, and hands the usage of kubepods as a whole to SystemResource."""
+    """Reads three groups, and hands the usage of kubepods as a whole to SystemResourceCollector."""
 
     name = "qos_resource"
     gates: tuple[str, ...] = ()

@@ -73,7 +73,7 @@ class RejectedAllocations:
         )
 
     def look(self) -> None:
-        """Report what is new."""
+        """Report rejected allocations that are new."""
         refused = self._states.refused_allocations()
         earlier, self._reported = self._reported, refused
         for uid, found in refused.items():

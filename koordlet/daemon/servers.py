@@ -133,7 +133,7 @@ _FIX = (
 
 
 class ClusterChecks(Protocol):
-    """Tries what the API server refuses; koordlet.daemon.cluster.Cluster."""
+    """Checks what the API server must deny; koordlet.daemon.cluster.Cluster implements it."""
 
     @property
     def check_own_node(self) -> Callable[[], Awaitable["AdmissionCheck"]]: ...

@@ -18,7 +18,7 @@ def agent_page(components: DaemonComponents, annotations: ChangeAnnotations) -> 
 
 
 def build_agent_page(components: DaemonComponents, annotations: ChangeAnnotations) -> AgentPage:
-    """Make it of a daemon's components. marks has been listening since actions were built."""
+    """Build the status page of a daemon. annotations has listened since actions were built."""
     qos, settings = components.qos, components.settings
     return AgentPage(
         AgentPageSources(

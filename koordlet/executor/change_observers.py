@@ -105,7 +105,7 @@ class ChangeAudit:
         path: Callable[[Key], str],
         audit_text: Callable[[Change], AuditText | None],
     ) -> None:
-        """path is the kernel file of a value. wording is a plugin's own for a change, if any."""
+        """path: the kernel file of a value. audit_text: a plugin's own text for a change."""
         self._note = note
         self._path = path
         self._wording = audit_text

@@ -84,7 +84,11 @@ class ClaimManager:
         return self._table.retract(owner)
 
     async def claim(self, owner: str, claim: Claim, scope: str = "") -> ClaimOutcome:
-        """As Claims.claim."""
+        """Add or replace one claim of a plugin, and apply it.
+
+        Raises:
+            OptionError: the plugin did not declare it, or the value cannot be used.
+        """
         self._table.check(owner, claim)
         await self._refresh_dry_run(owner)
         news = self._table.put(owner, scope, claim)
@@ -94,7 +98,11 @@ class ClaimManager:
     async def claim_all(
         self, owner: str, claims: Iterable[Claim], scope: str = ""
     ) -> list[ClaimOutcome]:
-        """As Claims.claim_all."""
+        """Make these a plugin's only claims of a scope, and apply them.
+
+        Raises:
+            OptionError: as claim; nothing has changed then.
+        """
         claims = list(claims)
         async for claim in in_slices(claims):
             if not self._table.has(owner, scope, claim):
@@ -105,12 +113,12 @@ class ClaimManager:
         return [self._outcome(owner, claim.key, changed) for claim in claims]
 
     async def withdraw(self, owner: str, key: Key, part: Part) -> None:
-        """As Claims.withdraw."""
+        """Withdraw one claim, and apply the value that then results."""
         if self._table.drop(owner, key, part):
             await self._reconcile({key})
 
     async def withdraw_all(self, owner: str, scope: str | None = None) -> None:
-        """As Claims.withdraw_all."""
+        """Withdraw all claims of a plugin; scope None: of every scope."""
         await self._reconcile(self._table.drop_all(owner, scope))
 
     async def refresh(self) -> None:
@@ -142,16 +150,16 @@ class ClaimManager:
         ]
 
     async def snapshot_in_slices(self) -> list[ClaimedValue]:
-        """As snapshot, but others get the event loop in between: there may be thousands."""
+        """Return all claimed values; other tasks run in between, as there may be thousands."""
         return [
             ClaimedValue(key, value, self._claims_of(key))
             async for key, value in in_slices(list(self._values.items()))
         ]
 
     def in_force(self, place: str = "") -> list[dict[str, object]]:
-        """The claimed values that concern a pod or cgroup (see is_about), as JSON.
+        """Return the claimed values that concern a pod or cgroup (see concerns), as JSON.
 
-        Nothing is read: a value is the one that was brought about, in dry-run that would have been.
+        Nothing is read: a value is the one that was applied, or in dry-run would have been.
         """
         wall = self._clock.wall()
         about = [claimed for claimed in self.snapshot() if concerns(claimed.key, place)]
@@ -194,7 +202,7 @@ class ClaimManager:
     async def _reconcile(self, keys: set[Key]) -> set[Key]:
         """Apply the desired values of these keys to the kernel; return the keys that changed.
 
-        Returns after PATIENCE seconds when a kernel file hangs; it goes on all the same.
+        Returns after SETTLE_TIMEOUT seconds when a kernel file hangs; it goes on all the same.
         """
         if not keys or self._frozen():
             return set()

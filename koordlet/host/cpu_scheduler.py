@@ -143,7 +143,7 @@ class CookieReader:
         return f"{self._proc}/{pid} (core scheduling cookie)"
 
     def read(self, pid: str) -> bytes:
-        """As ObjectReader.read."""
+        """Return the cookie of a process as a line. Raises KernelFileError."""
         path = self.path(pid)
         try:
             return b"%d\n" % self._call(GET, 0 if pid == CALLING_THREAD else int(pid), SCOPE_THREAD)
@@ -174,12 +174,15 @@ class CookieWriter:
         self._holders: dict[int, int] = {}  # pid by cookie, of the process it was found with last
 
     def identity(self, key: ObjectKey) -> int:
-        """None: its start time tells a process apart, and is looked at. Raises OSError."""
+        """Return 0: the start time, which is checked, identifies a process. Raises OSError."""
         os.close(open_process(self._proc, key.target))
         return 0
 
     def write(self, key: ObjectKey, identity: int, content: str) -> None:
-        """As Medium.write, for all threads of a process; those that it makes later inherit it."""
+        """Set the cookie of all threads of a process; threads that it makes later inherit it.
+
+        Raises as ObjectWriter.write does.
+        """
         process = open_process(self._proc, key.target)
         try:
             self._set(int(key.target.place), parse_cookie(content.encode()))

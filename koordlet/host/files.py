@@ -61,7 +61,7 @@ def parse_file(path: Path, parse: Callable[[bytes], T]) -> T:
     """Return what a parser makes of a file.
 
     Raises:
-        KernelFileError: it cannot be read, or the parser refuses its text.
+        KernelFileError: it cannot be read, or the parser rejects its text.
     """
     data = read_file(path)
     try:
@@ -145,7 +145,7 @@ class Descriptors:
     A file that was removed stays readable while it is held, unless its file system is the
     kernel's own: use a budget of 0 on other trees.
 
-    One thread reads. Only give_up may be called by another, while the reader hangs.
+    One thread reads. Only abandon may be called by another, while the reader hangs.
     """
 
     def __init__(self, budget: int = DEFAULT_BUDGET, *, max_bytes: int = MAX_BYTES) -> None:

@@ -22,7 +22,7 @@ class ObjectReader(Protocol):
         """Return what messages call the object, and which file system it is on, if on any."""
 
     def read(self, name: str) -> bytes:
-        """Return what is there now, as a line or more; b"absent\\n" for nothing.
+        """Return the object's present state, as a line or more; b"absent\\n" for no object.
 
         name is what a target calls it: its place.
 
@@ -47,7 +47,7 @@ _READERS: Mapping[Root, tuple[str, str]] = {
 
 
 def make_reader(root: Root, paths: HostPaths) -> ObjectReader:
-    """Return what reads the objects of a kind."""
+    """Return the reader of the objects of a kind."""
     module, name = _READERS[root]
     make: MakeReader = getattr(import_module(module), name)
     return make(paths)
@@ -57,17 +57,17 @@ class ObjectWriter(Protocol):
     """Sets the objects of one kind. For one thread, that of the writer."""
 
     def identity(self, key: ObjectKey) -> int:
-        """Return what tells apart two things of one name that hold the value, one after the other.
+        """Return a number that tells apart two objects of one name, one after the other.
 
-        The number of an inode or a network interface, say; 0 where the target tells them apart, or
-        nothing does. It must not change when the value becomes absent, or is made.
+        For example the number of an inode or a network interface; 0 where the target tells them
+        apart, or nothing does. It must not change when the value becomes absent, or is made.
 
         Raises:
             OSError: ENOENT, ENODEV or ESRCH mean that the target has ended.
         """
 
     def write(self, key: ObjectKey, identity: int, content: str) -> None:
-        """Bring about a content: what the row's Text makes of the text; ABSENT: delete the object.
+        """Set the content: what the row's Text makes of the text; ABSENT: delete the object.
 
         Either all of it is in force on return, or what was there before. It is read back after.
 
@@ -90,7 +90,7 @@ _WRITERS: Mapping[Root, tuple[str, str]] = {
 
 
 def make_writer(root: Root, paths: HostPaths) -> ObjectWriter:
-    """Return what sets the objects of a kind; its module is imported now, and not before."""
+    """Return the writer of the objects of a kind; its module is imported now, and not before."""
     module, name = _WRITERS[root]
     make: MakeWriter = getattr(import_module(module), name)
     return make(paths)

@@ -50,7 +50,7 @@ def check_kernel_file(descriptor: int, root: Root, path: str) -> None:
 
 
 def check_file_system(descriptor: int, root: Root, path: str) -> None:
-    """As check_kernel_file, for a file or directory."""
+    """Check that a file or directory is on its root's file system; raises as check_kernel_file."""
     found = file_system_type(descriptor)
     if found not in _TYPES.get(root, ()):  # of objects none is
         raise _not_the_kernels(path, root, f"one on a file system of type {found:#x}")
@@ -124,7 +124,7 @@ class HostPaths:
             check_kernel_file(descriptor, root, path)
 
     def check_directory(self, descriptor: int, root: Root, path: str) -> None:
-        """As check, for a directory in which something is made or removed."""
+        """Check a directory in which an entry is made or removed. Raises as check does."""
         if not self.laid_out:
             check_file_system(descriptor, root, path)
 

@@ -77,7 +77,7 @@ class TerwayFileReader:
         return f"{directory_of(self._paths)}/{name}".removesuffix("/")
 
     def read(self, name: str) -> bytes:
-        """As ObjectReader.read."""
+        """Return the content of a file as a line; raises as ObjectReader.read does."""
         directory = open_directory(self._paths)
         try:
             return _read(directory, name, self.path(name)) + b"\n"
@@ -156,7 +156,7 @@ class TerwayFileWriter:
         return os.stat(directory_of(self._paths), follow_symlinks=False).st_ino
 
     def write(self, key: ObjectKey, identity: int, content: str) -> None:
-        """As Medium.write."""
+        """Replace the whole file, or remove it; raises as ObjectWriter.write does."""
         name = key.target.place
         directory = open_directory(self._paths)
         try:

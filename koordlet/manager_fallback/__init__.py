@@ -1,4 +1,4 @@
-"""The duties of a missing koord-manager: the specs of this node's NodeMetric and NodeSLO.
+"""The roles of a missing koord-manager: the specs of this node's NodeMetric and NodeSLO.
 
 Idle while a koord-manager is seen. The specs themselves come from koordlet.rules.manager_fallback;
 this package decides whether they are ours to write, and writes them through koord.kube.

@@ -85,7 +85,7 @@ def changes(
 
 
 def only_if_unchanged(found: StoredObject) -> list[Operation]:
-    """Return the operations that make the server refuse a patch of any other version."""
+    """Return the operations that make the server reject a patch of any other version."""
     return [
         {"op": "test", "path": "/metadata/uid", "value": found.uid},
         {"op": "test", "path": "/metadata/resourceVersion", "value": found.version},

@@ -1,4 +1,4 @@
-"""slo-controller-config on the API server, followed while a duty here needs it."""
+"""slo-controller-config on the API server, followed while a manager role here needs it."""
 
 import asyncio
 from collections.abc import Callable

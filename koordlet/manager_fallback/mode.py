@@ -1,10 +1,10 @@
-"""Modes of doing koord-manager's duties."""
+"""Modes of taking koord-manager's roles."""
 
 from enum import StrEnum
 
 
 class ManagerRoleMode(StrEnum):
-    """--manager-duties."""
+    """Mode of the manager roles: the value of --manager-duties."""
 
     AUTO = "auto"  # while no koord-manager is seen
     ON = "on"

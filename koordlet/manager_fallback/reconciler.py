@@ -80,7 +80,7 @@ class WriteBackoff:
         self._wrote_at, self._not_before = now, now + self._gaps.next()
 
     def works(self) -> None:
-        """Forget failures: the object is in line, or the duty is another agent's from now on."""
+        """Forget failures: the object is as computed, or another agent has the role from now on."""
         self._conflicts = 0
         self._pauses.reset()
         self._rests.reset()
@@ -141,7 +141,7 @@ log = get_logger("koordlet.manager_fallback")
 
 @dataclass(frozen=True, slots=True)
 class RoleState:
-    """Whether the duty is ours, and why."""
+    """Whether this agent has the manager role, and why."""
 
     held: bool
     reason: str
@@ -156,8 +156,9 @@ UNDECIDED = RoleState(False, "owner not known yet")
 class SpecReconciler:
     """Creates the object when there is none, and patches it when it differs from the computed spec.
 
-    judge decides whether the duty is ours, given the other writer of the object ("": none); changed
-    is called when that has changed. Writes that the server refuses are retried, ever more rarely.
+    decide returns whether this agent has the role, given the other writer of the object ("": none);
+    changed is called when that has changed. Writes that the server rejects are retried, ever more
+    rarely.
     """
 
     def __init__(

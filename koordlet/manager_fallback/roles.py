@@ -126,7 +126,7 @@ PERMISSION_INTERVAL = 5.0  # seconds between two checks of the permission to wri
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ManagerRoleOptions:
-    """The mode of the duties, and the places of koord-manager's configuration and Lease."""
+    """The mode of the manager roles, and the places of koord-manager's configuration and Lease."""
 
     mode: ManagerRoleMode
     config_namespace: str
@@ -134,10 +134,10 @@ class ManagerRoleOptions:
 
 
 class ManagerRoles:
-    """Keeps the objects while that is this agent's duty.
+    """Reconciles the objects while this agent has the manager role.
 
-    With mode auto it is koord-manager's while that holds its Lease, and another client's for an
-    object while that client writes it.
+    With mode auto, koord-manager has the role while it holds its Lease, and another client has the
+    role for an object while that client writes it.
     """
 
     name = "manager duties"
@@ -208,7 +208,7 @@ class ManagerRoles:
         return parts
 
     async def run(self, stop: Stop) -> None:
-        """Do the duties until stop."""
+        """Reconcile the objects until stop."""
         runs = {"permission": self._follow_permission, self._config.name: self._config.run}
         runs |= {reconciler.managed_object.name: reconciler.run for reconciler in self._reconcilers}
         if self._lease is not None:

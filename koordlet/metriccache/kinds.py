@@ -95,7 +95,7 @@ class Kind(Generic[P, K]):
         object.__setattr__(self, "properties", tuple(part.name for part in parts))
 
     def check(self, key: object) -> None:
-        """Refuse what cannot be the key of a series of this kind.
+        """Reject what cannot be the key of a series of this kind.
 
         Raises:
             UnknownSeries: no tuple, not one value per property, or a value that does not exist.

@@ -248,7 +248,7 @@ class SeriesTable:
         self._refit(ring)
 
     def remove_file(self) -> None:
-        """Give up a file that `load` refused; what cannot be removed is replaced later."""
+        """Give up a file that `load` rejected; what cannot be removed is replaced later."""
         if self._path is not None:
             with suppress(OSError):
                 self._path.unlink()

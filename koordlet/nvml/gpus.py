@@ -45,7 +45,7 @@ class GpuReading:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GpuObservers:
-    """Who gets what was found."""
+    """Callbacks for the GPUs and the readings of the helper."""
 
     gpus: Callable[[GpuSet], object]  # whenever it changes; nothing while NVML is away
     reading: Callable[[GpuReading | None], object]  # each answer; None: there is no driver
@@ -70,7 +70,7 @@ class GpuMonitor:
         interval: float,
         limits: tuple[float, float] = (OPEN_TIMEOUT, RESPONSE_TIMEOUT),
     ) -> None:
-        """start makes a helper, or raises HelperFailed. present: whether there is a driver.
+        """start makes a helper, or raises HelperError. present: whether there is a driver.
 
         locate returns where the device of a PCI address is; both of them read sysfs, on a thread.
         limits: seconds for a helper's first answer, and for each other one.
@@ -108,7 +108,7 @@ class GpuMonitor:
         return PartHealth(HealthStatus.DEGRADED, self._problem) if self._problem else OK
 
     async def _turn(self, stop: Stop) -> float:
-        """Have one helper work, if there is a driver; return the seconds until the next."""
+        """Run one helper, if there is a driver; return the seconds until the next helper."""
         if not await asyncio.to_thread(self._present):
             self._publish(GpuSet("", ()))
             self._sinks.reading(None)

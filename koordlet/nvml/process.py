@@ -26,7 +26,7 @@ class HelperError(KoordError):
 
 @dataclass(frozen=True, slots=True)
 class GpuProcess:
-    """What one process uses of one GPU."""
+    """Usage of one GPU by one process."""
 
     pid: int
     core: float  # percent of the GPU
@@ -54,7 +54,7 @@ def parse_response(line: bytes) -> GpuResponse:
     """Return what a line of the helper says.
 
     Raises:
-        HelperFailed: it says what went wrong, or nothing that can be used.
+        HelperError: it says what went wrong, or nothing that can be used.
     """
     try:
         answer = Fields(decode_line(line, "helper"), "helper")
@@ -122,7 +122,7 @@ class HelperProcess:
         """Start one. environ: the daemon's; of it the helper gets what a library needs.
 
         Raises:
-            HelperFailed: it cannot be started.
+            HelperError: it cannot be started.
         """
         try:
             process = await asyncio.create_subprocess_exec(
@@ -144,7 +144,7 @@ class HelperProcess:
         """Return the next answer, a line.
 
         Raises:
-            HelperFailed: it has ended, or says more than MOST_BYTES.
+            HelperError: it has ended, or says more than MAX_RESPONSE_BYTES.
         """
         given, answers = self._process.stdin, self._process.stdout
         assert given is not None  # noqa: S101 - for the type checker

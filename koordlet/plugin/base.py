@@ -60,7 +60,7 @@ class SelfReport:
         return "; ".join(self._reasons.values())
 
     def degrade(self, reason: str, part: str) -> None:
-        """As ExtensionPlugin.degrade."""
+        """Set the reason why a part of the plugin is degraded; "": it is well again."""
         others = {name: text for name, text in self._reasons.items() if name != part}
         if not reason:
             self._reasons = others
@@ -91,7 +91,7 @@ class MetricPublisher(Protocol):
     """Takes the values of a plugin's own metric kinds."""
 
     def publish(self, kind: "AnyKind", values: Mapping[tuple[str, ...], float]) -> int:
-        """As ExtensionPlugin.publish."""
+        """Publish values of a declared kind; see ExtensionPlugin.publish."""
 
 
 class NoPublisher:
@@ -106,7 +106,7 @@ class NoPublisher:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PluginContext:
-    """Everything that a plugin works with, beside the arguments of its methods.
+    """Everything that a plugin works with, in addition to the arguments of its methods.
 
     The first five are there from init_flags on. The others are from setup on; until then, and
     where the agent lacks them, they raise Unavailable.
@@ -194,7 +194,7 @@ class ExtensionPlugin(ABC):
     None: an alpha gate that is off by default, or no gate of its own when gates names others.
     """
     gates: ClassVar[tuple[str, ...]] = ()
-    """Gates that enable the plugin beside one of its own, any of them."""
+    """Gates that also enable the plugin, any of them, in addition to its own."""
     modes: ClassVar[tuple[str, ...]] = ()
     """Gates that change what it does, without enabling it; ask gate()."""
     needs: ClassVar[tuple[str, ...]] = ()
@@ -202,11 +202,11 @@ class ExtensionPlugin(ABC):
     limits: ClassVar[Limits] = Limits()
     may_claim: ClassVar[tuple[ClaimScope, ...]] = ()
     """The kernel values it may claim. Of two that may claim the same and are both enabled, the one
-    that was enabled second is refused until the first is disabled."""
+    that was enabled second is rejected until the first is disabled."""
     publishes: ClassVar[tuple[Published, ...]] = ()
     """The metric kinds of its own that it publishes."""
     audit_text: ClassVar["AuditText | None"] = None
-    """How the audit log calls those that have no wording of their own; None: as any value."""
+    """The audit log's text for values that have no wording of their own; None: as any value."""
 
     name: str
     """The name it was registered under."""
@@ -398,10 +398,10 @@ class ExtensionPlugin(ABC):
         return await self.context.claims.claim(self.name, claim, scope)
 
     async def claim_all(self, claims: Iterable[Claim], *, scope: str = "") -> list[ClaimOutcome]:
-        """Make these the plugin's claims of a scope: those it had beside them are withdrawn.
+        """Make these the plugin's only claims of a scope: its other claims of it are withdrawn.
 
-        They are brought into force together, in an order that the kernel accepts. Raises as claim
-        does; nothing has changed then.
+        They are applied together, in an order that the kernel accepts. Raises as claim does;
+        nothing has changed then.
         """
         return await self.context.claims.claim_all(self.name, claims, scope)
 

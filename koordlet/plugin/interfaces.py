@@ -99,4 +99,4 @@ class States(Protocol):
         """
 
     def send_callback(self, state_type: "StateType | str") -> None:
-        """Have the callbacks of that type called soon, as if it had changed."""
+        """Call the callbacks of that type soon, as if the state had changed."""

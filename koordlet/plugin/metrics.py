@@ -21,10 +21,10 @@ MAX_UPSTREAM_SERIES = 5000  # containers of a node at most
 
 
 class UpstreamGauge:
-    """What Koordinator's koordlet exports under this name, with its labels.
+    """A gauge with the name and labels of Koordinator's koordlet.
 
-    No more than `most` series are kept: values of further ones are left out until others go. Set
-    on the event loop, collected on any thread.
+    It has at most `most` series: values of further series are left out until others go. Set on the
+    event loop, collected on any thread.
     """
 
     def __init__(
@@ -51,14 +51,14 @@ class UpstreamGauge:
         self._values = {}
 
     def collect(self) -> Iterator["GaugeMetricFamily"]:
-        """As prometheus_client's Collector."""
+        """Return the metric with all its series, as prometheus_client requires."""
         family = self._family()
         for key, value in self._values.items():
             family.add_metric(key, value)
         yield family
 
     def describe(self) -> Iterator["GaugeMetricFamily"]:
-        """As prometheus_client's Collector: lets the registry refuse a name twice."""
+        """Return the metric without series, so that the registry rejects a name used twice."""
         yield self._family()
 
     def _family(self) -> "GaugeMetricFamily":

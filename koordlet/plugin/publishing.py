@@ -20,10 +20,10 @@ __all__ = ["AnyKind", "Cadence", "Kind", "Published", "RetentionClass"]
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A kind of a plugin's own. Its name begins with the plugin's, in lower_snake_case.
+    """A metric kind of a plugin. Its name begins with the plugin's, in lower_snake_case.
 
-    most: series that it may have; values of further ones are left out until others are idle for
-    the retention, which is that of the kinds of pods (5 minutes by default; keep=Keep.POD).
+    most: maximum number of series; values of further series are left out until others are idle for
+    the retention, which is that of pod metrics (5 minutes by default; keep=Keep.POD).
     """
 
     kind: AnyKind
@@ -71,7 +71,7 @@ class Publisher:
         self._clock = clock
 
     def publish(self, kind: AnyKind, values: Mapping[tuple[str, ...], float]) -> int:
-        """As ExtensionPlugin.publish."""
+        """Publish values of a declared kind; see ExtensionPlugin.publish."""
         mine = self._published.get(kind.name)
         if mine is None or mine.kind is not kind:
             raise OptionError(f"{self._plugin} publish", kind.name, "declare it in publishes")
@@ -92,7 +92,7 @@ class Publisher:
             registry.register(self)
 
     def collect(self) -> Iterator["GaugeMetricFamily"]:
-        """As prometheus_client's Collector."""
+        """Return all published kinds with their latest values, as prometheus_client requires."""
         for each in self._published.values():
             family = self._family(each.kind)
             for key, value in self._cache.last_values(each.kind).items():
@@ -100,7 +100,7 @@ class Publisher:
             yield family
 
     def describe(self) -> Iterator["GaugeMetricFamily"]:
-        """As prometheus_client's Collector: lets the registry refuse a name twice."""
+        """Return all kinds without series, so that the registry rejects a name used twice."""
         for each in self._published.values():
             yield self._family(each.kind)
 

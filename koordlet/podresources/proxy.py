@@ -91,7 +91,7 @@ class PodResourcesProxy:
         return PartHealth(HealthStatus.DEGRADED, self._problem) if self._problem else OK
 
     class _Service:
-        """What grpclib asks for the methods of the service."""
+        """The service whose methods grpclib reads from __mapping__."""
 
         def __init__(self, proxy: "PodResourcesProxy", channel: Channel) -> None:
             self._proxy = proxy

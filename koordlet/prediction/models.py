@@ -44,7 +44,7 @@ MEMORY_BUCKETS = Buckets(first=5242880.0, count=205)  # bytes
 
 @dataclass(frozen=True, slots=True)
 class HistogramSnapshot:
-    """What a histogram holds, apart from its buckets' sizes."""
+    """The contents of a histogram, without the sizes of its buckets."""
 
     reference: float | None  # Unix seconds at which a sample weighs 1; None: it never had one
     weights: Mapping[int, float]  # by bucket, those that are not 0

@@ -103,7 +103,7 @@ class QOSExtensionConfig:
         return sorted(registration.name for registration in self.registry)
 
     def acting_names(self) -> list[str]:
-        """What can be in dry-run, by name: the installed plugins, and the injectors that are on."""
+        """Return the names that can be in dry-run: installed plugins, and enabled injectors."""
         return [*self.names(), *filter(self.gates.enabled, INJECTORS)]
 
     def check_names(self, option: str, names: Iterable[str]) -> None:

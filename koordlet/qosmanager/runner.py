@@ -163,12 +163,12 @@ class PluginRunner:
             self.wake()
 
     def release(self) -> None:
-        """Try again at once, as if nothing had happened; for a plugin out of quarantine."""
+        """End the plugin's quarantine: forget its failures, and try again at once."""
         self._breaker.reset()
         self.wake()
 
     def wake(self) -> None:
-        """Have the supervisor check again whether the plugin is wanted."""
+        """Wake the supervisor, which checks again whether the plugin is wanted."""
         self._wake.set()
 
     def health(self) -> PartHealth:

@@ -142,13 +142,13 @@ class Player:
         return self.played
 
     async def evict(self, pod: Pod, grace_seconds: int | None) -> EvictionAnswer:
-        """As EvictionApi: the pod is gone from then on."""
+        """Evict the pod: it is gone from now on."""
         self._evicted.add(pod.uid)
         self._states.set_pods(self._without_evicted(self._states.pods()))
         return EvictionAnswer(EvictionOutcome.EVICTED)
 
     def announce(self, pod: Pod, *, warning: bool, reason: str, message: str) -> None:
-        """As EvictionApi: there is no cluster to report to."""
+        """Do nothing: there is no cluster to report to."""
 
     async def _line(self, kind: LineKind, content: list[Any]) -> None:
         match kind:

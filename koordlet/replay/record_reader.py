@@ -40,7 +40,7 @@ class Recording:
         """Open a file and read its header.
 
         Raises:
-            NoRecord: there is none, or it is of another version.
+            InvalidRecord: there is none, or it is of another version.
         """
         record = cls(path)
         record._lines = record._read()

@@ -39,7 +39,7 @@ class RecorderBusy(KoordError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RecordSources:
-    """The sources of a record beside samples, kernel reads and changes.
+    """The sources of a record, in addition to samples, kernel reads and changes.
 
     facts: node, gates, flags and the like, as JSON. in_force: as ClaimManager.in_force.
     decisions: as Decisions.explain, latest first.
@@ -85,7 +85,7 @@ class Recorder:
             self._session = None
 
     def recording_append(self, append: Append) -> Append:
-        """Have samples go into the record beside where they go anyway; on the sampling thread."""
+        """Return append for the sampling thread that also adds the samples to the record."""
 
         def tee(at: Stamp, samples: Iterable[Sample]) -> None:
             session = self._session

@@ -65,36 +65,39 @@ class SimulatedKernel:
         self._groups[group, depth] = found
 
     async def read(self, resource: Resource[T], group: str = "") -> T | None:
-        """As Kernel.read."""
+        """Return the simulated value of a file; None: the record has none."""
         reading = self._reading(_SimulatedFile(resource.name, group))
         return None if reading is None else reading.value
 
     async def read_many(
         self, reads: Sequence[tuple[Resource[Any], str]]
     ) -> list[WatchedValue | None]:
-        """As Kernel.read_many."""
+        """Return the simulated values of several files; None as with read."""
         return [self._reading(_SimulatedFile(resource.name, group)) for resource, group in reads]
 
     async def watch(
         self, reads: WatchedResources, interval: float, notice: OnWatchedValues, seconds: float
     ) -> bool:
-        """As Kernel.watch."""
+        """Read every interval until notice returns True, or so many seconds have passed.
+
+        Returns whether notice returned True.
+        """
         return await watch_with(self, self._clock, reads, interval, notice, seconds)
 
     async def groups_below(self, group: str, depth: int) -> list[str]:
-        """As Kernel.groups_below: as it was listed last."""
+        """Return the cgroups below one, as they were last listed in the record."""
         return list(self._groups.get((group, depth), ()))
 
     async def supports(self, resource: Resource[Any], group: str = "") -> bool:
-        """As Kernel.supports: what was never read is taken to be there."""
+        """Return True: a file that was never read counts as present."""
         return True
 
     def apply(self, desired_values: Sequence[DesiredValue]) -> list[ApplyResult]:
-        """As Writer.apply: every desired value that its file could take is accepted."""
+        """Apply desired values: every value that its file could take is accepted."""
         return [self._apply(desired) for desired in desired_values]
 
     def sweep(self) -> list[Key]:
-        """As Writer.sweep: no other agent writes here."""
+        """Return no drifted keys: no other agent writes here."""
         return []
 
     def _apply(self, desired: DesiredValue) -> ApplyResult:

@@ -36,7 +36,7 @@ MISSING_AFTER = 30.0  # seconds of 404 after which no reports are made any more
 MISSING_PAUSE = 10.0  # seconds until the server is asked for the object again, likewise
 
 # Errors that may pass by themselves. A patch that tests the UID does no harm when it is sent twice.
-# NotFound and PatchRefused: the object has changed and the watch will show it, or the server has
+# NotFound and PatchRejected: the object has changed and the watch will show it, or the server has
 # just started and does not know its custom resources, tokens or RBAC rules yet.
 _PASSING = (
     NotFound,
@@ -93,7 +93,11 @@ class ClusterSink:
         self._rests = Backoff(FIRST_REST, MAX_REST, jitter=1.0, draw=draw)
 
     def check(self) -> None:
-        """As Sink.check: a NodeMetric object is the cluster's request for reports."""
+        """Return if the cluster has a NodeMetric object, which is its request for reports.
+
+        Raises:
+            ReportNotRequested: there is none, or the API server does not know it any more.
+        """
         uid, missing = self._uid(), self._missing
         if missing and missing.uid == uid and self._clock.monotonic() < missing.until:
             raise ReportNotRequested(
@@ -102,7 +106,12 @@ class ClusterSink:
             )
 
     async def write(self, report: Report) -> None:
-        """As Sink.write."""
+        """Write the status of the NodeMetric object, once.
+
+        Raises:
+            ObserveOnly: another agent writes this object.
+            KoordError: it did not arrive; the message says why.
+        """
         if reason := await self._observe_only():
             raise ObserveOnly(reason)
         uid, path = self._uid(), NODE_METRICS.object(self._node)
@@ -129,7 +138,10 @@ class ClusterSink:
         self._rests.reset()
 
     def retry_in(self) -> float:
-        """As Sink.retry_in."""
+        """Return the seconds until a new report is worth sending, if the latest failed.
+
+        math.inf: not before the next one is due.
+        """
         return self._retry_in
 
     def _pause(self, err: KubeError, uid: str, *, found: bool) -> float:

@@ -58,7 +58,7 @@ class DeviceReporter(ObjectReconciler[NodeDevices, PublishedDevices]):
         observe_only: Callable[[], str] = lambda: "",
         draw: Callable[[], float] = random.random,
     ) -> None:
-        """devices: what is known now; the rest as ObjectKeeper."""
+        """devices: what is known now; the other arguments are those of ObjectReconciler."""
         super().__init__(
             client,
             node_name,

@@ -177,7 +177,7 @@ class NodeMetricReporter:
             await stop.sleep(self._options.collect_interval)
 
     def _check(self) -> None:
-        """Raise NotAsked unless a sink takes reports now."""
+        """Raise ReportNotRequested unless a sink takes reports now."""
         asked = False
         try:
             self._sink.check()

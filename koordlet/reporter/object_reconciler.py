@@ -57,7 +57,7 @@ class CorrectionBackoff:
 
 
 # Seconds after a write that failed, doubled at most by jitter: a server that is away comes back,
-# but one that refuses will not soon change its mind.
+# but one that rejects writes will not soon change its mind.
 FIRST_PAUSE, MAX_PAUSE, MAX_REST = 1.0, 30.0, 300.0
 
 # The object has changed, is gone, or is there already: the watch will show it.
@@ -71,13 +71,13 @@ log = get_logger("koordlet.reporter")
 
 
 class ObjectRules(Protocol[W, P_contra]):
-    """What the object of one kind has to say. W: what is wanted; the other: what is published."""
+    """Rules for the object of one kind. W: the desired contents; P_contra: the published ones."""
 
     resource: Resource
     subject: str  # of log events, such as topology
 
     def wanted(self) -> W | None:
-        """What is to be published, the same object until it changes; None: not known yet."""
+        """Return the desired contents, the same object until they change; None: not known yet."""
 
     def new(self, owner: Node, wanted: W) -> dict[str, object]:
         """The object to create."""

@@ -40,7 +40,7 @@ class Sink(Protocol):
         """Return if a report would be taken now.
 
         Raises:
-            NotAsked: the cluster asks for no reports.
+            ReportNotRequested: the cluster asks for no reports.
         """
 
     async def write(self, report: Report) -> None:
@@ -66,14 +66,14 @@ class FileSink:
         self._replace = replace
 
     def check(self) -> None:
-        """As Sink.check: a file takes every report."""
+        """Return at once: a file takes every report."""
 
     async def write(self, report: Report) -> None:
-        """As Sink.write."""
+        """Replace the file with the report."""
         await asyncio.to_thread(self._replace, report.body)
 
     def retry_in(self) -> float:
-        """As Sink.retry_in: a fault of a file lasts, so not before the next report is due."""
+        """Return math.inf: a fault of a file lasts, so no retry before the next report is due."""
         return math.inf
 
 
@@ -84,12 +84,12 @@ class AllSinks:
         self._sinks = sinks
 
     def check(self) -> None:
-        """As Sink.check, for all."""
+        """Check all sinks; raises the first error."""
         for sink in self._sinks:
             sink.check()
 
     async def write(self, report: Report) -> None:
-        """As Sink.write; raises the first error, ObserveOnly only if there is no other."""
+        """Write to all sinks; raise the first error, ObserveOnly only if there is no other."""
         found = await asyncio.gather(
             *(sink.write(report) for sink in self._sinks), return_exceptions=True
         )
@@ -98,7 +98,7 @@ class AllSinks:
             raise error
 
     def retry_in(self) -> float:
-        """As Sink.retry_in: the shortest of all."""
+        """Return the shortest time of all sinks, in seconds; math.inf without sinks."""
         return min((sink.retry_in() for sink in self._sinks), default=math.inf)
 
 

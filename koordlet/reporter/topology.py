@@ -49,7 +49,7 @@ class TopologyReporter(ObjectReconciler[NodeTopology, PublishedTopology]):
         observe_only: Callable[[], str] = lambda: "",
         draw: Callable[[], float] = random.random,
     ) -> None:
-        """As ObjectKeeper."""
+        """Arguments that are not named here are those of ObjectReconciler."""
         super().__init__(
             client,
             node_name,

@@ -38,7 +38,7 @@ class RefusedAllocation:
 
 @dataclass(frozen=True, slots=True)
 class PodAllocation:
-    """What a pod's annotations give it, as far as its containers request it.
+    """The allocation in a pod's annotations, as far as its containers request it.
 
     devices: percent by kind and name of each.
     """
@@ -51,7 +51,7 @@ class PodAllocation:
 def pod_allocation(pod: Pod) -> PodAllocation:
     """Return what the annotations of a pod give it, whatever other pods have.
 
-    Malformed ones claim nothing; who reads them refuses them.
+    Malformed ones claim nothing; their reader rejects them.
     """
     cpus, cpus_refused = _cpus(pod)
     devices, devices_refused = _devices(pod)
@@ -63,12 +63,12 @@ def pod_allocation(pod: Pod) -> PodAllocation:
 def refused_allocations(
     claims: Iterable[tuple[Pod, PodAllocation]], by_kubelet: Mapping[str, frozenset[int]]
 ) -> dict[str, tuple[RefusedAllocation, ...]]:
-    """Return what does not count, by the UID of the pod.
+    """Return the rejected allocations, by the UID of the pod.
 
     Of two pods with the same CPU or device the older one has it: the one that was started first,
-    else created first, else with the lower UID. A pod that was given the room of a pod that is a
-    reservation may have what that one has. by_kubelet: CPUs that the kubelet alone has given away,
-    by the UID of the pod.
+    else created first, else with the lower UID. A pod that was given the resources of a reservation
+    pod may have what that one has. by_kubelet: CPUs that the kubelet alone has given away, by the
+    UID of the pod.
     """
     living = sorted((each for each in claims if not each[0].finished), key=_precedence)
     reservations = {pod.uid for pod, _ in living if pod.labels.get(OPERATING_MODE) == RESERVATION}

@@ -39,7 +39,7 @@ def device_shares(pod: Pod, text: str) -> Shares:
 
     Raises:
         InvalidObject: the annotation is malformed.
-        NotRequested: it gives more than the pod's containers request.
+        DevicesNotRequested: it gives more than the pod's containers request.
     """
     given = device_allocations(text)
     shares: dict[tuple[str, str], float] = {}
@@ -56,7 +56,7 @@ def device_shares(pod: Pod, text: str) -> Shares:
 
 
 def _check_gpus(pod: Pod, devices: Sequence[AllocatedDevice]) -> None:
-    """Raise NotRequested for more cards, or more of a card, than requested."""
+    """Raise DevicesNotRequested for more cards, or more of a card, than requested."""
     asked = _gpu_request(pod)
     whole = max(asked.get(GPU_CORE, 0), asked.get(GPU_MEMORY_RATIO, 0))
     cards = asked.pop(GPU_SHARED, 0) or max(1, -(-whole // WHOLE))
@@ -99,7 +99,7 @@ class _DeviceLimit(NamedTuple):
 
 
 def _limit(pod: Pod, kind: str, given: Mapping[str, Sequence[AllocatedDevice]]) -> _DeviceLimit:
-    """Raises NotRequested: none are requested."""
+    """Raises DevicesNotRequested: none are requested."""
     asked = _requested(pod, _COUNTED[kind])
     if asked <= 0:
         raise DevicesNotRequested(f"a device of type {kind}: its containers request none")

@@ -133,11 +133,11 @@ class RdmaInterface:
 
 @dataclass(frozen=True, slots=True)
 class NodeDevices:
-    """What the Device object of the node has to say.
+    """The desired contents of the node's Device object.
 
     Devices of a type outside known are left as they are: it is not known now which there are. Of a
-    type in partial there may be more than those here. texts are labels, and partitions an
-    annotation; "" stands for none.
+    type in partial there may be more than those here. partitions is an annotation. "" stands for no
+    label or annotation.
     """
 
     devices: tuple[Device, ...] = ()

@@ -130,7 +130,7 @@ def _total(total: Quantity, link: int | None, problems: list[InvalidObject]) -> 
 def _rates(
     settings: NetworkQoS, most: int, where: str, problems: list[InvalidObject]
 ) -> tuple[int, int]:
-    """Return rate and ceil in bytes/s, LEAST_RATE <= rate <= ceil <= most."""
+    """Return rate and ceil in bytes/s, MIN_RATE <= rate <= ceil <= most."""
     ceil = bytes_per_second(settings.egress_limit, most, f"{where}.egressLimit", problems) or most
     rate = bytes_per_second(settings.egress_request, most, f"{where}.egressRequest", problems)
     if rate > ceil:

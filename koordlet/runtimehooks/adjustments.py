@@ -72,8 +72,8 @@ def adjustments(
 ) -> list[Adjustment]:
     """Return what to change for the container with this cgroup, by resource.
 
-    asked: what the runtime has for it. only_asked: change nothing beside that, as an update leaves
-    the rest as it is.
+    asked: the runtime's values. only_asked: change only these, as an update leaves the rest as it
+    is.
     """
     parts: dict[Key, dict[Part, OwnedClaim]] = {}
     for owned in claims:
@@ -161,7 +161,7 @@ _FILE_MODE = 0o666  # of device files; the container's device cgroup says who ma
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Injection:
-    """What one injector adds to a container."""
+    """The additions of one injector to a container."""
 
     owner: str = ""  # its name
     env: Mapping[str, str] = field(default_factory=dict)
@@ -198,7 +198,7 @@ class Injector(Protocol):
 
 
 class Injected(NamedTuple):
-    """What is added to a container, and what would be without dry-run."""
+    """The additions to a container, and those that dry-run holds back."""
 
     real: tuple[Injection, ...] = ()
     dry_run: tuple[Injection, ...] = ()

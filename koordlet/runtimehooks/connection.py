@@ -75,7 +75,7 @@ class Connection:
         """Call the runtime; serve must be running.
 
         Raises:
-            CallError: it refuses.
+            CallError: it rejects the call.
             OSError: the connection ended, or there was no answer in time.
         """
         self._last_stream += 2

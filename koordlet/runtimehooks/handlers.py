@@ -143,7 +143,10 @@ class NriPlugin:
         """Nothing to do: pods that end are seen in the cgroup tree."""
 
     async def _state_change(self, payload: bytes) -> None:
-        """As older runtimes send RunPodSandbox, RemovePodSandbox and StartContainer."""
+        """Handle a state change: RunPodSandbox or StartContainer from an older runtime.
+
+        RemovePodSandbox comes this way too, and needs nothing.
+        """
         request = await _decoded(StateChangeEvent, payload)
         if request.event == NriEvent.RUN_POD_SANDBOX and request.pod is not None:
             await self._prepare(request.pod)
@@ -155,7 +158,7 @@ class NriPlugin:
         await self._start(request.pod, request.container)
 
     async def _start(self, sandbox: PodSandbox | None, container: Container | None) -> None:
-        """Have the first process of a container set up: it waits to run the program."""
+        """Set up the first process of a container, which waits to run the program."""
         if sandbox is not None and container is not None:
             meta = self._with(await self._known(sandbox), container)
             if meta is not None:
@@ -167,7 +170,7 @@ class NriPlugin:
             await self._prepare(request.pod)
 
     async def _prepare(self, sandbox: PodSandbox) -> None:
-        """Have the pod's own values set. What takes too long is finished without the runtime."""
+        """Set the pod's own values. The runtime does not wait for slow ones; they still finish."""
         meta = await self._known(sandbox)
         if meta is not None:
             await self.rules.prepare(meta)
@@ -323,7 +326,7 @@ class NriPlugin:
         return kept
 
     async def _record(self, decisions: Sequence["_ContainerDecision"]) -> None:
-        """Have the originals recorded; what cannot be is not adjusted.
+        """Record the original values; a value whose record fails is not adjusted.
 
         The rest is explained and audited once the runtime has its answer.
         """
@@ -361,7 +364,7 @@ class NriPlugin:
 
 @dataclass(slots=True)
 class _ContainerDecision:
-    """What is to become of one container."""
+    """The decision about one container."""
 
     meta: PodMeta
     container: Container

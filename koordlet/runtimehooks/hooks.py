@@ -65,7 +65,7 @@ log = get_logger("koordlet.runtimehooks")
 
 
 class HookRule(Protocol):
-    """What koordlet.plugin.pods.ReconcilingPlugin has for pods that are not there yet."""
+    """A plugin's rule for pods that do not run yet; koordlet.plugin.pods.ReconcilingPlugin."""
 
     def early_claims(self, meta: PodMeta) -> Sequence[Claim]: ...
 
@@ -81,7 +81,7 @@ class Hook(NamedTuple):
 
 
 class Starter(Protocol):
-    """What koordlet.plugin.pods.PodRoundsPlugin has for containers before their program runs."""
+    """A plugin that sets up a container before its program runs; PodRoundsPlugin does so."""
 
     async def start(self, meta: PodMeta) -> None: ...
 
@@ -170,7 +170,7 @@ class PluginHooks:
         return Injected(tuple(real), tuple(dry_run), tuple(failed))
 
     async def prepare(self, meta: PodMeta) -> None:
-        """Have the plugins set what they claim of a new pod. Raises HookError as ask does."""
+        """Set the plugins' claims of a new pod. Raises HookError as ask does."""
         stage = Stage.RUN_SANDBOX
         for hook in self._sorted_hooks():
             began = self._clock.monotonic()
@@ -186,7 +186,7 @@ class PluginHooks:
         return any(True for _ in self._starts())
 
     async def start(self, meta: PodMeta) -> None:
-        """Have the plugins do that for the container of a pod. Raises HookError as ask does."""
+        """Let the plugins set up the container of a pod. Raises HookError as ask does."""
         stage = Stage.START_CONTAINER
         for hook in self._starts():
             began = self._clock.monotonic()

@@ -83,7 +83,7 @@ class ObjectFile(Generic[T]):
         max_bytes: int = MAX_FILE_BYTES,
         half_characters: bool = False,
     ) -> None:
-        """parse raises InvalidObject. half_characters: parse itself refuses lone surrogates."""
+        """parse raises InvalidObject. half_characters: parse itself rejects lone surrogates."""
         self._path = path
         self._parse = parse
         self._max_bytes = max_bytes

@@ -355,7 +355,7 @@ class StatesInformer:
         callback_deadline: float = CALLBACK_DEADLINE,
         trusts_allocations: Callable[[], bool] = lambda: False,
     ) -> None:
-        """trusts_allocations: as GrantedPods."""
+        """trusts_allocations: see PodAllocations."""
         self._node: Node | None = None
         self._node_slo: NodeSLO | None = None
         self._node_metric_spec = NodeMetricSpec()
@@ -424,7 +424,7 @@ class StatesInformer:
         *,
         subscription: Subscription | None = None,
     ) -> None:
-        """Have fn called after each change of a state, and again later if it fails.
+        """Call fn after each change of a state, and again later if it fails.
 
         Changes that come while callbacks of the type run are one more run; fn sees the state of
         the moment it runs. fn is cancelled when it takes longer than the callback deadline. With a

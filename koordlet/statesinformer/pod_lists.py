@@ -58,7 +58,7 @@ class PodListGuard:
         return believed
 
     def take(self, found: PodList, *, is_certain: bool = False) -> bool:
-        """Take a list. False: it is doubted, so request another one in SECOND_LOOK seconds.
+        """Take a list. False: it is doubted, so request another one in CONFIRM_DELAY seconds.
 
         is_certain: the end of each missing pod was reported, so the list is accepted as it is.
         """

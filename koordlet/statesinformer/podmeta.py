@@ -170,7 +170,7 @@ class PodAllocations:
     """Takes the annotations from pods that give them more than they can have.
 
     All readers of resource-status and device-allocated see only pods that went through here: one
-    that is refused looks as if the scheduler had given it nothing. refused are those, by UID.
+    that is rejected looks as if the scheduler had given it nothing. refused has those, by UID.
     """
 
     def __init__(self, trusts: Callable[[], bool]) -> None:

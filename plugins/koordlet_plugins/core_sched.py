@@ -53,13 +53,13 @@ class CoreSchedRule:
         return self.lsr.enabled or self.ls.enabled or self.be.enabled
 
     def of_class(self, qos: KubeQoS) -> ClassRule:
-        """Of a Kubernetes QoS class."""
+        """Return the rule of a Kubernetes QoS class."""
         if qos is KubeQoS.GUARANTEED:
             return self.lsr if self.lsr.enabled else self.ls
         return self.ls if qos is KubeQoS.BURSTABLE else self.be
 
     def of_pod(self, qos: QoSClass, kube_qos: KubeQoS) -> ClassRule:
-        """Of a pod by the class of its label, and Kubernetes' for the others."""
+        """Return the rule of a pod, by the class of its label, else by its Kubernetes QoS class."""
         by_label = {QoSClass.LSE: self.lsr, QoSClass.LSR: self.lsr}
         by_label |= {QoSClass.LS: self.ls, QoSClass.BE: self.be}
         return by_label.get(qos) or self.of_class(kube_qos)
@@ -262,7 +262,7 @@ class CoreSched(PodRoundsPlugin[Pod]):
     async def _make_cookies(
         self, members: Mapping[str, list[_MemberProcess]], groups: Iterable[str]
     ) -> None:
-        """Have the first process of each group get a new cookie, beside what is claimed."""
+        """Claim a new cookie for the first process of each group; other claims stay."""
         leaders = [members[name][0] for name in groups]
         new = {one.process for one in leaders}
         kept = [c for c in self._kept.get(_PROCESSES, ()) if _process(c) not in new]

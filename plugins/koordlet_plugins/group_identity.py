@@ -41,11 +41,11 @@ class Identities:
         return (self.lsr, self.ls, self.be) != (None, None, None)
 
     def of_class(self, qos: KubeQoS) -> int:
-        """Of the cgroup of a Kubernetes QoS class; that of Guaranteed holds all others."""
+        """Return the identity of a Kubernetes QoS class's cgroup; Guaranteed's holds all others."""
         return {KubeQoS.BURSTABLE: self.ls, KubeQoS.BEST_EFFORT: self.be}.get(qos) or 0
 
     def of_pod(self, qos: QoSClass, kube_qos: KubeQoS) -> int:
-        """Of a pod, given the class of its label, and Kubernetes' for the others."""
+        """Return the identity of a pod, by the class of its label, else by its Kubernetes class."""
         if qos in self._by_label:
             return self._by_label[qos] or 0
         if kube_qos is KubeQoS.GUARANTEED:
@@ -53,7 +53,7 @@ class Identities:
         return self.of_class(kube_qos)
 
     def of_application(self, qos: str) -> int:
-        """Of a host application, given its class in the NodeSLO."""
+        """Return the identity of a host application, by its class in the NodeSLO."""
         return self._by_label.get(qos) or 0
 
     @property
@@ -156,7 +156,7 @@ class GroupIdentity(ReconcilingPlugin[Identities, PodIdentity]):
         return super().early_claims(meta) if self._supported else ()
 
     async def reconcile(self) -> None:
-        """As ReconcilingPlugin.reconcile, on kernels with identities, once their switch is on."""
+        """Reconcile pods, classes and applications, on kernels whose identities are switched on."""
         if not await self._is_supported():
             return
         rule = self.rule()

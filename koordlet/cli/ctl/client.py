@@ -59,8 +59,8 @@ class CtlClient:
         """Return an answer, decoded; parts of the path are quoted, and None is not sent.
 
         Raises:
-            NoDaemon, NotPermitted, NotTheDaemon, BadAnswer, BadQuestion: the message says what to
-                do.
+            NoDaemon, NotPermitted, UntrustedSocket, BadResponse, BadRequest: the message says what
+                to do.
         """
         given = {name: value for name, value in (query or {}).items() if value is not None}
         return self._request("GET", _target(path) + (f"?{urlencode(given)}" if given else ""))
@@ -69,8 +69,8 @@ class CtlClient:
         """Yield the lines of a long answer; silence is how many seconds may be without one.
 
         Raises:
-            NoDaemon, NotPermitted, NotTheDaemon, BadAnswer, BadQuestion: the message says what to
-                do.
+            NoDaemon, NotPermitted, UntrustedSocket, BadResponse, BadRequest: the message says what
+                to do.
         """
         target = f"{_target(path)}?{urlencode(query)}"
         connection = http.client.HTTPConnection("koordlet", timeout=self.timeout)
@@ -122,7 +122,7 @@ class CtlClient:
         """Return a connection to the first daemon that answers, whose owner was checked.
 
         Raises:
-            NoDaemon, NotPermitted, NotTheDaemon: the message says what to do.
+            NoDaemon, NotPermitted, UntrustedSocket: the message says what to do.
         """
         failures: dict[Path, OSError] = {}
         for path in (run_dir / SOCKET for run_dir in self.run_dirs):
@@ -140,7 +140,7 @@ class CtlClient:
 
 
 def _check_server(path: Path, sock: socket.socket) -> None:
-    """See that the other end is root's or the caller's own. Raises NotTheDaemon."""
+    """See that the other end is root's or the caller's own. Raises UntrustedSocket."""
     found = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     pid, uid, _ = _CREDENTIALS.unpack(found)
     if uid not in (0, os.geteuid()):
@@ -152,7 +152,7 @@ def _check_server(path: Path, sock: socket.socket) -> None:
 
 
 def _body(response: http.client.HTTPResponse) -> bytes:
-    """Return the whole answer; raises BadAnswer when it is longer than any of the daemon's."""
+    """Return the whole answer; raises BadResponse when it is longer than any of the daemon's."""
     body = response.read(MAX_BYTES + 1)
     if len(body) > MAX_BYTES:
         raise _too_long()

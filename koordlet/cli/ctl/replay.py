@@ -82,7 +82,7 @@ def prepare_plugins(
 ) -> dict[str, ExtensionPlugin]:
     """The installed plugins, as their gates and flags were when it was recorded.
 
-    feature_gates and flags ("name=value") count beside those.
+    feature_gates and flags ("name=value") are added to those.
 
     Raises:
         OptionError: a gate or flag does not exist, or its value cannot be used.

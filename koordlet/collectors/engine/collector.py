@@ -39,7 +39,10 @@ class Tick(Protocol):
     def get_all(
         self, resource: Resource[T], groups: tuple[str, ...]
     ) -> list[tuple[T, float] | None]:
-        """As get_at, for many groups; cheaper when the same groups are requested each tick."""
+        """Return what get_at returns, for many groups.
+
+        Cheaper than get_at when the same groups are requested each tick.
+        """
 
     def call(self, what: str, read: Callable[[], T]) -> tuple[T, float] | None:
         """Like get_at, for a host function that reads several files, or a socket, by itself.

@@ -46,7 +46,7 @@ class ReadLease:
         """Read, announced as what. Return what was read, and the monotonic time before.
 
         Raises:
-            GivenUp: the lease was revoked meanwhile.
+            LeaseRevoked: the lease was revoked meanwhile.
         """
         now = self._monotonic()
         self._reading.append((what, now))

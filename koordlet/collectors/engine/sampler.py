@@ -84,7 +84,7 @@ class SamplingPass:
         """Run the collectors of these cadences that are switched on.
 
         Raises:
-            GivenUp: the calling thread was given up while it waited for the kernel.
+            LeaseRevoked: the calling thread was given up while it waited for the kernel.
         """
         started = self._clock.monotonic()
         pods = tuple(pod for pod in self._context.pods() if not pod.pod.finished)

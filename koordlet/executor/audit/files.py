@@ -234,8 +234,8 @@ def _older(directory: Path, name: str, fd: int) -> str:
 def lines_backwards(fd: int, size: int, chunk: int = CHUNK) -> Iterator[bytes]:
     """Yield the lines of the first size bytes of a file, last first, blank ones left out.
 
-    What is after the last newline counts as a line. One longer than LONGEST_LINE is yielded as its
-    last bytes, so nothing larger is ever in memory.
+    Text after the last newline counts as a line. For a line longer than MAX_LINE_LENGTH, only its
+    last bytes are yielded, so nothing larger is ever in memory.
 
     Raises:
         OSError: the file cannot be read.

@@ -131,7 +131,7 @@ class AuditPages:
         """Return the next events of the reader of a token, or with "" the newest ones.
 
         Raises:
-            UnknownToken: there is no such reader, any more or at all.
+            UnknownPageToken: there is no such reader, any more or at all.
         """
         token, reader = self._find(token) if token else self._begin()
         events = await asyncio.to_thread(reader.page, size)

@@ -87,8 +87,8 @@ class Claim:
 class ClaimScope:
     """A permission to claim: a part of a resource, on targets of a level.
 
-    qos: QoSClass values of the pods, KubeQoS values at level QOS; empty: every. wording is how the
-    audit log calls it when the value is set; None: as it calls any value.
+    qos: QoSClass values of the pods, KubeQoS values at level QOS; empty: every. audit_text: the
+    audit log's text when the value is set; None: as for any value.
     """
 
     resource: Resource[Any]
@@ -159,17 +159,17 @@ class Claims(Protocol):
     async def claim_all(
         self, owner: str, claims: Iterable[Claim], scope: str = ""
     ) -> list[ClaimOutcome]:
-        """Make these a plugin's claims of a scope; those it had beside them are withdrawn.
+        """Make these a plugin's only claims of a scope; its other claims of it are withdrawn.
 
         Raises:
             OptionError: as claim; nothing has changed then.
         """
 
     async def withdraw(self, owner: str, key: Key, part: Part) -> None:
-        """Take one claim back."""
+        """Withdraw one claim."""
 
     async def withdraw_all(self, owner: str, scope: str | None = None) -> None:
-        """Take all claims of a plugin back; scope None: of every scope."""
+        """Withdraw all claims of a plugin; scope None: of every scope."""
 
 
 class UnavailableClaims:
@@ -184,10 +184,10 @@ class UnavailableClaims:
         raise _unavailable(owner)
 
     async def withdraw(self, owner: str, key: Key, part: Part) -> None:
-        """There is none."""
+        """Do nothing: there are no claims."""
 
     async def withdraw_all(self, owner: str, scope: str | None = None) -> None:
-        """There are none."""
+        """Do nothing: there are no claims."""
 
 
 def _unavailable(owner: str) -> Unavailable:

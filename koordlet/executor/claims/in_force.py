@@ -49,7 +49,7 @@ def concerns(key: Key, place: str, groups: Collection[str] = ()) -> bool:
     """Whether a value concerns a pod (namespace/name, name or UID) or a cgroup; "": any does.
 
     That are its own, and those of cgroups below and above it, whose limits hold for it as well.
-    groups: the cgroups that the place means, beside the place itself.
+    groups: the cgroups that the place means, in addition to the place itself.
     """
     target = key.target
     if not place or place in (target.uid, target.pod, target.pod.partition("/")[2]):
@@ -133,7 +133,8 @@ async def read_claimed_values(
 ) -> dict[Key, ObservedValue]:
     """Return what the kernel holds now; a value of None cannot be read.
 
-    Off the event loop, the first MOST values, and those that could be read within PATIENCE.
+    Off the event loop; only the first MAX_LOOKUPS values, and only those that could be read
+    within LOOKUP_TIMEOUT.
     """
     seen: dict[Key, ObservedValue] = {}
     reading = asyncio.create_task(

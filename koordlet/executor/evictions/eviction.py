@@ -105,7 +105,7 @@ def unavailable(pod: Pod) -> Unavailable:
 
 
 class UnavailableEvictor:
-    """Refuses all evictions: there is no API server."""
+    """Rejects all evictions: there is no API server."""
 
     async def evict(self, request: EvictionRequest) -> Eviction:
         raise unavailable(request.pod)
@@ -120,7 +120,7 @@ class UnavailableEvictor:
         pass
 
     def announce(self, pod: Pod, *, warning: bool, reason: str, message: str) -> None:
-        """No cluster to report to."""
+        """Do nothing: there is no cluster to report to."""
 
 
 class EvictionApi(Protocol):

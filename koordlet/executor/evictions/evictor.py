@@ -82,7 +82,11 @@ class Evictor:
         self._forbidden = ""  # why the latest request was not allowed; empty: it was
 
     async def evict(self, request: EvictionRequest) -> Eviction:
-        """As Evicts.evict."""
+        """Evict the pod, or in dry-run record that; return the answer within about ten seconds.
+
+        Raises:
+            Unavailable: there is no API server.
+        """
         dry, uid = await self._dry_run(request.plugin), request.pod.uid
         self._forget_ended()
         if (dry, uid) in self._ending:
@@ -103,7 +107,10 @@ class Evictor:
         return await self._run_shielded(self._evict_and_record(request, moment))
 
     async def kill_overdue(self, request: EvictionRequest) -> Eviction:
-        """As Evicts.insist."""
+        """Kill a pod that outlives its accepted eviction and its grace period.
+
+        Without a killer or a permit, and in dry-run, only record that the pod stays.
+        """
         dry, killer = await self._dry_run(request.plugin), self._killer
         if dry or killer is None or not request.cgroup:
             ignored = Eviction(EvictionOutcome.IGNORED, _RUNS_ON)
@@ -114,11 +121,11 @@ class Evictor:
         return await self._run_shielded(self._kill_and_record(request, killer))
 
     def record_freed(self, pod: Pod, freed: Mapping[str, float | str]) -> None:
-        """As Evicts.note_freed."""
+        """Add the released resources to the record of a pod's eviction."""
         self._decisions.record_freed(pod.uid, freed)
 
     def record_suppressed(self, held: SuppressedEviction) -> None:
-        """As Evicts.hold_back."""
+        """Record and count evictions that were not requested."""
         decision = Decision(
             plugin=held.plugin,
             feature=held.feature,
@@ -143,7 +150,7 @@ class Evictor:
             )
 
     def announce(self, pod: Pod, *, warning: bool, reason: str, message: str) -> None:
-        """As Evicts.announce."""
+        """Report an event on the pod, if there is an API server. Never waits."""
         if self._api is not None:
             self._api.announce(pod, warning=warning, reason=reason, message=message)
 

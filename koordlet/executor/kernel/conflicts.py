@@ -1,4 +1,4 @@
-"""Decide what to do when another agent writes a value of ours, or the kernel refuses one."""
+"""Decide what to do when another agent writes a value of ours, or the kernel rejects one."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field

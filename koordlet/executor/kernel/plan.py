@@ -296,7 +296,7 @@ class Planner:
         return found
 
     def _within_quota(self, burst: str, key: Key, plans: Plans) -> str:
-        """As much of a burst as the kernel takes beside the quota that there will be."""
+        """Return the largest part of a burst that the kernel accepts with the planned quota."""
         sibling = Key(key.target, CPU_QUOTA)
         plan = plans.get(sibling)
         try:

@@ -83,7 +83,10 @@ class ValueWatcher:
     async def watch(
         self, reads: WatchedResources, interval: float, notice: OnWatchedValues, seconds: float
     ) -> bool:
-        """As Kernel.watch."""
+        """Read every interval until notice returns True, or so many seconds have passed.
+
+        Returns whether notice returned True.
+        """
         over = threading.Event()
 
         def look_again_and_again() -> bool:
@@ -187,32 +190,35 @@ class KernelView:
 
     @property
     def layout(self) -> Layout:
-        """As Kernel.layout."""
+        """Names of pods' cgroups."""
         return self._layout()
 
     async def read(self, resource: Resource[T], group: str = "") -> T | None:
-        """As Kernel.read."""
+        """Return a value; None: not supported, gone or unreadable right now."""
         [reading] = await self.read_many([(resource, group)])
         return None if reading is None else reading.value
 
     async def read_many(self, reads: WatchedResources) -> WatchedValues:
-        """As Kernel.read_many."""
+        """Read in one go, with files that stay open; None as with read."""
         return await self._look(lambda: read_watched(self._host, self._clock, reads))
 
     async def watch(
         self, reads: WatchedResources, interval: float, notice: OnWatchedValues, seconds: float
     ) -> bool:
-        """As Kernel.watch."""
+        """Read every interval until notice returns True, or so many seconds have passed.
+
+        Returns whether notice returned True.
+        """
         if self._watcher is None:
             return await watch_with(self, self._clock, reads, interval, notice, seconds)
         return await self._watcher.watch(reads, interval, notice, seconds)
 
     async def groups_below(self, group: str, depth: int) -> list[str]:
-        """As Kernel.groups_below."""
+        """Return the cgroups up to so many levels below one, parents first."""
         return await self._look(lambda: self._below(group, depth))
 
     async def supports(self, resource: Resource[Any], group: str = "") -> bool:
-        """As Kernel.supports."""
+        """Return whether a group of this host should have the file."""
         return await self._look(lambda: self._host.supports(resource, group))
 
     async def _look(self, work: Callable[[], T]) -> T:
@@ -248,7 +254,7 @@ async def watch_with(
     notice: OnWatchedValues,
     seconds: float,
 ) -> bool:
-    """As Kernel.watch, for kernels that can be read at any pace, with the time of the clock."""
+    """Do Kernel.watch with read_many and the clock, for kernels that can be read at any pace."""
     end = clock.monotonic() + seconds
     while clock.monotonic() < end:
         await clock.sleep(interval)

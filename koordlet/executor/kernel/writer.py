@@ -52,7 +52,7 @@ class WriterStats:
 
     @contextmanager
     def timing(self, resource: Resource[Any]) -> Iterator[None]:
-        """Measure one write; count it as refused if it raises."""
+        """Measure one write; count it as rejected if it raises."""
         start, accepted = time.perf_counter(), False
         try:
             yield

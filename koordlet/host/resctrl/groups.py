@@ -66,7 +66,7 @@ class ResctrlGroupReader:
         return f"{self._root}/{name}" if name else str(self._root)
 
     def read(self, name: str) -> bytes:
-        """As ObjectReader.read."""
+        """Return the state of a control group as a line; raises as ObjectReader.read does."""
         check_mounted(self._root)
         path = self.path(name)
         try:
@@ -159,7 +159,7 @@ class ResctrlGroupWriter:
         return os.stat(self._root).st_ino
 
     def write(self, key: ObjectKey, identity: int, content: str) -> None:
-        """As Medium.write."""
+        """Make or remove a control group; raises as ObjectWriter.write does."""
         name = key.target.place
         directory = os.open(self._root, _DIRECTORY)
         try:

@@ -66,7 +66,7 @@ class ResctrlTaskReader:
         return f"{self._proc}/{pid}/cpu_resctrl_groups"
 
     def read(self, pid: str) -> bytes:
-        """As ObjectReader.read."""
+        """Return the control group of a process; raises as ObjectReader.read does."""
         path = self.path(pid)
         found = read_head(Path(path), _MAX_BYTES)
         if found.startswith(b"res:\n"):
@@ -87,12 +87,12 @@ class ResctrlTaskWriter:
         self._root = str(paths.resctrl)
 
     def identity(self, key: ObjectKey) -> int:
-        """None: its start time tells a process apart, and is looked at. Raises OSError."""
+        """Return 0: the start time, which is checked, identifies a process. Raises OSError."""
         os.close(open_process(self._paths.proc, key.target))
         return 0
 
     def write(self, key: ObjectKey, identity: int, content: str) -> None:
-        """As Medium.write."""
+        """Move all threads of a process to a control group; raises as ObjectWriter.write does."""
         process = open_process(self._paths.proc, key.target)
         try:
             for steps in _tasks_files(content):

@@ -168,7 +168,7 @@ class PodRoundsPlugin(ExtensionPlugin, Generic[W]):
         "runtime-hooks", "update {path} to {value}"
     )  # Koordinator's, of its hooks
     follows: ClassVar[tuple[StateType, ...]] = ()
-    """States, beside the pods, that matter."""
+    """States that matter, in addition to the pods."""
     before_start: ClassVar[bool] = False
     """Whether a round is done for a new container's first process, before its program runs."""
 
@@ -290,12 +290,12 @@ class ReconcilingPlugin(PodRoundsPlugin[W], Generic[R, W]):
         )
 
     async def prepare(self, meta: PodMeta) -> None:
-        """Bring the claims of a pod into force whose cgroup is there, but no container so far.
+        """Apply the claims of a pod that has a cgroup, but no container so far.
 
-        They stay so until its sandbox is seen, which may take ARRIVAL seconds.
+        They stay in force until its sandbox is seen, which may take ARRIVAL_TIMEOUT seconds.
 
         Raises:
-            InvalidObject: as claims_ahead.
+            InvalidObject: as early_claims.
         """
         claims = self.early_claims(meta)
         if claims and meta.uid not in self._reconciled:
@@ -315,7 +315,7 @@ class ReconcilingPlugin(PodRoundsPlugin[W], Generic[R, W]):
         self._arriving.clear()
 
     def invalidate(self, uids: Iterable[str]) -> None:
-        """Have the claims of these pods made anew in the next round, also without a change."""
+        """Renew the claims of these pods in the next round, even without a change."""
         self._anew.update(uids)
 
     async def reconcile(self) -> None:

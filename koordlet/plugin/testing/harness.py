@@ -54,7 +54,7 @@ from koordlet.statesinformer.podmeta import PodMeta
 def other_shipped_claims(
     plugin: ExtensionPlugin, gates: Collection[str] | None
 ) -> Iterator[tuple[str, tuple[ClaimScope, ...]]]:
-    """Name and may_claim of the shipped plugins that are on beside the one under test.
+    """Name and may_claim of the shipped plugins that are on with the one under test.
 
     gates: those that are on; None: those that are on by default.
     """
@@ -130,7 +130,7 @@ class PluginHarness:
 
         Raises:
             PluginError, OptionError: what keeps the daemon from registering the plugin or its
-                flags, or from switching it on beside the shipped ones.
+                flags, or from switching it on with the shipped ones.
         """
         self.plugin = plugin
         self.name = name or type(plugin).__name__
@@ -205,7 +205,7 @@ class PluginHarness:
             await asyncio.gather(*self._background)
 
     def hold(self, kind: Kind[P, K], value: float, /, *key: P.args, **named: P.kwargs) -> None:
-        """Have the metric cache get this value every second from now on.
+        """Give the metric cache this value every second from now on.
 
         Raises:
             UnknownSeries: the kind has no such series.
@@ -213,7 +213,7 @@ class PluginHarness:
         self.metrics.hold(kind, value, *key, **named)
 
     def drop(self, kind: Kind[P, K], /, *key: P.args, **named: P.kwargs) -> None:
-        """Have the metric cache get no more values of that series. Raises as hold does."""
+        """Stop the values of that series in the metric cache. Raises as hold does."""
         self.metrics.drop(kind, *key, **named)
 
     def set_pods(self, *pods: PodMeta) -> None:
@@ -285,7 +285,7 @@ class PluginHarness:
         """Let time pass until that many more rounds, turns of stop.every(...), are done.
 
         Raises:
-            AssertionError: run returned, or nothing happened for a simulated day.
+            AssertionError: run returned, or no round came for a simulated day.
         """
         wanted, limit = self._rounds + count, self.clock.monotonic() + ROUND_TIMEOUT
         while self._rounds < wanted:

@@ -58,7 +58,7 @@ class FakeResctrl:
 
     @property
     def groups(self) -> list[str]:
-        """The control groups beside the default one."""
+        """The control groups, without the default one."""
         return sorted(_groups(self.root))
 
     def schemata(self, group: str = "") -> str:
@@ -165,7 +165,7 @@ def write_schemata(root: Path, group: Path, line: str) -> str:
 
 
 def _accepted_number(root: Path, name: str, number: int) -> int:
-    """What the kernel makes of a number. Raises OSError."""
+    """Return the number that the kernel stores for a written one. Raises OSError."""
     if name == schemata.MB:
         most = max(schemata.entries(name, schemata.parse_line(name, _read(root / "full"))).values())
         least, step = (1, 1) if most == _AMD_UNLIMITED else (10, 10)
@@ -230,7 +230,7 @@ def _take(root: Path, thread: int) -> None:
 
 
 def _show(proc: Path, root: Path, pid: int) -> None:
-    """Have /proc say where a process is."""
+    """Write the resctrl group of a process to its file in /proc."""
     found = "/"
     for group in _groups(root):
         if str(pid) in (root / group / "tasks").read_text().split():

@@ -94,7 +94,7 @@ class ScriptedEvictions:
         ]
 
     async def evict(self, pod: Pod, grace_seconds: int | None) -> EvictionAnswer:
-        """As koordlet.executor's EvictionApi."""
+        """Record the call; see EvictionApi."""
         answer, after = EvictionAnswer(EvictionOutcome.EVICTED), 0.0
         if applied_values := self._standing.get(f"{pod.namespace}/{pod.name}"):
             answer, after = applied_values
@@ -105,7 +105,7 @@ class ScriptedEvictions:
         return answer
 
     def announce(self, pod: Pod, *, warning: bool, reason: str, message: str) -> None:
-        """As koordlet.executor's EvictionApi."""
+        """Record the call; see EvictionApi."""
         self.events.append(PodEvent(f"{pod.namespace}/{pod.name}", warning, reason, message))
 
 

@@ -25,7 +25,7 @@ PLUGIN_SERVICE = "nri.pkg.api.v1alpha1.Plugin"
 
 
 class NriEvent(IntEnum):
-    """What a plugin can subscribe to."""
+    """Events that a plugin can subscribe to."""
 
     RUN_POD_SANDBOX = 1
     REMOVE_POD_SANDBOX = 3

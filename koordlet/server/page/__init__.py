@@ -1,1 +1,1 @@
-"""What the agent shows on its status page: history, pods, plugins, health, what was done."""
+"""The agent's status page: history, pods, plugins, health, decisions."""

@@ -166,7 +166,7 @@ class _Cursor:
 
 @dataclass(slots=True)
 class _LastRead:
-    """What was read last, and when."""
+    """The latest read of each source, and its time."""
 
     read: float = float("-inf")  # boot time, as next
     sparklines: float = float("-inf")
@@ -197,7 +197,10 @@ class AgentPage:
         return await self._answer(None)
 
     async def changes(self, since: float) -> Mapping[str, object]:
-        """What changed after the answer whose "now" was since; everything, if that is forgotten."""
+        """Return the changes after the response whose "now" was since.
+
+        Returns all data if that response is forgotten.
+        """
         self._notice_step()
         return await self._answer(self._cursors.get(since))
 

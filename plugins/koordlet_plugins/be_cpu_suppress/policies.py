@@ -16,7 +16,7 @@ DEPTH = 2  # pods, and containers with their sandboxes
 
 
 class NodeInputs(NamedTuple):
-    """Findings of a round about the node, beside usage."""
+    """Findings of a round about the node, without usage."""
 
     cores: int  # the node's capacity
     pods: tuple[PodMeta, ...]
@@ -26,20 +26,20 @@ class NodeInputs(NamedTuple):
 class Policy(Protocol):
     """One way to limit best-effort pods.
 
-    round and look return the cores that best-effort pods are limited to from now on. None means no
-    limit for round, and an unchanged limit for look.
+    round and on_fast_sample return the cores that best-effort pods are limited to from now on. None
+    means no limit for round, and an unchanged limit for on_fast_sample.
     """
 
-    fast_samples: bool  # whether fast looks matter to it
+    fast_samples: bool  # whether fast samples matter to it
 
     async def round(self, evidence: Evidence, seen: NodeInputs) -> float | None:
         """Apply the evidence of a round."""
 
     def must_shrink(self, allowance: Allowance) -> bool:
-        """Whether fast looks require less than is in force now. Pure, for any thread."""
+        """Whether fast samples require less than is in force now. Pure, for any thread."""
 
     async def on_fast_sample(self, evidence: Evidence) -> float | None:
-        """Apply the evidence of fast looks, before the next round."""
+        """Apply the evidence of fast samples, before the next round."""
 
     async def end(self) -> None:
         """Withdraw all claims of the policy."""
@@ -113,7 +113,7 @@ class CpusetPolicy:
         self._behind: tuple[frozenset[int], CpusetRound] | None = None  # inputs of the claims
 
     async def round(self, evidence: Evidence, seen: NodeInputs) -> float | None:
-        """As Policy.round. Without a CPU that they may use, nothing changes."""
+        """Apply the evidence of a round. Without a CPU that pods may use, nothing changes."""
         if seen.cpus is None:
             return None
         places = await find_best_effort_groups(self._plugin.kernel, seen.pods)
@@ -122,12 +122,12 @@ class CpusetPolicy:
         return None if held is None else await self._follow(evidence, self._round, held)
 
     def must_shrink(self, allowance: Allowance) -> bool:
-        """As Policy.must_give_way."""
+        """Whether fast samples require less than is in force now."""
         known, held = self._round, len(self._held)
         return known is not None and held > 0 and known.cpus.count(allowance, held) < held
 
     async def on_fast_sample(self, evidence: Evidence) -> float | None:
-        """As Policy.look."""
+        """Apply the evidence of fast samples."""
         known = self._round
         if known is None or not self.must_shrink(evidence.allowance):
             return None
@@ -152,7 +152,7 @@ class CpusetPolicy:
         await self._plugin.claim_all(claims, scope=CPUSET_SCOPE)
 
     async def end(self) -> None:
-        """As Policy.end."""
+        """Withdraw all claims of the policy."""
         self._forget()
         await self._plugin.withdraw_all(scope=CPUSET_SCOPE)
 
@@ -260,7 +260,7 @@ class QuotaPolicy:
         self._claim: Claim | None = None
 
     async def round(self, evidence: Evidence, seen: NodeInputs) -> float | None:
-        """As Policy.round."""
+        """Apply the evidence of a round."""
         group = best_effort_group(self._plugin.kernel.layout).place
         quota, period = await self._plugin.kernel.read_many(
             [(resources.CPU_QUOTA, group), (resources.CPU_PERIOD, group)]
@@ -271,7 +271,7 @@ class QuotaPolicy:
         return await self._follow(evidence, self._pace, quota.value)
 
     def must_shrink(self, allowance: Allowance) -> bool:
-        """As Policy.must_give_way."""
+        """Whether fast samples require less than is in force now."""
         pace, claim = self._pace, self._claim
         return (
             pace is not None
@@ -280,14 +280,14 @@ class QuotaPolicy:
         )
 
     async def on_fast_sample(self, evidence: Evidence) -> float | None:
-        """As Policy.look."""
+        """Apply the evidence of fast samples."""
         pace, claim = self._pace, self._claim
         if pace is None or claim is None or not self.must_shrink(evidence.allowance):
             return None
         return await self._follow(evidence, pace, claim.value)
 
     async def end(self) -> None:
-        """As Policy.end."""
+        """Withdraw all claims of the policy."""
         self._pace = self._claim = None
         await self._plugin.withdraw_all(scope=QUOTA_SCOPE)
 
@@ -315,7 +315,7 @@ IDLE_REASON = "best-effort pods run as idle tasks do: only when nothing else wan
 class IdlePolicy:
     """Sets cpu.idle on the groups of best-effort pods.
 
-    Not on the group above them: the kubelet renews its weight, which an idle group refuses.
+    Not on the group above them: the kubelet renews its weight, which an idle group rejects.
     """
 
     fast_samples = False
@@ -346,13 +346,13 @@ class IdlePolicy:
         return None
 
     def must_shrink(self, allowance: Allowance) -> bool:
-        """As Policy.must_give_way."""
+        """Return False: the kernel itself is faster than fast samples."""
         return False
 
     async def on_fast_sample(self, evidence: Evidence) -> float | None:
-        """As Policy.look: the kernel itself is faster."""
+        """Do nothing: the kernel itself is faster."""
         return None
 
     async def end(self) -> None:
-        """As Policy.end."""
+        """Withdraw all claims of the policy."""
         await self._plugin.withdraw_all(scope=IDLE_SCOPE)

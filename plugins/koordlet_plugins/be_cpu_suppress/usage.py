@@ -149,7 +149,7 @@ class FastSamples:
 
     @property
     def recent(self) -> tuple[FastUsage, ...]:
-        """The last LOOKS usages, or none as long as there are fewer."""
+        """The last FAST_SAMPLES usages, or none as long as there are fewer."""
         uses = self._uses
         return uses if len(uses) == FAST_SAMPLES else ()
 
@@ -190,7 +190,7 @@ class Allowance:
 
 
 class Evidence(NamedTuple):
-    """The room, and the measurements that it follows from, for people."""
+    """The allowance, and the measurements that it follows from, for people."""
 
     allowance: Allowance
     budget: NodeBudget
@@ -226,11 +226,12 @@ class EvidenceBuilder:
         self._rounds.clear()
 
     def after_round(self, measured: RoundUsage) -> Evidence:
-        """Judge a round.
+        """Return the evidence of a round.
 
-        Without looks the round alone decides, as in Koordinator. With looks, the least usage of the
-        last rounds decides how far to give way, because the looks have seen whatever is urgent. The
-        most of the looks decides how far to grow, because the mean of a round covers earlier time.
+        Without fast samples the round alone decides, as in Koordinator. With fast samples, the
+        least usage of the last rounds decides how far to shrink, because the samples have seen
+        whatever is urgent. The highest sample decides how far to grow, because the mean of a round
+        covers earlier time.
         """
         baseline, used = measured.baseline, measured.used
         self._rounds.append(used)
@@ -250,7 +251,10 @@ class EvidenceBuilder:
         return Evidence(allowance, baseline.budget, used, "in the last second")
 
     def after_sample(self, baseline: RoundBaseline) -> Evidence | None:
-        """Judge the looks: they can only shrink the room. None: too few looks so far."""
+        """Return the evidence of fast samples, which can only shrink the allowance.
+
+        None: too few samples so far.
+        """
         recent = self.fast_samples.recent
         if not recent:
             return None

@@ -65,7 +65,7 @@ _NO_BLOCKS: tuple[Block, ...] = ()
 
 
 class BlkIORule(NamedTuple):
-    """What holds for all pods."""
+    """The rule for all pods."""
 
     lookup: DeviceLookup
     best_effort: Devices  # of the class of best-effort pods
@@ -116,7 +116,7 @@ class BlkIOReconcile(ReconcilingPlugin[BlkIORule, tuple[Block, ...]]):
         self._root: tuple[Claim, ...] = ()
 
     async def reconcile(self) -> None:
-        """As ReconcilingPlugin.reconcile, and the cgroups of the class and of the root."""
+        """Reconcile pods, the best-effort class's cgroup and the root cgroup."""
         await self._look_for_files()
         await self._look_for_devices()
         self.invalidate(self._waiting)

@@ -102,7 +102,7 @@ class CgroupReconcile(ReconcilingPlugin[MemoryQoSRule, OwnMemoryQoS]):
         await super().run(stop)
 
     async def reconcile(self) -> None:
-        """As ReconcilingPlugin.reconcile, and the cgroups of classes."""
+        """Reconcile pods, and the cgroups of the QoS classes."""
         await self._look_for_files()
         await super().reconcile()
         if self._last is not None:
@@ -123,7 +123,7 @@ class CgroupReconcile(ReconcilingPlugin[MemoryQoSRule, OwnMemoryQoS]):
     def claims(
         self, meta: PodMeta, pod_settings: OwnMemoryQoS, rule: MemoryQoSRule
     ) -> Iterator[Claim]:
-        """The claims of a pod; its part of the class's values is recorded beside them."""
+        """Yield the claims of a pod, and record its part of the class's values."""
         settings = merged(pod_settings, rule.classes, meta.qos)
         self._shares[meta.uid] = (meta.kube_qos, shares_of(meta.pod, settings))
         if settings == NOTHING:

@@ -39,7 +39,7 @@ class SharePool(NamedTuple):
 def share_pool(
     cpus: float, node_used: float, *, reserved: Iterable[float], elsewhere: Iterable[float]
 ) -> SharePool:
-    """Return the pool of a node.
+    """Return the shared CPUs of a node, and their usage.
 
     reserved: the requests of pods with CPUs of their own. elsewhere: the usage of these and of
     best-effort pods. All other usage, for example the system's, counts as used in the pool.

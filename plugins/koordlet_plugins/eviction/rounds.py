@@ -176,7 +176,7 @@ class VictimRounds:
     ) -> None:
         """measured: usage of the resource. cool_down in seconds.
 
-        rest_first: begin as if there had just been an eviction.
+        cool_down_first: begin as if there had just been an eviction.
         """
         self._plugin = plugin
         self._states = states

@@ -69,7 +69,10 @@ def requested_cpu_release(asked: int, allocatable: int, band: Band) -> int:
 
 
 def requested_memory_release(asked: int, allocatable: int, band: Band) -> int:
-    """As requested_cpu_release, for memory; the floats are multiplied in another order."""
+    """Return the memory requests beyond the lower mark; all of them without an allocatable.
+
+    The floats are multiplied in another order than in requested_cpu_release.
+    """
     if not _exceeds(asked, allocatable, band):
         return 0
     if allocatable == 0:

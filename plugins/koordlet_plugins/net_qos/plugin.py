@@ -313,7 +313,7 @@ class TCNetworkQoS(PodRoundsPlugin[PodLimits]):
     async def _keep_priorities(
         self, metas: Mapping[str, PodMeta], leaves: Mapping[str, int]
     ) -> None:
-        """Have packets of pods in the node's network sent in their classes."""
+        """Claim the traffic classes of pods in the node's network."""
         wanted: dict[str, list[Claim]] = {}
         for uid, meta in metas.items():
             if leaves[uid] != DEFAULT:

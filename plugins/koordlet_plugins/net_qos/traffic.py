@@ -29,7 +29,7 @@ MAX_PODS = 1000  # whose packets are distinguished: with 4 addresses each u32 ca
 
 
 class PodTraffic(NamedTuple):
-    """What a pod sends."""
+    """The traffic of a pod: its class, addresses and limit."""
 
     uid: str
     minor: int  # SYSTEM, LS or BE
@@ -41,10 +41,10 @@ class PodTraffic(NamedTuple):
 def node_tree(
     rates: Sequence[ClassRates], pods: Sequence[PodTraffic], numbers: Mapping[str, int]
 ) -> TrafficTree:
-    """Return what shall be at the root of the node's interface.
+    """Return the desired tree of the node's interface.
 
-    rates: those of networkqos.classes, not empty. pods: MOST_PODS at most, no address twice. A pod
-    of a class that there is none of belongs to SYSTEM. numbers: of the pods with a limit, by UID.
+    rates: those of network_qos.classes, not empty. pods: MAX_PODS at most, no address twice. A pod
+    whose class has no rates belongs to SYSTEM. numbers: of the pods with a limit, by UID.
     """
     known = {each.minor: each for each in rates}
     members: dict[int, list[PodTraffic]] = {minor: [] for minor in known if minor != LINK}
@@ -85,7 +85,7 @@ def _leaves(
     """Yield the classes below one, which share its rate.
 
     A pod's part depends on the power of two above the count of pods, so that it seldom changes. The
-    sum is more than the rate only where each pod would have less than LEAST_RATE.
+    sum is more than the rate only where each pod would have less than MIN_RATE.
     """
     part = max(above.rate >> len(pods).bit_length(), MIN_RATE)
     left = above.rate

@@ -1,4 +1,4 @@
-"""What both plugins do: keep groups, their schemata, and the processes that belong there."""
+"""Shared by both plugins: keep groups, their schemata, and the processes that belong there."""
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
@@ -99,7 +99,7 @@ class ResctrlPlugin(PodRoundsPlugin[W]):
         await self._move(members, processes)
 
     async def _machine(self) -> ResctrlMachine | None:
-        """What resctrl offers; None: nothing, or that is not known yet."""
+        """Return what resctrl offers; None: nothing, or not known yet."""
         info = self._cache.get(NODE_CPU_INFO)
         if not isinstance(info, NodeCpuInfo):
             return None
@@ -199,7 +199,7 @@ class ResctrlPlugin(PodRoundsPlugin[W]):
 
 
 def scopes(part: Part) -> tuple[ClaimScope, ...]:
-    """What a plugin of this package may claim."""
+    """Return the claim scopes of a plugin of this package."""
     groups = (ClaimScope(row, Level.RESCTRL, part=part) for row in _ROWS)
     return (*groups, ClaimScope(resources.RESCTRL_TASKS, Level.PROCESS, part=part))
 

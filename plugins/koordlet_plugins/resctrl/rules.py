@@ -16,7 +16,7 @@ _STEP = 10  # percent, on Intel
 
 
 class ResctrlMachine(NamedTuple):
-    """What resctrl offers on this host."""
+    """The capabilities of resctrl on this host."""
 
     vendor: str
     mask: int  # all ways of an L3 cache; 0: they cannot be divided
@@ -113,7 +113,7 @@ class CachePart:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Of all caches, and over that of single ones."""
+    """The part of all caches, and parts of single caches, which override it."""
 
     every: Part = wire("schemata", factory=Part)
     per_cache: tuple[CachePart, ...] = wire("schemataPerCache", ())
@@ -121,7 +121,7 @@ class Parts:
 
 @dataclass(frozen=True, slots=True)
 class PodParts:
-    """What a pod's annotation asks for."""
+    """The parts that a pod's annotation asks for."""
 
     llc: Parts = wire("llc", factory=Parts)
     mb: Parts = wire("mb", factory=Parts)

@@ -51,27 +51,27 @@ class HelperTraffic:
         self._problem = ""
 
     def read(self, interface: str) -> bytes | None:
-        """As TrafficControl.read."""
+        """Return the state of an interface, read by the helper; None: no such interface."""
         found = self._request(op="read", interface=interface)
         return None if found is None else str(found).encode("ascii", "replace")
 
     def identity(self, interface: str) -> int:
-        """As TrafficControl.identity."""
+        """Return the ifindex of an interface, read by the helper."""
         found = self._request(op="identity", interface=interface)
         if isinstance(found, bool) or not isinstance(found, int):
             raise _failed(f"no number of an interface: {found!r:.60}")
         return found
 
     def veth_peer(self, pid: int) -> str:
-        """As TrafficControl.end_of."""
+        """Return the node's end of a process's veth, found by the helper; "": it has none."""
         return str(self._request(op="end", pid=pid))
 
     def supports_cgroup_map(self) -> bool:
-        """As TrafficControl.knows_sockets."""
+        """Return whether the helper can classify packets by cgroups of v2."""
         return self._request(op="sockets") is True
 
     def write(self, interface: str, identity: int, content: bytes) -> None:
-        """As TrafficControl.write."""
+        """Set the traffic tree of an interface through the helper."""
         text = content.decode("ascii")
         self._request(op="write", interface=interface, identity=identity, content=text)
 

@@ -54,7 +54,7 @@ class Channel:
             raise ChannelError(f"it cannot be written to: {err.strerror or err}") from err
 
     def receive(self) -> dict[str, Any]:
-        """Return the next line. Raises ChannelError, of a line as such MalformedLine."""
+        """Return the next line. Raises ChannelError, of a line as such MalformedMessage."""
         self._end.settimeout(self._limit)
         found = [self._rest]
         size = len(self._rest)
@@ -76,7 +76,7 @@ class Channel:
 
 
 def parse_message(line: bytes) -> dict[str, Any]:
-    """Return the message of a line. Raises MalformedLine: it is none of this version."""
+    """Return the message of a line. Raises MalformedMessage: it is none of this version."""
     try:
         message = decode_line(line, "line")
     except InvalidObject as err:

@@ -128,7 +128,7 @@ class ApiServerProbe:
         self.name = f"the API server at {host} port {port}"
 
     def reachable(self, limit: float) -> bool:
-        """As Reach.reachable."""
+        """Whether the probe succeeds within limit seconds. Blocking."""
         try:
             socket.create_connection(self._address, timeout=limit).close()
         except OSError:
@@ -149,7 +149,7 @@ class GatewayProbe:
         self._known: dict[tuple[str, int], str] = {}  # link addresses of those that answered
 
     def reachable(self, limit: float) -> bool:
-        """As Reach.reachable."""
+        """Whether the probe succeeds within limit seconds. Blocking."""
         end = time.monotonic() + limit
         try:
             with IPRoute() as route:

@@ -71,7 +71,7 @@ def read_cgroup_map(index: int, major: int) -> tuple[CgroupMatch, ...]:
     """Return what is set, in the order of the text.
 
     Raises:
-        ValueError, struct.error: what is there is not what set_sockets makes.
+        ValueError, struct.error: what is there is not what set_cgroup_map makes.
         OSError: the kernel refuses. One without nf_tables has nothing set, and a process without
             CAP_NET_ADMIN sees nothing of it.
     """

@@ -220,14 +220,14 @@ class _KernelState:
 
 
 class KernelTraffic:
-    """A TrafficControl; see there. For one thread."""
+    """A TrafficControl through rtnetlink. For one thread."""
 
     def __init__(self, connect: Callable[[], Any] = IPRoute) -> None:
         self._connect = connect
         self._whole: set[int] = set()  # interfaces on which no earlier process left a part
 
     def read(self, interface: str) -> bytes | None:
-        """As TrafficControl.read."""
+        """Return the state at the root of an interface; None: no interface of that name."""
         try:
             index = _index(interface)
             with self._connect() as route:
@@ -242,7 +242,7 @@ class KernelTraffic:
             raise _unreadable(interface, err) from err
 
     def veth_peer(self, pid: int) -> str:
-        """As TrafficControl.end_of."""
+        """Return the node's end of a process's veth; "": it has none."""
         if not 0 < pid < _PID_LIMIT:
             raise _no_such_process(pid)
         try:
@@ -259,14 +259,14 @@ class KernelTraffic:
         return "" if first is None else str(first.get_attr("IFLA_IFNAME"))
 
     def supports_cgroup_map(self) -> bool:
-        """As TrafficControl.knows_sockets."""
+        """Whether packets of the node's own sockets can be classified by cgroups of v2."""
         try:
             return supports_cgroup_map()
         except OSError as err:
             raise _unreadable("sockets", err) from err
 
     def identity(self, interface: str) -> int:
-        """As TrafficControl.identity."""
+        """Return the ifindex of an interface; delete a half-made tree of ours."""
         index = _index(interface)
         if index not in self._whole:
             try:
@@ -282,7 +282,7 @@ class KernelTraffic:
         return index
 
     def write(self, interface: str, identity: int, content: bytes) -> None:
-        """As TrafficControl.write."""
+        """Set the traffic tree of an interface: all of it or, on an error, nothing."""
         text = content.decode("ascii").removesuffix("\n")
         wanted = None if text == ABSENT else parse_tree(text)
         if _index(interface) != identity:

@@ -44,7 +44,7 @@ def node_traffic(paths: HostPaths) -> TrafficControl:
 
 
 class TrafficReader:
-    """An ObjectReader; see koordlet.host.objects. control: in place of the usual."""
+    """An ObjectReader; see koordlet.host.objects. control: in place of the default one."""
 
     def __init__(self, paths: HostPaths, control: TrafficControl | None = None) -> None:
         self._paths = paths
@@ -55,7 +55,7 @@ class TrafficReader:
         return f"root qdisc of {name}"
 
     def read(self, name: str) -> bytes:
-        """As ObjectReader.read."""
+        """Return the state of the object as a line; raises as ObjectReader.read does."""
         if self._control is None:
             self._control = node_traffic(self._paths)
         found = self._control.read(name)
@@ -70,7 +70,7 @@ class TrafficReader:
 
 
 class VethPeerReader:
-    """An ObjectReader; see koordlet.host.objects. control: in place of the usual."""
+    """An ObjectReader; see koordlet.host.objects. control: in place of the default one."""
 
     def __init__(self, paths: HostPaths, control: TrafficControl | None = None) -> None:
         self._paths = paths
@@ -81,7 +81,7 @@ class VethPeerReader:
         return f"interface of process {name}"
 
     def read(self, name: str) -> bytes:
-        """As ObjectReader.read."""
+        """Return the state of the object as a line; raises as ObjectReader.read does."""
         if self._control is None:
             self._control = node_traffic(self._paths)
         try:
@@ -109,7 +109,7 @@ def parse_socket_cgroup(data: bytes) -> SocketCgroup:
 
 
 class SocketCgroupReader:
-    """An ObjectReader; see koordlet.host.objects. control: in place of the usual."""
+    """An ObjectReader; see koordlet.host.objects. control: in place of the default one."""
 
     def __init__(self, paths: HostPaths, control: TrafficControl | None = None) -> None:
         self._paths = paths
@@ -122,7 +122,7 @@ class SocketCgroupReader:
         return f"{self._root or self._paths.cgroup}/{name}"
 
     def read(self, name: str) -> bytes:
-        """As ObjectReader.read."""
+        """Return the state of the object as a line; raises as ObjectReader.read does."""
         if self._root is None:
             raise Unsupported.here(self.path(name), "no hierarchy of cgroup v2", CGROUP_MAP_NEEDS)
         if self._supports_cgroup_map is None:
@@ -155,7 +155,7 @@ class TrafficWriter:
         return self._traffic().identity(key.target.place)
 
     def write(self, key: ObjectKey, identity: int, content: str) -> None:
-        """As Medium.write."""
+        """Set the traffic tree of an interface; raises as ObjectWriter.write does."""
         self._traffic().write(key.target.place, identity, f"{content}\n".encode())
 
     def _traffic(self) -> TrafficControl:

@@ -20,7 +20,7 @@ class ForeignQdisc(KernelFileError):
 
 
 class TrafficRefused(KernelFileError):
-    """The kernel refuses what was asked for; what was there before is in force again."""
+    """The kernel rejects the tree; the state before it is in force again."""
 
 
 class TrafficControl(Protocol):
@@ -30,7 +30,7 @@ class TrafficControl(Protocol):
     """
 
     def read(self, interface: str) -> bytes | None:
-        """Return what is there, as a line; None: there is no interface of that name.
+        """Return the state at the root, as a line; None: there is no interface of that name.
 
         `absent`: what the kernel has by itself, or a tree that is half-made; `foreign KIND`:
         another agent's; `altered`: ours, changed by another; or our tree.
@@ -40,7 +40,7 @@ class TrafficControl(Protocol):
         """
 
     def identity(self, interface: str) -> int:
-        """Return the number of an interface (ifindex): a name alone may come again.
+        """Return the number of an interface (ifindex): a name alone may be used again.
 
         What a write of ours left half-made, because its process was killed, is deleted.
 
@@ -60,14 +60,14 @@ class TrafficControl(Protocol):
         """
 
     def supports_cgroup_map(self) -> bool:
-        """Whether packets of the node's own sockets can be told by cgroups of v2.
+        """Whether packets of the node's own sockets can be classified by cgroups of v2.
 
         Raises:
             KernelFileError: the kernel does not answer.
         """
 
     def write(self, interface: str, identity: int, content: bytes) -> None:
-        """Bring about a content: all of it, or on any error what was there before.
+        """Set the content: all of it or, on any error, nothing.
 
         Raises:
             ValueError: the content is none.
