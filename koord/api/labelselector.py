@@ -51,7 +51,7 @@ def parse_selector(value: object, where: str) -> LabelSelector:
     """Return the selector of a canonical JSON object.
 
     Raises:
-        InvalidObject: Kubernetes would refuse it: an operator is unknown, has the wrong number of
+        InvalidObject: Kubernetes would reject it: an operator is unknown, has the wrong number of
             values, or a key or value cannot be that of a label.
     """
     selector = SELECTOR.load(value)

@@ -117,7 +117,7 @@ class Pod:
     grace_seconds: int = _DEFAULT_GRACE  # that its containers get to end by themselves
     requests: Mapping[str, str] = field(default_factory=dict)  # of the pod as a whole
     limits: Mapping[str, str] = field(default_factory=dict)  # of the pod as a whole
-    overhead: Mapping[str, str] = field(default_factory=dict)  # what its sandbox takes beside
+    overhead: Mapping[str, str] = field(default_factory=dict)  # what its sandbox takes in addition
     controller: Controller | None = None  # None: it has none, for example a static pod
     runtime_class: str = ""
     reaches_host: bool = False  # may act on the node itself; see hostaccess
@@ -215,7 +215,7 @@ def parse_pod(obj: object, where: str = "pod") -> Pod:
 
 
 def _labels(meta: Fields, left_out: list[str]) -> dict[str, str]:
-    """The labels; of too many those of Koordinator and then the others as far as there is room."""
+    """Return the labels; of too many, those of Koordinator first, then others up to the limit."""
     labels = meta.texts("labels")
     if sum(map(len, labels)) + sum(map(len, labels.values())) <= MAX_LABEL_CHARS:
         return labels
@@ -384,7 +384,7 @@ def is_sidecar(container: Container) -> bool:
 def running_total(regular: Iterable[int], init: Iterable[Share]) -> int:
     """Return the most that is needed at a time.
 
-    Init containers run one after the other before the regular ones, each beside the sidecars that
+    Init containers run one after the other before the regular ones, each next to the sidecars that
     were started before it.
     """
     started = peak = 0

@@ -283,7 +283,7 @@ class SLOConfig:
     cpu_burst: StrategyConfig = field(default_factory=_CPU_BURST.unset)
     system: StrategyConfig = field(default_factory=_SYSTEM.unset)
     host_applications: StrategyConfig = field(default_factory=_HOST_APPLICATIONS.unset)
-    # False while there is no ConfigMap, or its colocation key is refused: like Koordinator's, a
+    # False while there is no ConfigMap, or its colocation key is rejected: like Koordinator's, a
     # NodeMetric that exists is then left as it is.
     colocation_known: bool = False
 
@@ -299,7 +299,7 @@ def load_config(
     None: there is no ConfigMap, which is all defaults. A missing or empty key is its default. A key
     that is no JSON, has a wrong type anywhere, or a forbidden value for the cluster, keeps what it
     is in previous. Of the entries for nodes, one with a forbidden value gets the cluster's
-    strategy, and one with a selector that Kubernetes would refuse is left out.
+    strategy, and one with a selector that Kubernetes would reject is left out.
     """
     if data is None:
         return _NOTHING_SET, ()
@@ -336,7 +336,7 @@ def _load_key(key: _Key, text: object, problems: list[InvalidObject]) -> Strateg
     loaded = [
         (place, _selector(entry, place), key.shape.read(entry, place, fold_case=True))
         for place, entry in _entries(key, root, where)
-    ]  # all of them, before any counts: a wrong type refuses the key
+    ]  # all of them, before any counts: a wrong type rejects the key
     entries: list[NodeEntry] = []
     for place, selector, fields in loaded:
         try:

@@ -1,7 +1,8 @@
 """Pages and watch events of the API server, each object of whichever kind decoded once.
 
-What the API server took is never refused whole: what cannot be read of it, or is beyond a bound, is
-left out and named (see parts). Only what has no name is no object, and costs only itself.
+What the API server accepted is never rejected as a whole: a part that cannot be read, or is beyond
+a bound, is left out and named (see lenient_decoding). Only an item without a name is no object,
+and costs only itself.
 """
 
 from collections.abc import Callable

@@ -218,7 +218,7 @@ class ClusterPod(Struct, frozen=True, gc=False, kw_only=True):
     priority: int | None = None
     preemption_policy: str = ""  # Never; PreemptLowerPriority, which "" is, too
     scheduling_gates: tuple[str, ...] = ()  # names; with any, it is not to be scheduled yet
-    nominated_node: str = ""  # where preemption makes room for it; "": nowhere
+    nominated_node: str = ""  # where preemption frees resources for it; "": nowhere
     created: float | None = None  # Unix seconds
     started: float | None = None  # Unix seconds; when its kubelet accepted it
     ready: bool = False
@@ -248,7 +248,7 @@ class ClusterPod(Struct, frozen=True, gc=False, kw_only=True):
 
     @property
     def finished(self) -> bool:
-        """Whether its containers have ended for good: it takes no room any more."""
+        """Whether its containers have ended for good: it takes no resources any more."""
         return self.phase in ("Succeeded", "Failed")
 
 

@@ -204,7 +204,7 @@ class HypotheticalMoves:
         return self._nodes_allow(pod) & self.has_room(pod)
 
     def has_room(self, pod: ClusterPod) -> Mask:
-        """Where there is room for the pod if it left its node, whatever else forbids it there."""
+        """Nodes with free resources for the pod if it left its node; other rules are ignored."""
         self._leave(pod)
         room: Mask = self._column(PODS) >= 1
         for name, amount in pod.spec.requests:

@@ -143,7 +143,7 @@ def _decoder(shape: Any) -> msgspec.json.Decoder[Any]:
 
 
 def _without_none(shape: Any) -> Any:
-    """The type beside None, without annotations."""
+    """Return the type other than None, without annotations."""
     if get_origin(shape) in (Union, UnionType):
         others = [one for one in get_args(shape) if one is not NoneType]
         return _without_none(others[0]) if len(others) == 1 else shape

@@ -292,7 +292,7 @@ def _add(
 
 
 class Placed:
-    """All pods that take room, in one table; each column has shape (pods,)."""
+    """All pods that take resources, in one table; each column has shape (pods,)."""
 
     def __init__(self, entries: FrozenColumn) -> None:
         texts: list[bytes] = entries.array.tolist()

@@ -32,7 +32,7 @@ def read_selector(found: wire.LabelSelector | None, where: str) -> Selector | No
     """Return a label selector; None where there is none, which matches nothing.
 
     Raises:
-        InvalidObject: Kubernetes would refuse it.
+        InvalidObject: Kubernetes would reject it.
     """
     if found is None:
         return None
@@ -73,7 +73,7 @@ def read_affinity_term(found: wire.PodAffinityTerm, namespace: str) -> AffinityT
     matchLabelKeys and mismatchLabelKeys are in the selectors already: the API server merges them.
 
     Raises:
-        InvalidObject: Kubernetes would refuse it.
+        InvalidObject: Kubernetes would reject it.
     """
     namespaces = tuple(found.namespaces or ())
     if not namespaces and found.namespace_selector is None:

@@ -448,7 +448,7 @@ async def _call(work: Run, stop: Stop) -> None:
 
 
 def _failure(work: "asyncio.Task[None]") -> BaseException | None:
-    """The error of the work beside a lost lease; None: there is none, or it still runs."""
+    """Return the error of the work itself; None: there is none, or the work still runs."""
     return work.exception() if work.done() and not work.cancelled() else None
 
 

@@ -85,7 +85,7 @@ class PlainHistogram:
         registry.register(self)
 
     def labels(self, *values: str) -> Callable[[float], None]:
-        """Return what observes under these values of the labels. To be kept by who calls often."""
+        """Return the observe function for these label values. Frequent callers should keep it."""
         found = self._series.get(values)
         if found is None:
             found = self._series[values] = _Series(self._bounds)

@@ -108,7 +108,7 @@ def freeze_growing_heap() -> None:
 
     A collection of 150,000 pods takes a quarter of a second. Call restore_gc once they are there.
     Collections in between are small: of 20,000 objects that each had to be fetched from memory they
-    took 6 ms, and up to 15 beside other programs. All together cost what fewer, larger ones do.
+    took 6 ms, and up to 15 next to other programs. All together cost what fewer, larger ones do.
     """
     gc.set_threshold(*GROWING)
     _freeze()

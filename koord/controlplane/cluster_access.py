@@ -76,7 +76,7 @@ class LeaderClient(ApiClient):
 
 
 PAGE = 500  # objects
-SYNC_TIMEOUT = 30.0  # seconds of refusals (403, 404) that the start waits for a kind
+SYNC_TIMEOUT = 30.0  # seconds of rejections (403, 404) that the start waits for a kind
 
 
 class InformerFactory:
@@ -99,7 +99,7 @@ class InformerFactory:
         """Return the informer of a kind. It runs while these informers do.
 
         absent and without: for a kind that the cluster, or the role, need not have; see Collection.
-        Who asks first decides.
+        The first caller decides.
         """
         found = self._informers.get(resource)
         if found is None:
@@ -146,7 +146,7 @@ class InformerFactory:
         """Return when all that have been asked for until now are listed, or cannot be.
 
         Others run them. Kinds that need not be there are not waited for, and any other kind not
-        for long when the server refuses it.
+        for long when the server rejects it.
         """
         self._awaited = True
         try:

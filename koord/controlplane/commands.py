@@ -1,4 +1,4 @@
-"""Commands beside a daemon: exit status, errors, options, the report on a dump that was read."""
+"""Commands of a daemon's program: exit status, errors, options, the report on a dump."""
 
 import argparse
 import os

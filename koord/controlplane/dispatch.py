@@ -1,4 +1,4 @@
-"""A program that is a daemon with commands beside it: which of them a command line means.
+"""A program with a daemon and commands: finds the one that a command line means.
 
 Imports nothing but the standard library: ^C ends the program without a traceback also while the
 rest is being imported.

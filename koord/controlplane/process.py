@@ -45,7 +45,7 @@ class Process(Generic[S]):
     load: Callable[[Sequence[str], Mapping[str, str], bool], S]
     """load(argv, environ, terminal): returns the settings; raises OptionError and the like."""
     run: Callable[[S, Exposition, Clock], Awaitable[None]]
-    commands: str = ""  # for the help: the commands beside the daemon
+    commands: str = ""  # for the help: the commands besides the daemon
 
 
 def run_process(process: Process[S], argv: Sequence[str]) -> int:

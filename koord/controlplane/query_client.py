@@ -21,7 +21,7 @@ class NoResponse(KoordError):
 
 
 class QueryOptions(argparse.Namespace):
-    """Where to ask, and as whom."""
+    """The address and the credentials of a query."""
 
     address: str
     token_file: Path | None = None

@@ -235,11 +235,11 @@ class FakeCluster:
         self.clock = clock or SimulatedClock()
         self.state = ClusterState() if state is None else state
         self._uses: dict[str, Amounts] = {}  # by key of the pod
-        self._system: dict[str, Amounts] = {}  # by node, beside its pods
+        self._system: dict[str, Amounts] = {}  # by node, without its pods
         self._leaving: dict[str, str] = {}  # key and uid of pods that were evicted
 
     def node(self, name: str, *, system: Amounts | None = None, **facts: Any) -> ClusterNode:
-        """Add a node, or change it. system is what it uses beside its pods."""
+        """Add a node, or change it. system: its usage outside of pods."""
         node = make_node(name, **facts)
         self.state.put(decoding.NODE, node)
         self._system[name] = {**_NOTHING, **(system or {})}
@@ -411,7 +411,7 @@ class ScriptedServer(Transport):
 
 
 def api_error_response(call: Call, status: int, reason: str, message: str) -> ApiError:
-    """Return the error of a request that the server refuses."""
+    """Return the error of a request that the server rejects."""
     body = {"kind": "Status", "reason": reason, "message": message}
     if status == 429:
         body["details"] = {"causes": [{"reason": "DisruptionBudget"}]}  # type: ignore[assignment]
@@ -485,7 +485,7 @@ class FakeInformer(SharedInformer[Any]):
 
 
 class FakeInformers:
-    """Collections beside the cluster's state, empty until a test puts objects into them."""
+    """Collections outside of the cluster's state, empty until a test puts objects into them."""
 
     def __init__(self) -> None:
         self._informers: dict[Resource, FakeInformer] = {}

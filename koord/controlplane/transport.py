@@ -29,7 +29,7 @@ from koord.kube.transport import (
 from koord.util.clock import Clock
 
 MAX_HEAD_BYTES = 64 << 10  # of an answer, with the interim ones before it
-_NEXT_ADDRESS_DELAY = 0.25  # seconds until the next address of a server is tried beside the first
+_NEXT_ADDRESS_DELAY = 0.25  # seconds until a server's next address is tried, in parallel
 
 # Requests that do the same when they arrive twice. Source: RFC 9110, 9.2.2.
 _REPEATABLE = frozenset({"GET", "PUT", "DELETE"})
@@ -64,7 +64,7 @@ class Bounds:
     connect: float  # a turn, a connection and TLS
     head: float
     body: float
-    reason: float  # the body of a refusal
+    reason: float  # the body of an error response
     body_bytes: int
     reason_bytes: int
     connections: int

@@ -118,14 +118,14 @@ ADMISSION_CHECK_TIMEOUT = (
     5.0  # seconds for both requests; a control command waits 10 for all that it shows
 )
 
-# How the refusals of admission policies and webhooks are worded. RBAC's say "cannot patch": they
+# How the rejections of admission policies and webhooks are worded. RBAC's say "cannot patch": they
 # come before admission is asked.
 BY_ADMISSION = ("denied request", "denied the request")
 
 
 @dataclass(frozen=True, slots=True)
 class AdmissionCheck:
-    """holds: what was tried was refused; None: that is not known. detail says why."""
+    """holds: the attempt was rejected; None: that is not known. detail says why."""
 
     holds: bool | None
     detail: str

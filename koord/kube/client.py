@@ -83,7 +83,7 @@ async def watch_lines(
 
     Raises, on entry or from the lines:
         Gone: the resource version is too old, as the status of the answer.
-        ApiError: the server refused.
+        ApiError: the server rejected the request.
         Unreachable: the connection broke or fell silent.
         BadResponse: a line is too long.
     """
@@ -210,7 +210,7 @@ class ApiClient:
 
     A request that the server asks to repeat (429 or 5xx with Retry-After) is repeated a few times
     after that pause; attempts=1 leaves that to the caller. Every call raises ApiError when the
-    server refuses, Unreachable when there is no answer, BadResponse when it is not understood.
+    server rejects it, Unreachable when there is no answer, BadResponse when it is not understood.
     """
 
     def __init__(
@@ -355,7 +355,7 @@ class ApiClient:
         return await self._ask(self._call("POST", path, body), attempts=1)
 
     async def submit(self, path: str, body: Object, *, attempts: int = ATTEMPTS) -> None:
-        """Post an object, and do not read what the server answers beside that it has taken it.
+        """Post an object; the object in the response is not parsed.
 
         To read it costs more than to send it. client-go does not read it of a binding, either.
         """

@@ -69,7 +69,7 @@ TIMEOUT = 30.0  # seconds
 
 @dataclass(frozen=True, slots=True)
 class ExecCredential:
-    """A plugin's credential. expires is in Unix seconds; None means not before we are refused."""
+    """A plugin's credential. expires is in Unix seconds; None means not before a rejection."""
 
     token: str
     certificate: bytes | None
@@ -127,7 +127,7 @@ def _unix_seconds(text: str, status: Fields) -> float | None:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        moment = datetime.min  # noqa: DTZ901 - refused below
+        moment = datetime.min  # noqa: DTZ901 - rejected below
     if moment.tzinfo is None:
         where = status.path("expirationTimestamp")
         raise InvalidObject(where, wanted="a time in RFC 3339", found=text)
@@ -202,7 +202,7 @@ def _kill_group(process: subprocess.Popen[bytes]) -> None:
 MAX_TOKEN_BYTES = 1 << 20
 REREAD_INTERVAL = 60.0  # seconds; for file systems on which a change cannot be seen
 RENEW_BEFORE = 10.0  # seconds before credentials of a plugin expire
-# Seconds that they count at least, unless they are refused: by a clock that is an hour fast they
+# Seconds that they count at least, unless they are rejected: by a clock that is an hour fast they
 # have always expired, and a plugin would run for each request.
 MIN_VALIDITY = 60.0
 
@@ -302,7 +302,7 @@ def _token(data: bytes) -> str:
 
 
 class PluginCredentials:
-    """Credentials of an exec plugin, which runs again when they expire or are refused."""
+    """Credentials of an exec plugin, which runs again when they expire or are rejected."""
 
     def __init__(self, plugin: ExecPlugin, clock: Clock, environment: Mapping[str, str]) -> None:
         self._plugin = plugin

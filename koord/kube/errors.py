@@ -48,7 +48,7 @@ class ResponseTooLarge(BadResponse):
 
 
 class ApiError(KubeError):
-    """The server refused a request. The fields are those of its Status object.
+    """The server rejected a request. The fields are those of its Status object.
 
     retry_after is what the server asked to wait before the next attempt, in seconds; None when it
     asked for nothing. body is its Status as JSON, empty when it sent none.

@@ -68,7 +68,7 @@ class _Entry:
             ) from err
 
     def command(self, text: str) -> str:
-        """A program: looked up in PATH, or beside the file when it has a slash."""
+        """Return a program: looked up in PATH, or in the file's directory when it has a slash."""
         return str(self._directory / text) if "/" in text else text
 
 

@@ -55,7 +55,7 @@ def held_lease(item: Object, holder: str, duration: float, now: float) -> Object
     """Return the Lease as its holder renews it, or as another one takes it over.
 
     duration is in seconds, and written in whole ones, rounded up; now is Unix seconds. Whatever
-    else the object has stays, above all its version: the server refuses to replace a later one.
+    else the object has stays, above all its version: the server does not replace a later one.
     """
     spec, moment = dict(_spec(item)), _micro_time(now)
     if spec.get("holderIdentity") != holder:

@@ -56,7 +56,7 @@ class Collection:
     without: str = ""
     """What is missed where a role does not allow it; "": the rest cannot do without."""
     sync_timeout: float = math.inf
-    """Seconds after which the server's refusal (403, 404) counts as its answer in any case."""
+    """Seconds after which the server's rejection (403, 404) counts as its answer in any case."""
     component: str = ""  # of the manifests, which grants the right where the default does not
 
 
@@ -100,7 +100,7 @@ class ListWatch:
         self._reason = ""
         self.synced = False  # whether a list has come at all
         self._answered = asyncio.Event()
-        self._refused_at: float | None = None  # monotonic seconds, of the first refusal in a row
+        self._refused_at: float | None = None  # monotonic seconds, of the first rejection in a row
         self._tried = asyncio.Event()
         self._round = Stop(clock)  # ends what goes on now, so that the next round begins
         self._lists = 0  # that have come
@@ -277,7 +277,7 @@ class ListWatch:
         if self._collection.absent and isinstance(error, NotFound):
             wanted = self._absence.next()
         elif isinstance(error, NotFound):
-            # Its CRD is missing for the moment: refused at no cost, and due to be installed.
+            # Its CRD is missing for the moment: rejected at no cost, and due to be installed.
             return min(self._backoff.next(), MISSING_PAUSE * (1 + self._draw()))
         return max(self._backoff.next(), wanted or 0.0)
 

@@ -15,7 +15,7 @@ Object = dict[str, Any]
 """A Kubernetes object as plain JSON."""
 
 LARGE = 64 << 10  # bytes of JSON whose decoding is felt on the event loop
-MAX_TEXT_BYTES = 500  # bytes of a refusal in plain text that are worth a look
+MAX_TEXT_BYTES = 500  # bytes of an error in plain text that are read
 MAX_RETRY_AFTER = 3600.0  # seconds that a server may ask us to wait
 
 

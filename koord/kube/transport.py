@@ -159,7 +159,7 @@ class Limits:
     connect: float = 10.0  # name look-up, connection and TLS
     headers: float = 30.0  # from then on until the server begins to answer
     body: float = 60.0  # the whole answer; for streams the caller says
-    reason: float = 5.0  # the body of a refusal
+    reason: float = 5.0  # the body of an error response
     answer_bytes: int = 16 << 20
     qps: float = 20.0  # requests a second on average; 0 for no bound
     burst: int = 30
@@ -230,7 +230,7 @@ class Transport:
         """Send a call and return the whole body of the answer.
 
         Raises:
-            ApiError: the server refused.
+            ApiError: the server rejected the request.
             Unreachable, BadResponse: no answer, not in time, or too large a one.
             ConfigError: there are no credentials to send.
         """

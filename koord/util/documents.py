@@ -111,7 +111,7 @@ def decode(data: bytes, where: str, *, half_characters: bool = False) -> object:
     """Return the object that the bytes of a file describe. where is named in errors.
 
     JSON if the first character is a brace, else YAML without aliases, merge keys and tags.
-    half_characters: texts in JSON may have one, as the caller refuses it where it stands.
+    half_characters: texts in JSON may have one, as the caller rejects it where it stands.
 
     Raises:
         InvalidObject: neither, or truncated, too deep, too large, or not text.

@@ -39,7 +39,7 @@ class Unavailable(KoordError):
 class UnsafeFile(PermissionError):
     """A file or directory that another user can change, or that is not what it should be.
 
-    It is refused by name and left as it is. strerror says what was found, hint what to do.
+    It is rejected by name and left as it is. strerror says what was found, hint what to do.
     """
 
     def __init__(self, path: "str | os.PathLike[str]", found: str, hint: str) -> None:

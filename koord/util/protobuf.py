@@ -6,7 +6,7 @@ Source: protobuf.dev, "Encoding".
 from collections.abc import Iterator
 from typing import NamedTuple
 
-VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5  # wire types; groups are refused
+VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5  # wire types; groups are rejected
 _SIZES = {FIXED64: 8, FIXED32: 4}  # bytes
 _BITS64 = (1 << 64) - 1
 _LONGEST_VARINT = 10  # bytes

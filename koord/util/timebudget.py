@@ -139,7 +139,7 @@ class Turn:
         self.begin()
 
     def begin(self) -> None:
-        """Others have just had the loop."""
+        """Other tasks have just had the loop."""
         self._ends = real_seconds() + self._seconds
 
     @property

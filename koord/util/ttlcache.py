@@ -12,7 +12,7 @@ V = TypeVar("V")
 class TtlCache(Generic[K, V]):
     """Keeps each value for its own number of seconds, and at most size of them.
 
-    The one that was not asked for the longest makes room.
+    The entry that was not asked for the longest is dropped first.
     """
 
     def __init__(self, clock: Clock, size: int) -> None:

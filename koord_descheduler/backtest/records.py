@@ -464,7 +464,7 @@ class RecordWriter:
         """Append a block.
 
         Raises:
-            RecordFull: there is no room for it.
+            RecordFull: it does not fit.
             OSError: it was not written, or not all of it; a reader ends before it.
         """
         packed = zlib.compress(data, _LEVEL)

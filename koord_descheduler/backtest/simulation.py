@@ -251,7 +251,7 @@ class SimulatedCluster:
         return found
 
     def _moved(self, report: UsageReport) -> UsageReport:
-        """The report without those who have left, and with those who have come or stayed."""
+        """Return the report without the pods that left, and with those that came or stayed."""
         pods: list[ReportedPodUsage] = []
         cores = memory = 0.0
         is_changed = False

@@ -1,4 +1,4 @@
-"""The command `koord-descheduler`: the daemon, and the commands beside it."""
+"""The command `koord-descheduler`: the daemon and its other commands."""
 
 import sys
 from collections.abc import Sequence

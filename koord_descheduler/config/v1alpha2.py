@@ -32,7 +32,7 @@ class LeaderElection(sections.LeaderElection):
 class EvictionLedger:
     """Measures the relief of evictions for load; pauses workloads whose evictions bring none."""
 
-    enabled: bool = True  # off: nothing is measured, and nothing refused
+    enabled: bool = True  # off: nothing is measured, and nothing rejected
     spacing: Seconds = 60.0  # least seconds from any eviction of a workload to one for load
     settle_time: Seconds = 300.0  # from when a pod has left until reports are without it
 

@@ -22,7 +22,7 @@ def descheduler_page(
     is_leader: Callable[[], bool],
     clock: Clock,
 ) -> Page:
-    """The page with its views, for those who may read the configuration."""
+    """Return the page with its views, for clients that may read the configuration."""
     sources = PageSources(
         health=health,
         decisions=decisions,

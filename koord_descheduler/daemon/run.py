@@ -159,7 +159,7 @@ class Daemon:
         await self._common.lead(self._lead, stop)
 
     async def _lead(self, stop: Stop) -> None:
-        """Run what plugins have beside the cycles, and cycles once the cluster is known."""
+        """Run the shared parts of plugins, and cycles once the cluster is known."""
         async with run_in_background(self._clock) as start:
             start(self._run_shared)
             await stop.bound(self._know_cluster())
@@ -172,7 +172,7 @@ class Daemon:
         await supervise("ledger", self._keeper.run, stop, self._clock, health)
 
     async def _run_shared(self, stop: Stop) -> None:
-        """Run what plugins have beside the cycles, once the cluster is known, until stop."""
+        """Run the shared parts of plugins, once the cluster is known, until stop."""
         await stop.bound(self._connection.feed.wait_synced())
         if not stop.is_set():
             await self._services.shared.run(stop, self._clock, self._common.components.health)

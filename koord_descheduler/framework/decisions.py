@@ -17,7 +17,7 @@ class Action(StrEnum):
 
     EVICT = "evict"  # it was evicted, or a migration begun; in dry-run it would have been
     STAY = "stay"  # it may stay or has to
-    REFUSED = "refused"  # it was chosen, but a limit, a filter or the evict plugin refused
+    REFUSED = "refused"  # it was chosen, but a limit, a filter or the evict plugin rejected it
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

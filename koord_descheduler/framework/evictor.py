@@ -324,7 +324,7 @@ class EvictorProxy:
         return True
 
     def gate_reject_reason(self, pod: ClusterPod, options: EvictOptions) -> str:
-        """Why the gate would refuse this eviction now; "": it would not.
+        """Return why the gate would reject this eviction now; "": it would not.
 
         For planners, so that they choose another pod instead.
         """

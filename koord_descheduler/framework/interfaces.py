@@ -79,10 +79,10 @@ class EvictPlugin(Plugin, ABC):
         """Evict a pod, or begin to; return whether that worked. Filters were asked before."""
 
     def rehearse(self, pod: ClusterPod, options: EvictOptions) -> str:
-        """In dry-run, in place of evict: why it would not evict the pod; "": it would.
+        """Return, in dry-run in place of evict, why it would not evict the pod; "": it would.
 
-        What it would have refused because of evictions before it in the same cycle, it refuses
-        here, too. Nothing is changed. By default it would evict every pod.
+        It rejects here, too, what it would have rejected because of earlier evictions in the same
+        cycle. Nothing is changed. By default it would evict every pod.
         """
         return ""
 
@@ -131,17 +131,17 @@ class AdmissionGate(Protocol):
     def reject_reason(
         self, pod: ClusterPod, options: EvictOptions, now: float, *, dry_run: bool
     ) -> str:
-        """Why the pod may not be evicted now, for people; "": it may."""
+        """Return why the pod may not be evicted now, for people; "": it may."""
 
     def noted(self, pod: ClusterPod, options: EvictOptions, now: float, *, dry_run: bool) -> None:
-        """An eviction is about to be carried out; what is refused from now on may depend on it."""
+        """Note an eviction that is about to be carried out; later rejections may depend on it."""
 
     def undone(self, pod: ClusterPod) -> None:
-        """The eviction that was noted last did not happen."""
+        """Forget the eviction of the pod that was noted last: it did not take place."""
 
 
 class OpenGate:
-    """Refuses nothing and keeps nothing."""
+    """A gate that rejects nothing and keeps nothing."""
 
     def reject_reason(
         self, pod: ClusterPod, options: EvictOptions, now: float, *, dry_run: bool

@@ -138,8 +138,8 @@ def is_relieved(
 ) -> bool | None:
     """Whether at least half of what was predicted was measured, of each resource that counts.
 
-    room is what the node has. A resource counts when at least 1 % of that was predicted; None: none
-    does.
+    room: the node's allocatable. A resource counts when at least 1 % of that was predicted; None:
+    none does.
     """
     counted = [
         found >= wanted * SHARE

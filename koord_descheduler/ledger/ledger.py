@@ -82,7 +82,7 @@ class Ledger:
     """Entries of evictions and pauses of workloads. Belongs to the event loop.
 
     It is the gate of all profiles (see framework.gate): evictions with a predicted relief are
-    refused while their workload is left alone, or too soon after another one of it. Other
+    rejected while their workload is left alone, or too soon after another one of it. Other
     evictions are only noted.
     """
 
@@ -192,7 +192,7 @@ class Ledger:
         self.changed = True
 
     def observe(self, now: float) -> None:
-        """Look at the cluster: who has left, what the reports say; settle what can be settled."""
+        """Check which pods have left and what the reports say; settle the entries that can be."""
         for entry in [one for one in self._entries.values() if one.outcome is Outcome.PENDING]:
             found = self._followed(entry, now)
             if found == entry:

@@ -1,7 +1,7 @@
 """CustomPriority: pods move from expensive nodes to cheaper ones.
 
-Nodes belong to levels by their labels. BestEffort moves the pods that find room on a cheaper level;
-DrainNode empties a node, or leaves it alone where one of its pods would find none.
+Nodes belong to levels by their labels. BestEffort moves the pods that fit on a cheaper level;
+DrainNode empties a node, or leaves it alone where one of its pods would not fit.
 
 Source: Koordinator, pkg/descheduler/framework/plugins/custompriority.
 """
@@ -145,7 +145,7 @@ class CheaperNodes:
         self.names = tuple(self.view.node(row).name for row in rows)
 
     def fitting(self, pod: ClusterPod) -> tuple[str, ...]:
-        """The nodes that can take a pod after all moves so far; without node_fit: have room."""
+        """Return the nodes that fit a pod after all moves; without node_fit: by resources."""
         mask = self._moves.fits(pod) if self.node_fit else self._moves.has_room(pod)
         return tuple(self.names[place] for place in np.flatnonzero(mask))
 

@@ -208,7 +208,7 @@ class DefaultEvictor(EvictPlugin, FilterPlugin):
         return f"namespace {pod.namespace} is not among those of namespaceLabelSelector"
 
     async def evict(self, pod: ClusterPod, options: EvictOptions) -> bool:
-        """Ask the API server once; a pod whose eviction it refuses has its chance in a later cycle.
+        """Ask the API server once; a pod whose eviction it rejects is tried in a later cycle.
 
         While the API server is too busy nothing is asked.
         """

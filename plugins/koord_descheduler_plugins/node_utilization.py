@@ -77,7 +77,7 @@ class CycleLimits:
 class HighNodeUtilizationArgs:
     """Pods leave nodes with few requests, so that those can go."""
 
-    thresholds: Percents | None = None  # percent of allocatable; below all of them a node is low
+    thresholds: Percents | None = None  # percent of allocatable; a node below all is underutilized
     number_of_nodes: Int32 = 0  # act only while more nodes than this are low
     eviction_modes: tuple[EvictionMode, ...] = (
         EvictionMode.ONLY_THRESHOLDING_RESOURCES,
@@ -95,7 +95,7 @@ class LowNodeUtilizationArgs:
     """Pods move from nodes with many requests to those with few."""
 
     use_deviation_thresholds: bool = False  # thresholds are distances from the mean of the nodes
-    thresholds: Percents | None = None  # percent of allocatable; below all of them a node is low
+    thresholds: Percents | None = None  # percent of allocatable; a node below all is underutilized
     target_thresholds: Percents | None = None  # percent; above one of them a node is overutilized
     number_of_nodes: Int32 = 0  # act only while more nodes than this are low
     metrics_utilization: MetricsUtilization | None = None  # has no effect; usage is requests
@@ -308,7 +308,7 @@ class HighNodeUtilization(NodeUtilization):
 
 
 def few(low: Mask, among: Mask, least: int) -> str:
-    """Return why low nodes are not reason enough; "": they are."""
+    """Return why underutilized nodes are not reason enough; "": they are."""
     count = int(low.sum())
     if not count:
         return "no node is low"

@@ -1,6 +1,6 @@
 """ScaleDownBinPack: pods are ranked so that a scale-down empties nodes.
 
-Nodes on which little else is requested beside the pods that may go come first. CalculateOnly
+Nodes on which other pods than those that may go request little come first. CalculateOnly
 writes the rank where a ReplicaSet reads it when it scales down; EvictDirectly evicts by it.
 
 Source: Koordinator, pkg/descheduler/framework/plugins/scaledownbinpack.

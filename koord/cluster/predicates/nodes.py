@@ -104,7 +104,7 @@ def term_matches(term: NodeTerm, node: ClusterNode) -> bool:
 
 
 def tolerates(spec: PodSpec, taints: Iterable[Taint]) -> bool:
-    """Whether a pod may run beside all taints of a node."""
+    """Whether a pod tolerates all NoSchedule and NoExecute taints of a node."""
     return all(
         taint.effect not in _REPELLING
         or any(one.tolerates(taint) for one in in_time(spec.tolerations))
@@ -171,7 +171,7 @@ def has_free_ports(pod: ClusterPod, view: View) -> Mask:
 
 
 def ports_conflict(some: Collection[HostPort], others: Iterable[HostPort]) -> bool:
-    """Whether one of the ports cannot be had beside one of the others."""
+    """Whether one of the ports conflicts with one of the others."""
     taken: dict[tuple[int, str], list[HostPort]] = {}
     for one in others:
         taken.setdefault((one.port, one.protocol), []).append(one)
@@ -183,7 +183,7 @@ def ports_conflict(some: Collection[HostPort], others: Iterable[HostPort]) -> bo
 
 
 def has_room(pod: ClusterPod, view: View) -> Mask:
-    """Nodes that have room for one more pod and for what it requests; shape (nodes,).
+    """Nodes that can take one more pod and have its requests free; shape (nodes,).
 
     A resource that a node does not have counts as 0 there.
     """

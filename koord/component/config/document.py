@@ -76,7 +76,7 @@ def _walk(
 
 
 def _key(node: Any) -> str:
-    """The key as decode has it; what it refuses as one does not come here."""
+    """Return the key as decode has it; keys that decode rejects do not come here."""
     return str(node.value if node.style else resolve_key(node.value))
 
 

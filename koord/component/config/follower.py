@@ -54,7 +54,7 @@ class ConfigFollower(Generic[T]):
     ) -> None:
         """The daemon has started with the file; it is read once more, as it may have changed.
 
-        count takes the outcome of each reading: applied or refused.
+        count takes the outcome of each reading: applied or refused (the file was rejected).
         """
         self._count = count
         self._path = path

@@ -94,9 +94,9 @@ class ConnectionLimiter:
         )
 
     def admit(self, sock: socket.socket, address: object) -> bool:
-        """Take a new connection in; if need be the one that is idle the longest makes room.
+        """Admit a new connection; if need be, close the one that is idle the longest.
 
-        Returns False when it shall be closed: no connection that could make room is idle.
+        Returns False when the new one must be closed: no connection is idle that could be closed.
         """
         self._forget_closed()
         peer = peer_of(address)
@@ -130,7 +130,7 @@ class ConnectionLimiter:
         return None if sock is None else self._held.get(sock.fileno())
 
     def _has_room(self, peer: str) -> bool:
-        """Whether there is room for one more of a peer, perhaps made now."""
+        """Whether a peer may have one more connection; may close an idle one."""
         held = Counter(one.peer for one in self._held.values())
         most = (
             MAX_CONNECTIONS
@@ -180,8 +180,8 @@ _LATER = {**_CLOSE, "Retry-After": "1"}
 class BodyLimiter:
     """The bodies of one server that are being read or worked on. Used on the event loop.
 
-    A small body always finds room. Of the rest one peer has at most what the largest body needs, so
-    that it does not keep others out.
+    A small body is always admitted. Of the rest one peer has at most what the largest body needs,
+    so that it does not keep others out.
     """
 
     def __init__(self, *, largest: int, most: int) -> None:

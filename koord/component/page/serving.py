@@ -1,7 +1,7 @@
 """The endpoints of the status page.
 
-The page and its scripts hold no data and are for all. Data is for those whom the guard lets in. A
-page of another site gets neither: it cannot read answers, is refused by Origin and Sec-Fetch-Site,
+The page and its scripts hold no data and are for all. Data is for clients that the guard admits. A
+page of another site gets neither: it cannot read answers, is rejected by Origin, Sec-Fetch-Site,
 and cannot frame this one.
 """
 
@@ -57,7 +57,7 @@ class Page:
     source: PageSource
     views: Mapping[str, bytes] = field(default_factory=dict)  # JavaScript modules, by file name
     period: float = 1.0  # seconds between two lines of a stream
-    path: str = "/nodemetric"  # who may get this may see the page's data
+    path: str = "/nodemetric"  # a client that may get this may see the page's data
     streams: set[object] = field(default_factory=set)  # that are open, on all listeners
 
 
@@ -107,7 +107,7 @@ def _detail(source: PageSource) -> Handler:
 
 
 def _guarded(guard: Guard, path: str) -> Callable[[Handler], Handler]:
-    """For those who may get that path, whatever they ask for here."""
+    """Guard handlers: a client must be allowed to get that path, whatever it asks for here."""
 
     def guarded(handler: Handler) -> Handler:
         async def answer(request: web.Request) -> web.StreamResponse:

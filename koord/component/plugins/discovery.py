@@ -49,10 +49,10 @@ def discover(
     *,
     seconds: float = LOADING,
 ) -> list[str]:
-    """Register all installed plugins; return what went wrong beside that, one sentence each.
+    """Register all installed plugins; return the other problems, one sentence each.
 
     An entry point that cannot be imported, or is not done within so many seconds, does not keep
-    others away; nor does a plugin that is refused keep others of its entry point away. Each is
+    others away; nor does a plugin that is rejected keep others of its entry point away. Each is
     registered as one that could not be loaded, unless another one has its name.
     """
     problems = []

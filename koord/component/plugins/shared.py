@@ -109,7 +109,7 @@ HEALTH = "plugin parts"  # the part of /readyz that says which are not ready
 
 
 class SharedPart(Protocol):
-    """Something that works beside the cycles for as long as this process leads."""
+    """A part that runs in parallel to the cycles while this process leads."""
 
     async def run(self, stop: Stop) -> None:
         """Work until stop; called again when it has raised."""

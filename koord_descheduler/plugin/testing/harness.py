@@ -130,7 +130,7 @@ class ProfileHarness:
     ) -> None:
         """config is a DeschedulerConfiguration, as text or as JSON.
 
-        plugins are those that it may name beside RecordingEvictor; with installed also those that
+        plugins are those that it may name besides RecordingEvictor; with installed also those that
         entry points name.
 
         Raises:
@@ -230,7 +230,7 @@ class ProfileHarness:
 
     @property
     def informers(self) -> FakeInformers:
-        """The kinds that plugins follow beside the cluster; apply puts an object into one."""
+        """The kinds outside of the cluster's state that plugins follow; apply adds an object."""
         assert isinstance(self.services.informers, FakeInformers)  # noqa: S101 - the kit's
         return self.services.informers
 

@@ -79,7 +79,7 @@ async def test_a_pod_that_cannot_be_evicted_takes_no_room(cluster: FakeCluster) 
     ],
 )
 def test_bad_args(args: dict[str, float], fault: str) -> None:
-    """A bad file is refused as a whole, by name."""
+    """A bad file is rejected as a whole, by name."""
     with pytest.raises(Exception, match=fault):
         PluginHarness(CrowdedNodes, FakeCluster(), args=args)
 

@@ -51,6 +51,6 @@ async def test_what_is_gone_is_not_evicted() -> None:
 
 @pytest.mark.parametrize("args", [{"gracePeriod": "-1s"}, {"protected": ["a", "a"]}])
 def test_bad_args(args: dict[str, object]) -> None:
-    """A bad file is refused."""
+    """A bad file is rejected."""
     with pytest.raises(Exception, match=r"gracePeriod|protected"):
         PluginHarness(GentleEvictor, FakeCluster(), args=args)

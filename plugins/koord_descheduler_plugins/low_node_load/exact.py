@@ -441,7 +441,7 @@ class ExactRound(Round):
             self.memory.acted[plan.node_usage.names[place]] = until
 
     def _settle(self, plan: PoolPlan, side: Side, place: int) -> None:
-        """Say whether a node is high still; if it is not, its count begins anew."""
+        """Note whether a node is still overutilized; if not, its count begins anew."""
         name = plan.node_usage.names[place]
         if overutilization(plan, place, prod=side.prod):
             plan.node_notes[name] = "stays high: no other pod can leave"

@@ -307,7 +307,7 @@ class _SourceNode:
 
 
 class _TargetCapacity:
-    """Room on targets: what is reserved there stays so, even if the pod does not come."""
+    """Free resources of targets: a reserved amount stays so, even if the pod does not come."""
 
     def __init__(self, plan: PoolPlan, inputs: RoundInputs, *, node_fit: bool) -> None:
         node_usage, limits = plan.node_usage, plan.limits
@@ -327,7 +327,7 @@ class _TargetCapacity:
                 (True, NodeClass.PROD_UNDERUTILIZED),
             )
         }
-        self._left = self._both[False]  # of nodes that are low in both ways, after the first pass
+        self._left = self._both[False]  # of BOTH_UNDERUTILIZED, after the first pass
 
     def total(self, plan: PoolPlan, side: Side) -> NDArray[np.int64]:
         """Return the amount that all targets of a pass can take together."""
@@ -345,7 +345,7 @@ class _TargetCapacity:
         return self._fits is not None and self._fits.depends_on_other_pods(pod)
 
     def usage_cache(self, pod: ClusterPod, amounts: PodAmounts, side: Side) -> str:
-        """Reserve room for a pod on the first target that takes it; return why none does."""
+        """Reserve resources for a pod on the first target that takes it; return why none does."""
         if self._fits is None:
             return ""
         amount = _amount(amounts, pod)

@@ -289,8 +289,9 @@ def exact_usage(
     """Count what runs on a node from now on: system, host applications and the pods that stay.
 
     Usage is what was measured, as only that makes a node over- or underutilized. In transit are the
-    requests of pods without entry, and what pods use that are being deleted: that takes room on a
-    node, too. Where an aggregation is wanted, its figure of the node takes the place of the means.
+    requests of pods without entry, and what pods use that are being deleted: that takes resources
+    of a node, too. Where an aggregation is wanted, its figure of the node takes the place of the
+    means.
     """
 
     def reject_reason(report: UsageReport) -> str:

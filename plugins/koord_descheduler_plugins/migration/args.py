@@ -48,7 +48,7 @@ class EvictionGate(StrEnum):
 class JobMode(StrEnum):
     """The order of a migration."""
 
-    RESERVATION_FIRST = "ReservationFirst"  # room elsewhere, then the eviction
+    RESERVATION_FIRST = "ReservationFirst"  # resources elsewhere, then the eviction
     EVICT_DIRECTLY = "EvictDirectly"
 
 

@@ -75,7 +75,7 @@ def _pod_template(pod: Mapping[str, Any]) -> Json:
 
 
 def _owner(pod: Mapping[str, Any]) -> Json:
-    """Those that may have the room: the pod itself while it has no node, else its successors."""
+    """Return the owner of the Reservation: the pod while it has no node, else its successors."""
     metadata = pod["metadata"]
     if is_waiting_for_a_node(pod):
         reference = {key: metadata[key] for key in ("uid", "name", "namespace") if key in metadata}
@@ -206,10 +206,10 @@ class _JobProgress:
         return Step(((DeleteReservation(),) if deletes else ()) + (WriteStatus(failed),))
 
     def _reserve(self) -> Step | None:
-        """See that the pod has room elsewhere. None: it has."""
+        """Return the step towards reserved resources for the pod. None: it has them."""
         job, reservation = self._job, self._seen.reservation
         if job.new_pod.name:
-            return None  # the room is taken: what has become of the Reservation does not matter
+            return None  # the resources are taken: the state of the Reservation does not matter
         if reservation is None:
             return self._without_reservation()
         if not reservation.ordered:
@@ -305,7 +305,7 @@ class _JobProgress:
         return Step((*self._changes(), Evict()), RECHECK)
 
     def _bind(self) -> Step:
-        """See that the pod's successor has the reserved room, and is ready there."""
+        """Wait until the pod's successor has the reserved resources and is ready there."""
         reservation = self._seen.reservation
         owner = self._job.new_pod if self._job.new_pod.name else reservation and reservation.owner
         if not owner:

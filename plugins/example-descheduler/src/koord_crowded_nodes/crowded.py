@@ -100,7 +100,7 @@ class CrowdedNodes(BalancePlugin):
     async def _relieve(
         self, crowd: Crowd, what_if: WhatIf, room: dict[str, int]
     ) -> list[PodDecision]:
-        """Evict what is too much; room is how many pods each of the other nodes may get."""
+        """Evict the surplus; room: how many pods each of the other nodes may get."""
         evictor, found = self._handle.evictor(), list[PodDecision]()
         wanted = min(crowd.surplus, self._args.most_pods)
         pods = self._handle.list_pods_on_node(crowd.node, evictor.filter)
