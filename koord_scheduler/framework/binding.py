@@ -59,13 +59,13 @@ class PodBinding:
 
     @property
     def has_post_filters(self) -> bool:
-        """Whether any plugin could make room."""
+        """Whether any plugin could preempt pods."""
         return bool(self._plugins.at(Point.POST_FILTER))
 
     async def post_filter(
         self, state: CycleState, pod: ClusterPod, nodes: View, statuses: NodeStatuses
     ) -> PostFilterResult:
-        """Call PostFilter until a plugin has made room, has failed, or knows that none can.
+        """Call PostFilter until a plugin has found a node, has failed, or knows that none can.
 
         With neither, the reasons of all are the answer, and the last nomination counts.
         """

@@ -65,7 +65,7 @@ class SchedulerControl(ABC):
     def put_own_pod(self, pod: ClusterPod) -> None:
         """Put a pod that the API server does not have, such as one that stands for a reservation.
 
-        Bound to a node, it takes its room there; without one, and asking for one of our profiles,
+        Bound to a node, it takes resources there; without one, and asking for one of our profiles,
         it is queued. Put again, it is changed. Lists of the API server do not remove it.
 
         Raises:

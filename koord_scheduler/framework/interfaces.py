@@ -124,7 +124,7 @@ class VectorFilterPlugin(Filtering, ABC):
 
 
 class PostFilterPlugin(Plugin, ABC):
-    """Makes room for a pod that no node is feasible for."""
+    """Frees resources for a pod that no node is feasible for."""
 
     @abstractmethod
     async def post_filter(

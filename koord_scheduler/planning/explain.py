@@ -32,7 +32,7 @@ class Running:
 def explain_handler(
     running: Callable[[], Running | None], is_leader: Callable[[], bool]
 ) -> Callable[[web.Request], Awaitable[web.Response]]:
-    """Return the handler of /explain?pod=NAMESPACE/NAME. Whoever mounts it guards it.
+    """Return the handler of /explain?pod=NAMESPACE/NAME. Its caller must protect it.
 
     running: None while plugins are made.
     """

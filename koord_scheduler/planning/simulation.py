@@ -79,10 +79,10 @@ class Simulation:
     ) -> Simulated:
         """Try all pods once, in the order in which the queue would have them.
 
-        Pods without room preempt others, where PostFilter of their profile says which: these leave
-        at once, are not made anew, and the pod is tried again. Gated pods and those for whom that
-        is no help stay pending; none waits for a permit. progress is given the share of the pods
-        that were tried, from 0 to 1.
+        Pods without a feasible node preempt the victims that PostFilter of their profile names:
+        these leave at once, are not made anew, and the pod is tried again. Gated pods and those for
+        which that is no help stay pending; none waits for a permit.
+        progress is given the share of the pods that were tried, from 0 to 1.
 
         Raises:
             UnknownScheduler: a pod asks for a scheduler that has no profile; nothing was tried.

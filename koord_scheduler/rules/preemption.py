@@ -1,4 +1,4 @@
-"""Preemption: which pods leave a node so that a pod of higher priority has room there. Pure.
+"""Preemption: which pods leave a node so that a pod of higher priority fits there. Pure.
 
 Source: Kubernetes, pkg/scheduler/framework/preemption and plugins/defaultpreemption.
 """
@@ -21,7 +21,7 @@ BudgetsByNamespace = Mapping[str, Sequence[DisruptionBudget]]
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A node on which a pod would have room without its victims."""
+    """A node on which a pod would fit without its victims."""
 
     node: str
     victims: tuple[ClusterPod, ...]  # at least one; the most important first
@@ -47,7 +47,7 @@ def priority_of(pod: ClusterPod) -> int:
 
 
 def may_preempt(pod: ClusterPod, victim: ClusterPod) -> bool:
-    """Whether a pod goes before another one that takes room."""
+    """Whether a pod goes before another one that takes resources."""
     return not victim.finished and priority_of(victim) < priority_of(pod)
 
 
@@ -199,8 +199,8 @@ def _without_reprieved(
 ) -> list[ClusterPod]:
     """Return to the node, in order, the pods beside which the preemptor fits; list the others.
 
-    This is like one by one, for rules that further pods never make easier: a part that leaves the
-    preemptor fitting returns whole, another part is halved. fits: with all of these, if known.
+    The result is as if one pod returned at a time, for rules that further pods never make easier:
+    a part beside which it fits returns whole, another part is halved. fits: with all, if known.
     """
     if not pods:
         return []

@@ -114,7 +114,7 @@ class UseColumns:
 
     @property
     def free(self) -> Amounts:
-        """With the pod, below zero where it has no room; another column each time."""
+        """With the pod, below zero where it does not fit; another column each time."""
         spare = self.allocatable - self.taken if self.spare is None else self.spare
         return spare - self.amount
 

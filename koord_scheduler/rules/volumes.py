@@ -159,7 +159,7 @@ class VolumeUse:
     def exceeds(self, wanted: Volumes, view: View) -> NDArray[np.bool_]:
         """Nodes that cannot have so many volumes more; shape (nodes,).
 
-        A volume that a node has already is none more; a driver without a limit there has room.
+        A volume that a node has already is none more; a driver without a limit is not exceeded.
         """
         for _ in self.steps(view):
             pass

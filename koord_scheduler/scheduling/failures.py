@@ -327,7 +327,7 @@ class FailedAttempts:
 
 
 def _audit(auditor: WorkloadAuditor, attempt: Attempt, failure: Failure) -> None:
-    """Record a failure, and whether room is being made for the pod on another node."""
+    """Record a failure, and whether preemption for the pod is under way on another node."""
     message = failure.status.message
     auditor.record(attempt.pod, AuditRecord.SCHEDULE_FAILURE, message)
     if failure.nominated_node:

@@ -1,4 +1,4 @@
-"""NodeResourcesFit and NodeResourcesBalancedAllocation: room for requests, and scores by use."""
+"""NodeResourcesFit and NodeResourcesBalancedAllocation: free resources, and scores by use."""
 
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -200,7 +200,7 @@ class NodeResourcesFit(
     VectorScorePlugin,
     EnqueueExtensions,
 ):
-    """Rejects nodes without room, and scores them by how much is requested there with the pod."""
+    """Rejects nodes where requests do not fit; scores nodes by what is requested with the pod."""
 
     def __init__(self, args: NodeResourcesFitArgs, handle: Handle) -> None:
         self._ignored = frozenset(args.ignored_resources)

@@ -150,7 +150,7 @@ class Filters:
     ) -> None:
         """Note in a walk which of the wanted nodes pass, and why others do not.
 
-        kept: results of earlier cycles; None: everything is computed.
+        cached: results of earlier cycles; None: everything is computed.
         """
         active = self.active(state)
         count = int(np.count_nonzero(wanted))
@@ -213,7 +213,7 @@ class Filters:
         *,
         every: bool,
     ) -> None:
-        """Filter with what is kept: first by the plugins that are taken together.
+        """Filter with cached results: first by the fused plugins.
 
         Of the others, one counts on the nodes that pass so far, or that only a plugin after it
         rejects: so each node has the rejection that comes first. every: all nodes are wanted.

@@ -123,7 +123,7 @@ class PreFiltering:
     ) -> PreFilterOutcome:
         """Call PreFilter of all plugins; note in the state which of them skip Filter.
 
-        kept: answers of earlier cycles; None, in a what-if above all: all plugins are called.
+        cached: answers of earlier cycles; None, in a what-if above all: all plugins are called.
         """
         with self._calls.timed(Point.PRE_FILTER.label) as ended:
             result = self._pre_filter(state, pod, nodes, cached)

@@ -70,7 +70,7 @@ class NodeScoring:
     ) -> ScoreTable:
         """Return the scores of the feasible nodes, of which there is at least one.
 
-        kept: results of earlier cycles; None: everything is computed.
+        cached: results of earlier cycles; None: everything is computed.
 
         Raises:
             ExtensionPointError: a plugin has failed, or a transformer has ended the cycle.

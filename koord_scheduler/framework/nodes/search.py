@@ -144,9 +144,9 @@ class NodeSearch:
         plugins.complete(self)
 
     def cached(self, pod: ClusterPod) -> EquivalenceClass:
-        """Results that are kept for pods that are equal to this one, from the first one on.
+        """Return the cached results for pods that are equal to this one, from the first one on.
 
-        In a cycle they are kept from the second one on.
+        In a cycle they are cached from the second one on.
         """
         return self._cached.of(pod)
 
@@ -205,7 +205,7 @@ class NodeSearch:
     ) -> NodeStatuses:
         """Call Filter for some nodes; the others are absent.
 
-        kept: results of earlier cycles; None, in a what-if above all: everything is computed.
+        cached: results of earlier cycles; None, in a what-if above all: everything is computed.
 
         Raises:
             ExtensionPointError: a plugin has failed.

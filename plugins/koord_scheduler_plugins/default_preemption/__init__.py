@@ -1,4 +1,4 @@
-"""DefaultPreemption: pods leave a node so that one of higher priority has room there."""
+"""DefaultPreemption: pods leave a node so that one of higher priority fits there."""
 
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -219,7 +219,7 @@ class DefaultPreemptionArgs:
 
 @takes_args(DefaultPreemptionArgs)
 class DefaultPreemption(PostFilterPlugin, PreEnqueuePlugin, EnqueueExtensions):
-    """Nominates the pod to the node where room for it costs least, and has room made there.
+    """Nominates the pod to the node where preemption costs least, and preempts pods there.
 
     The pod waits until its victims are leaving, and for other reasons to try again after that.
     """

@@ -258,7 +258,7 @@ class Preemptions(SharedPart):
         )
 
     def _is_current(self, preemption: Preemption) -> bool:
-        """Whether the room is of use: nothing has failed, and the preemptor waits for it."""
+        """Whether the preemption is of use: nothing has failed, and the preemptor waits for it."""
         pod = preemption.pod
         known = self._services.cluster.pod(pod.key)
         waits = known is not None and known.uid == pod.uid and not known.node
@@ -270,7 +270,7 @@ class Preemptions(SharedPart):
             del self._by_pod[preemption.pod.uid]
 
     def _on_pod(self, old: ClusterPod | None, new: ClusterPod | None) -> None:
-        """A preemptor that was deleted or bound needs no room any more."""
+        """A preemptor that was deleted or bound needs no resources any more."""
         if old is not None and (new is None or new.uid != old.uid or new.node):
             self._by_pod.pop(old.uid, None)
 

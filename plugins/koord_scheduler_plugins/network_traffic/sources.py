@@ -261,7 +261,7 @@ class NoSamples(KoordError):
 
 @dataclass(slots=True)
 class Interface:
-    """Figures of one interface; None: there is none."""
+    """Counters, rates and speed of one interface; None: not known."""
 
     receive_total: float | None = None  # bytes
     transmit_total: float | None = None
@@ -381,7 +381,7 @@ def is_wanted(device: str, wanted: str) -> bool:
 
 
 def read_interfaces(data: bytes) -> dict[str, Interface]:
-    """Figures by interface from koordlet's metrics; what is malformed is left out."""
+    """Return the interfaces in koordlet's metrics, by name; malformed lines are left out."""
     found: dict[str, Interface] = {}
     for line in _lines(data):
         match, end = _LINE.match(line), line.rfind(b"}")
