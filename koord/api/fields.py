@@ -22,7 +22,7 @@ class Fields:
     """
 
     def __init__(self, value: object, where: str, *, fold_case: bool = False) -> None:
-        """fold_case: the case of keys does not matter, in nested objects neither; see jsonrules."""
+        """fold_case: the case of keys does not matter, in nested objects neither; see gojson."""
         if not isinstance(value, Mapping):
             raise InvalidObject(where, wanted="an object", found=value)
         self.raw: Mapping[str, object] = value

@@ -120,7 +120,7 @@ class Pod:
     overhead: Mapping[str, str] = field(default_factory=dict)  # what its sandbox takes in addition
     controller: Controller | None = None  # None: it has none, for example a static pod
     runtime_class: str = ""
-    reaches_host: bool = False  # may act on the node itself; see hostaccess
+    reaches_host: bool = False  # may act on the node itself; see reaches_host
     # By the name of a volume: the name of its PersistentVolumeClaim; "" for an inline CSI volume.
     # Volumes of other kinds are not here.
     claims: Mapping[str, str] = field(default_factory=dict)
@@ -418,7 +418,7 @@ def pod_limit(pod: Pod, resource: str) -> Quantity | None:
 
 
 def _limit(container: Container, resource: str) -> int:
-    """In billionths of the unit."""
+    """Return a limit in billionths of the unit."""
     return _nano(container.limits.get(resource))
 
 

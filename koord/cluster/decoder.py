@@ -215,7 +215,7 @@ _IDENTIFIED = msgspec.json.Decoder(wire.Identified)
 
 
 def _identify(data: Raw) -> wire.Identity:
-    """Which object it is, as far as that can be read."""
+    """Return the identity of an object, as far as it can be read."""
     try:
         return _IDENTIFIED.decode(data).metadata
     except UNREADABLE:

@@ -84,7 +84,7 @@ class Dump:
 
     @property
     def newest_report(self) -> float | None:
-        """When the newest NodeMetric was written, in Unix seconds; None: there is none."""
+        """The time of the newest NodeMetric, in Unix seconds; None: there is none."""
         reports = self.cluster.reports.values()
         return max(
             (one.update_time for one in reports if one.update_time is not None), default=None

@@ -195,7 +195,7 @@ class HypotheticalMoves:
         self._pending: list[tuple[ClusterPod, int | None]] = []  # moves that what_if lacks
 
     def fits(self, pod: ClusterPod) -> Mask:
-        """Where the pod could run if it left its node, as predicates.fits says it.
+        """Nodes on which the pod could run if it left its node; see predicates.fits.
 
         A pod that has moved is not asked about again.
         """

@@ -73,7 +73,7 @@ class _Index:
 
 
 class FrozenImages:
-    """Which nodes have which images. It never changes."""
+    """The images of each node. It never changes."""
 
     def __init__(self, rows: FrozenColumn, images: FrozenColumn, index: _Index) -> None:
         """rows: the numbers of each node's images, as bytes. images: by number."""
@@ -91,7 +91,7 @@ class FrozenImages:
         return self._columns[name]
 
     def spread(self, name: str) -> int:
-        """On how many nodes an image is."""
+        """Return the number of nodes that have an image."""
         column = self.sizes(name)
         return 0 if column is None else int(np.count_nonzero(column))
 

@@ -1,4 +1,4 @@
-"""Where pods are, and what they take: rows of nodes, with the pods of each."""
+"""Pods by node, and the amounts that they take: one row for each node."""
 
 import struct
 from collections.abc import Iterable, Mapping, MutableSequence

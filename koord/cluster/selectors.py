@@ -282,7 +282,7 @@ def _discard(table: dict[T, dict[LabelSet, None]], place: T, label_set: LabelSet
 
 
 def _places(term: AffinityTerm) -> list[_Place]:
-    """Where pods are looked up that the term may mean: at most _MAX_PLACES."""
+    """Return the index keys of the pods that a term may match: at most _MAX_PLACES."""
     if term.selector is None:
         return []
     namespaces: list[str | None] = [None]

@@ -307,7 +307,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class _Table(Generic[T]):
-    """Where the objects of one kind are kept."""
+    """The functions that read and write the objects of one kind."""
 
     get: Callable[[str], T | None]  # by key
     put: Callable[[T], None]

@@ -271,7 +271,7 @@ class View:
 
     @property
     def placement(self) -> FrozenPlacement:
-        """Where pods are, for views with others."""
+        """The placement of pods, to build other views from."""
         return self._placement
 
     @property
@@ -314,7 +314,7 @@ class View:
 
     @cached_property
     def specs(self) -> tuple[PodSpec | None, ...]:
-        """By the number that placed has; None: none has that number."""
+        """The specs, by the numbers in `placed`; None: the number is unused."""
         return tuple(self._placement.specs.array)
 
     def pods_per_node(self, chosen: Mask) -> NDArray[np.intp]:

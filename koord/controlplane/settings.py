@@ -128,7 +128,7 @@ class ControlPlaneFlags:
 
     @property
     def plain_address(self) -> str:
-        """Where plain HTTP is served, HOST:PORT."""
+        """The address of plain HTTP, HOST:PORT."""
         host, port = self.address.value, self.port.value
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 

@@ -156,7 +156,7 @@ class OwnedPath:
 
     @property
     def path(self) -> Path:
-        """For people: opening it by this path would skip the checks."""
+        """The path for messages; opening a file by this path would skip the checks."""
         return self.directory.path / self.name
 
     def __str__(self) -> str:

@@ -372,7 +372,7 @@ class _Player:
 
 
 def _first_cycle(found: RecordSummary, interval: float) -> float:
-    """When the first cycle is due: at the pace at which the record has evictions."""
+    """Return the time of the first cycle, in step with the evictions of the record."""
     if not found.evictions:
         return found.began + interval
     first = found.evictions[0].at

@@ -38,7 +38,7 @@ class PodSelector:
 
 
 def check_namespaces(path: FieldPath, namespaces: Namespaces | None) -> Iterator[FieldError]:
-    """At most one list may have names."""
+    """Check that at most one of the two lists has names."""
     if namespaces is not None and namespaces.include and namespaces.exclude:
         wanted = "only one of Include/Exclude namespaces can be set"
         yield invalid(path, to_json(namespaces), wanted)

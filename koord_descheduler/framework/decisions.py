@@ -122,15 +122,15 @@ class CycleDecisions:
         return CycleDecisions(self.began, list(self.sources), list(self.outcomes))
 
     def nodes(self) -> list[NodeDecision]:
-        """At most MAX_DECISIONS, in the order of the plugins' rounds."""
+        """Return at most MAX_DECISIONS about nodes, in the order of the plugins' rounds."""
         found = (one for one in self._all() if isinstance(one, NodeDecision))
         return list(islice(found, MAX_DECISIONS))
 
     def pods(self) -> list[PodDecision]:
-        """At most MAX_DECISIONS, in the order of the plugins' rounds; then what none published.
+        """Return at most MAX_DECISIONS about pods, in the order of the plugins' rounds.
 
-        So evictions of plugins that publish nothing are here, too. What became of an eviction wins
-        over what its plugin published.
+        Evictions that no plugin published come last. The outcome of an eviction wins over what its
+        plugin published.
         """
         found = (one for one in self._all() if isinstance(one, PodDecision))
         outcomes = {_what(one): one for one in self.outcomes}

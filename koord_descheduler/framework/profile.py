@@ -179,7 +179,7 @@ class ProfilePlugins:
         return self._path.counts
 
     def waits_for(self) -> str:
-        """Which plugins are not ready, though they had their time; "": none."""
+        """Return the plugins that are still not ready after their time; "": none."""
         late = self._services.shared.late()
         return "; ".join(late[name] for name in self._loaded if name in late)
 

@@ -81,7 +81,7 @@ log = get_logger("koord_descheduler.ledger")
 class Ledger:
     """Entries of evictions and pauses of workloads. Belongs to the event loop.
 
-    It is the gate of all profiles (see framework.gate): evictions with a predicted relief are
+    It is the gate of all profiles (see AdmissionGate): evictions with a predicted relief are
     rejected while their workload is left alone, or too soon after another one of it. Other
     evictions are only noted.
     """
@@ -298,7 +298,7 @@ class Ledger:
         return baseline(report, entry.pod, is_neighbour)
 
     def _newest(self, pod: ClusterPod) -> float | None:
-        """When the newest pod of a pod's workload was created; None: not known of any."""
+        """Return the creation time of the newest pod of a workload; None: no time is known."""
         workloads = self._cluster.workloads
         known = workloads.of(pod)
         pods = workloads.siblings(pod) if known is None else workloads.pods(known)
@@ -315,7 +315,7 @@ class Ledger:
         return ReportedUsage(amounts.get("cpu", 0) / 1000, float(amounts.get("memory", 0)))
 
     def _evictions(self, workload: WorkloadRef, *, dry_run: bool) -> Iterator[float]:
-        """When pods of the workload were evicted; in a dry-run also, when they would have been."""
+        """Yield the times of the workload's evictions; in dry-run also of planned ones."""
         for uid in self._of_workload.get(workload, ()):
             yield self._entries[uid].at
         if dry_run and workload in self._planned:

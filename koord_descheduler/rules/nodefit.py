@@ -145,7 +145,7 @@ class NodeFit:
         self._fits: dict[tuple[PodSpec, LabelSet, tuple[str, ...]], Fit | None] = {}  # None: cut
 
     def elsewhere(self, pod: ClusterPod, view: View, among: Mask) -> NodeFitResult:
-        """Where a pod fits among these nodes but its own."""
+        """Return the nodes of `among`, except the pod's own, that the pod fits."""
         spec = pod.spec
         counts_itself = spec.spread or spec.affinity or spec.anti_affinity
         own = view.row(pod.node)
@@ -158,7 +158,7 @@ class NodeFit:
         return _fitting(fit, view, among)
 
     def anywhere(self, pod: ClusterPod, view: View, among: Mask) -> NodeFitResult:
-        """Where a pod fits among these nodes, which may have its own: there it does not count."""
+        """Return the nodes of `among` that a pod fits; on its own node it does not count itself."""
         return _fitting(_fits_in_time(pod, view_without_pod(pod, view)), view, among)
 
     def _shared(

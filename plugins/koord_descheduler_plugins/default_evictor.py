@@ -102,7 +102,7 @@ class PodProtections:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DefaultEvictorArgs:
-    """Which pods DefaultEvictor lets go."""
+    """The pods that DefaultEvictor allows to be evicted."""
 
     node_selector: str = ""  # nodes that nodeFit looks at, as a text like "a=b,c in (d,e)"
     label_selector: LabelSelector | None = None  # pods that may go; not set: all

@@ -232,7 +232,10 @@ class NodeUtilization(BalancePlugin, ABC):
 
 @takes_args(LowNodeUtilizationArgs, strict=False)
 class LowNodeUtilization(NodeUtilization):
-    """From nodes above a target threshold to those below all thresholds, up to their targets."""
+    """Moves pods from nodes above a target threshold to nodes below all thresholds.
+
+    The receiving nodes are filled up to the target thresholds at most.
+    """
 
     why = "its node has too many requests"
     fullest_first = False
@@ -274,7 +277,7 @@ class LowNodeUtilization(NodeUtilization):
 
 @takes_args(HighNodeUtilizationArgs, strict=False)
 class HighNodeUtilization(NodeUtilization):
-    """From nodes below all thresholds to the others, so that those nodes can go."""
+    """Moves pods from nodes below all thresholds to the other nodes, so that they become empty."""
 
     why = "its node has so few requests that it should become empty"
     fullest_first = True
@@ -295,7 +298,7 @@ class HighNodeUtilization(NodeUtilization):
         return Classes(use, is_low, is_low, destinations, use.capacity, idle)
 
     def counts(self, pod: ClusterPod) -> bool:
-        """With OnlyThresholdingResources, pods that request one of the resources."""
+        """Whether a pod counts; with OnlyThresholdingResources only if it requests one of them."""
         if ONLY_THRESHOLDING in self._args.eviction_modes:
             thresholds = self._args.thresholds or {}
             return super().counts(pod) and any(name in thresholds for name, _ in pod.spec.requests)

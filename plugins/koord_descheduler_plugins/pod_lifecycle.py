@@ -148,7 +148,7 @@ def life_time_reason(pod: ClusterPod, args: PodLifeTimeArgs, now: float) -> str:
 
 
 def since(pod: ClusterPod, args: PodLifeTimeArgs) -> float:
-    """When the state began for which a pod goes, in Unix seconds: its order among others.
+    """Return when the state began for which a pod is evicted, in Unix seconds; it orders pods.
 
     The last transition that conditions with a time match; without one the pod's creation.
     """

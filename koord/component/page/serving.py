@@ -120,7 +120,7 @@ def _guarded(guard: Guard, path: str) -> Callable[[Handler], Handler]:
 
 
 def _own(handler: Handler) -> Handler:
-    """For the page itself and for programs, not for pages of other sites."""
+    """Wrap a handler: it serves the page itself and programs, not pages of other sites."""
 
     async def own(request: web.Request) -> web.StreamResponse:
         origin = request.headers.get("Origin")

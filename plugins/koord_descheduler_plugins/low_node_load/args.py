@@ -52,7 +52,7 @@ class AggregationType(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AnomalyCondition:
-    """When a node counts as abnormal, and as normal again."""
+    """The rules by which a node counts as abnormal, and as normal again."""
 
     timeout: Seconds = 0.0  # seconds for which an abnormal node stays so; 0: 60
     consecutive_abnormalities: UInt32 = 0  # rounds above a high threshold; 0: 5, or the top level's

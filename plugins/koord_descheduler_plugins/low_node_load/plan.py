@@ -266,7 +266,7 @@ class Round(Protocol):
 
 
 def overutilization(plan: PoolPlan, place: int, *, prod: bool) -> Excess:
-    """By how much a node is above its thresholds now."""
+    """Return the amounts by which a node is above its thresholds now."""
     limits = plan.limits
     usage = plan.node_usage.prod_usage if prod else plan.node_usage.usage
     high = limits.prod_high if prod else limits.high

@@ -227,7 +227,7 @@ class Quotas:
         return f"its workload has {replicas} replicas, of which none could stay"
 
     def exceeded(self, pod: ClusterPod, *, arbitrating: bool) -> str:
-        """Which quota does not let a pod leave now, as the end of a sentence; "": none.
+        """Return the quota that does not let a pod leave now, as the end of a sentence; "": none.
 
         arbitrating: only jobs that have begun count, else also those that wait. The pod itself
         never counts.
