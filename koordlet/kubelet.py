@@ -82,7 +82,7 @@ def _nested_value(value: object, key: str) -> object:
 PODS, CONFIGZ = "/pods", "/configz"  # nodes/pods and nodes/configz to RBAC, never nodes/proxy
 MAX_BYTES = 16 << 20  # of an answer but that with the pods
 MAX_POD_BYTES = 10 << 20
-"""Of one pod. etcd stores 1.5 MiB, in which JSON writes one byte as six (\\u003c for <)."""
+"""Limit of one pod. etcd stores 1.5 MiB, in which JSON writes one byte as six (\\u003c for <)."""
 MAX_LIST_BYTES = 1 << 30  # of all pods: 110 of the largest that the API server takes
 BYTES_A_SECOND = 4 << 20  # that a large list comes and is read with at least
 _AT_ONCE = 1 << 20  # bytes that are read by one call in a thread

@@ -155,7 +155,7 @@ def _usage_with_page_cache(tick: Tick, group: str) -> int | None:
 
 
 def _inodes(directory: os.PathLike[str]) -> Iterator[int]:
-    """Those of a cgroup and of the ones below it, none if it has ended."""
+    """Return the inodes of a cgroup and of those below it; none if it has ended."""
     seen = 0
     for path, _, _ in os.walk(directory):
         try:

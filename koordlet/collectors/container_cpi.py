@@ -37,7 +37,7 @@ _FIELDS = {"cycle": "cycles", "instruction": "instructions"}  # cpi_resource -> 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CpiOptions:
-    """When and how to count. Times in seconds."""
+    """Options of counting. Times in seconds."""
 
     interval: float  # between the beginnings of two rounds
     window: float  # that a round counts

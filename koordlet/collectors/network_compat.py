@@ -112,7 +112,7 @@ class NodeExporter:
             yield counter(name, f"Statistic {name}.", ("cpu", *self._names), rows)
 
     def conntrack(self, entries: int, limit: int) -> Iterator[Metric]:
-        """How full the table of tracked connections is."""
+        """Yield the entries and the limit of the table of tracked connections."""
         yield self._single(gauge, "node_nf_conntrack_entries", entries)
         yield self._single(gauge, "node_nf_conntrack_entries_limit", limit)
 

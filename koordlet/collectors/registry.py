@@ -131,7 +131,7 @@ def _devices(
     publish: Callable[[str, object], None],
     known: Callable[[str], object | None],
 ) -> Iterator[Collector]:
-    """Those of hardware that few nodes have; their code is loaded when they are switched on."""
+    """Return the collectors of rare hardware; their code is loaded when they are switched on."""
 
     def rdma() -> Collector:
         from koordlet.collectors.devices import RdmaCollector

@@ -135,7 +135,7 @@ class Executors:
     expect: Callable[[Sequence[InitialValue]], Awaitable[list[str]]]  # as Writer.expect
 
     def observe_only(self) -> str:
-        """Why no plugin acts; "" when those may that are not in dry-run."""
+        """Return why no plugin acts; "" when plugins outside dry-run may act."""
         return self.other_agent.observe_only() or self.lock.reject_reason
 
 

@@ -68,7 +68,7 @@ class OtherAgent:
             await stop.sleep(SCAN_INTERVAL if synced else SHORT_SCAN_INTERVAL)
 
     def observe_only(self) -> str:
-        """Why this agent only observes; "" when it may act."""
+        """Return why this agent only observes; "" when it may act."""
         if self._force:
             return ""
         if not self._looked.is_set():
@@ -181,7 +181,7 @@ class ActingLock:
         self.reject_reason, self._unguarded = reject_reason, unguarded
 
     def _take(self) -> tuple[str, str]:
-        """Why not to act, and why to act without the lock; both "" when it was taken."""
+        """Return why not to act, and why to act without the lock; both "" when it was taken."""
         try:
             descriptor = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as err:

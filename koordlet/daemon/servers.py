@@ -221,7 +221,7 @@ class DaemonServers:
 
     @property
     def page_url(self) -> str:
-        """Where a browser on this machine finds the status page; "" without one."""
+        """Return the URL of the status page for a browser on this machine; "" without one."""
         if not self._has_page:
             return ""
         host, port = self._address.host, self._address.port

@@ -122,7 +122,7 @@ class ClaimManager:
         await self._reconcile(self._table.drop_all(owner, scope))
 
     async def refresh(self) -> None:
-        """Ask again which plugins are in dry-run, and settle their claims accordingly."""
+        """Check again which plugins are in dry-run, and settle their claims accordingly."""
         for owner in {o for key in self._table.claimed() for o in self._table.owners(key).values()}:
             await self._refresh_dry_run(owner)
 
@@ -131,7 +131,7 @@ class ClaimManager:
         return self._dry_run(owner)
 
     def freeze_when(self, is_frozen: Callable[[], bool]) -> None:
-        """From the moment this returns True, nothing changes: values in force stay so."""
+        """Change nothing from the moment is_frozen returns True: values in force stay so."""
         self._frozen = is_frozen
 
     async def run(self, stop: Stop) -> None:
@@ -233,7 +233,7 @@ class ClaimManager:
         return changed
 
     def _due(self, keys: Set[Key]) -> set[Key]:
-        """Those that are claimed but not in force, and were not tried lately."""
+        """Return the keys that are claimed but not in force, and were not tried lately."""
         since = self._clock.monotonic() - SWEEP_INTERVAL
         return {
             key

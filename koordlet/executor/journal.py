@@ -291,7 +291,7 @@ class Journal:
 
     @property
     def records(self) -> Mapping[int, JournalRecord]:
-        """By number, in the order in which they were begun. Change them with note and revise."""
+        """The records by number, in the order of their begin. Change them with note and revise."""
         return self._records
 
     @property

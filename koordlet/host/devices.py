@@ -55,7 +55,7 @@ def pci_directory(sys: Path, address: str) -> Path:
 
 
 def pci_topology(sys: Path, address: str) -> DeviceTopology | None:
-    """Where a device is connected; None: the kernel does not say.
+    """Return the place of a device in the PCI topology; None: the kernel does not say.
 
     A device of no NUMA node counts as one of node 0.
 
@@ -381,7 +381,7 @@ def _resources(fields: Fields) -> dict[str, str]:
 
 
 def _topology(fields: Fields) -> DeviceTopology:
-    """Where it is connected. Its socket is not reported, so it may be any number."""
+    """Return the topology of a device. Its socket is not reported, so it may be any number."""
     pcie, bus = fields.text("pcieID"), fields.text("busID")
     _number_field(fields, "socketID", least=_ANY, default=_ANY)
     numa = _number_field(fields, "nodeID", least=_ANY, default=_ANY)
@@ -415,7 +415,7 @@ def _peers(fields: Fields) -> tuple[int, ...]:
 
 
 def _unsafe_file(found: os.stat_result) -> str:
-    """Why a file is not read; "": it may be. Another user's could take GPUs from the cluster."""
+    """Return why a file is not read; "": it may be. Another user's could take away GPUs."""
     if not stat.S_ISREG(found.st_mode):
         return "wanted a file, found something else"
     if found.st_uid not in (0, os.geteuid()):

@@ -1,4 +1,4 @@
-"""Why a kernel file could not be used. All are expected in daily life; none stops the daemon."""
+"""Errors of kernel files. All are expected in daily life; none stops the daemon."""
 
 import errno
 import os

@@ -127,7 +127,7 @@ class Host:
         monotonic: Callable[[], float] = time.monotonic,
         objects: Mapping[Root, ObjectReader] | None = None,
     ) -> None:
-        """objects: what reads those kinds, in place of the usual."""
+        """objects: the readers of those kinds, in place of the default ones."""
         self.paths = paths
         self._objects = dict(objects or {})
         self.descriptors = descriptors or Descriptors()

@@ -110,7 +110,7 @@ class HostPaths:
 
     @property
     def resctrl(self) -> Path:
-        """Where resctrl is mounted, if it is."""
+        """The mount point of resctrl, if it is mounted."""
         return self.sysfs / "resctrl"
 
     def check(self, descriptor: int, root: Root, path: str) -> None:

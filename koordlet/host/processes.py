@@ -255,7 +255,7 @@ def check_process(directory: int, target: ObjectTarget) -> None:
 
 
 def _start_time(directory: int) -> int:
-    """When the process of this directory began. Raises OSError."""
+    """Return the start time of the process of this directory. Raises OSError."""
     fd = os.open("stat", os.O_RDONLY | os.O_CLOEXEC, dir_fd=directory)
     try:
         return parse_start_time(os.read(fd, _MAX_STAT_BYTES))

@@ -168,7 +168,7 @@ def text_for(parse: Callable[[bytes], T]) -> Text[T] | None:
 
 
 class Root(Enum):
-    """Where a value is: the directory that a file's path is relative to, or a kind of object.
+    """The root of a value: the directory of a file's relative path, or a kind of object.
 
     An object of the kernel is no file (a resctrl group, say). Its value is a text all the same, and
     "it is not there" is one of its values, kerneltext.ABSENT: to restore that deletes what was

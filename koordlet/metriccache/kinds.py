@@ -33,7 +33,7 @@ from koordlet.metriccache.keys import (
 
 
 class Cadence(Enum):
-    """How often a kind gets a sample, or a collector works; the daemon maps each to seconds."""
+    """The cadence of a kind's samples or of a collector; the daemon maps each to seconds."""
 
     USAGE = "usage"  # --collect-res-used-interval
     PSI = "psi"  # --psi-collector-interval
@@ -61,7 +61,7 @@ DEFAULT_INTERVALS = {
 
 
 class RetentionClass(Enum):
-    """Which reader needs a kind longest; the daemon maps each to seconds."""
+    """The reader that needs a kind longest; the daemon maps each to seconds."""
 
     NODE = "node"  # the percentile windows of the NodeMetric report (30 minutes)
     POD = "pod"  # the aggregate duration of the report (5 minutes)

@@ -349,7 +349,7 @@ class SeriesTable:
         return self.view.ring.geometry.key_bytes if self.view else key_bytes_with_headroom(0)
 
     def _room(self, key_bytes: int) -> int:
-        """How many more series fit."""
+        """Return the number of series that still fit."""
         return max(self._limits.max_rows(key_bytes) - self._rows.height, 0) + self._rows.free
 
     def _ring_for(self, more: int, key_bytes: int) -> Ring:

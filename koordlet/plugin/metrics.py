@@ -182,7 +182,7 @@ class _Bounded:
 
 
 class BoundedCounter(_Bounded):
-    """Counter whose label values are those declared."""
+    """A counter with the declared label values."""
 
     def __init__(self, metric: "Counter", allowed: Mapping[str, frozenset[str]]) -> None:
         super().__init__(allowed)
@@ -196,7 +196,7 @@ class BoundedCounter(_Bounded):
 
 
 class BoundedGauge(_Bounded):
-    """Gauge whose label values are those declared."""
+    """A gauge with the declared label values."""
 
     def __init__(self, metric: "Gauge", allowed: Mapping[str, frozenset[str]]) -> None:
         super().__init__(allowed)
@@ -208,7 +208,7 @@ class BoundedGauge(_Bounded):
 
 
 class BoundedHistogram(_Bounded):
-    """Histogram whose label values are those declared."""
+    """A histogram with the declared label values."""
 
     def __init__(self, metric: "Histogram", allowed: Mapping[str, frozenset[str]]) -> None:
         super().__init__(allowed)

@@ -142,7 +142,7 @@ _PREDICTED = (KoordPriorityClass.PROD, KoordPriorityClass.NONE)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PredictionOptions:
-    """How to learn and to predict. Times in seconds."""
+    """Options of learning and prediction. Times in seconds."""
 
     node: str
     half_lives: HalfLives

@@ -148,7 +148,7 @@ def _group(level: str, target: str) -> str:
 
 
 def _defect(desired: DesiredValue) -> str:
-    """Why no cgroup version takes a value; "": one does."""
+    """Return why no cgroup version accepts a value; "": one does."""
     row, defects = desired.key.resource, list[str]()
     for file in row.files.values():
         try:
@@ -161,7 +161,7 @@ def _defect(desired: DesiredValue) -> str:
 
 
 def _reject_reason(file: File[Any], value: Any) -> str:
-    """Why a file does not take a value; "": it does. Raises ValueError."""
+    """Return why a file does not accept a value; "": it does. Raises ValueError."""
     if file.text is None:
         return "that it is read only"
     text = file.text.of(value)

@@ -38,7 +38,7 @@ _LATE = 3  # intervals without a report after which the reporter is unhealthy
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReportOptions:
-    """When to report."""
+    """Options of the times of reports."""
 
     node: str
     collect_interval: float = 1.0  # seconds between samples of node usage

@@ -92,7 +92,7 @@ def _percent(gpu: AllocatedDevice) -> int:
 
 
 class _DeviceLimit(NamedTuple):
-    """How many devices a pod may have, and how much of each."""
+    """The number of devices that a pod may have, and the amount of each."""
 
     devices: float
     amount: int

@@ -38,7 +38,7 @@ class DeviceType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DeviceTopology:
-    """Where a device is connected."""
+    """The place of a device in the node's topology."""
 
     numa_node: int  # -1: not known
     pcie: str  # the root complex, "pci0000:3a"; "": not known

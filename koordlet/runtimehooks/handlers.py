@@ -314,7 +314,7 @@ class NriPlugin:
     async def _within_pod(
         self, meta: PodMeta, wanted: list[Adjustment], left: list[str]
     ) -> list[Adjustment]:
-        """Those that the pod's cgroup allows: with more CPUs no container can be made in it."""
+        """Return the adjustments that fit the pod's cgroup: a container cannot have more CPUs."""
         kept = []
         for one in wanted:
             if one.key.resource is CPUSET_CPUS_WANTED:

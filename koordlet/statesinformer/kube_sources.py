@@ -376,7 +376,7 @@ def _each_version(publish: Callable[[T], None]) -> Callable[[ChangeKind, T | Non
 
 
 def _reported_at(item: Object) -> float | None:
-    """When the status was measured. Only a hint, so what is wrong with it does not matter."""
+    """Return the time of the status. It is only a hint, so errors in it do not matter."""
     try:
         return Fields(item, "nodeMetric").nested("status").time("updateTime")
     except InvalidObject:
@@ -421,7 +421,7 @@ class PublishedObject(OwnObjectSource[T], Generic[T]):
 
     @property
     def changes(self) -> int:
-        """How often the object has changed so far; more than before a write: the write was seen."""
+        """The number of changes so far; more than before a write: the write was seen."""
         return self._changes
 
     def _take(self, _: ChangeKind, found: T | None) -> None:

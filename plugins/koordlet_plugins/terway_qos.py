@@ -41,7 +41,7 @@ _FILES = "files"  # scope of the claims
 
 
 class TerwayQoS(PodRoundsPlugin[PodLimits]):
-    """Keeps the files in line with the NodeSLO, and with labels and annotations of pods."""
+    """Reconciles the files with the NodeSLO, and with labels and annotations of pods."""
 
     gates = ("TerwayQoS",)
     follows = (StateType.NODE_SLO_SPEC,)
@@ -105,7 +105,7 @@ class TerwayQoS(PodRoundsPlugin[PodLimits]):
             self._rates = rates
 
     async def _directory(self) -> str:
-        """Where terway-qos finds the cgroups of pods."""
+        """Return the directory in which terway-qos finds the cgroups of pods."""
         group = self.kernel.layout.qos_dir(KubeQoS.GUARANTEED)
         v1 = await self.kernel.supports(resources.NET_CLASS_ID, group)
         return f"{_CGROUPS}/net_cls" if v1 else _CGROUPS

@@ -237,7 +237,7 @@ def audit_view(response: _Answer) -> Iterator[RenderableType]:
 
 
 def newer(events: list[_Event], last: _Event | None) -> list[_Event]:
-    """Those of the latest events that came after the one seen last; all, when it is not there."""
+    """Return the events after the one seen last; all, when that one is not among them."""
     return events[events.index(last) + 1 :] if last in events else events
 
 

@@ -67,7 +67,7 @@ def view(found: Mapping[str, Any]) -> Iterator[RenderableType]:
 
 
 def _named(series: dict[str, Any]) -> dict[str, Any]:
-    """With the pod's name in place of its UID; one that is gone goes on as its UID."""
+    """Return the series with pod in place of pod_uid; a pod that is gone keeps its UID."""
     if "pod_uid" not in series:
         return series if "container_id" not in series else {"pod": "", **series}
     return {"pod": series["pod_uid"]} | {

@@ -53,7 +53,7 @@ def boot_id() -> str:
 
 
 def _kept_values(run_dirs: Sequence[Path]) -> list[dict[str, Any]]:
-    """From the journal; imported here because asking a daemon does not need it."""
+    """Return the values in the journal; imported here, as asking a daemon does not need it."""
     from koord.util.ownedfiles import OwnedDirectory
     from koordlet.executor.journal import records_left_in
 

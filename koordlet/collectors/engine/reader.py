@@ -291,7 +291,7 @@ class Reader:
         self._bad = []
 
     def outcome(self, *, sampled: bool) -> tuple[RoundOutcome, str]:
-        """How the round of a collector went that raised nothing; sampled: it has samples."""
+        """Return the outcome of a round that raised nothing; sampled: it has samples."""
         if sampled or not self._bad:
             return RoundOutcome.OK, ""
         lacking = [err for err in self._bad if isinstance(err, Unsupported)]

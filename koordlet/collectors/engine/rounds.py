@@ -63,7 +63,7 @@ log = get_logger("koordlet.collectors")
 
 
 class RoundOutcome(StrEnum):
-    """How a round ended; the value of the label `outcome`."""
+    """The outcome of a round; the value of the label `outcome`."""
 
     OK = "ok"
     UNSUPPORTED = "unsupported"  # this host lacks what the collector reads

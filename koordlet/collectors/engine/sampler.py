@@ -34,7 +34,7 @@ class Schedule:
 
     @property
     def next(self) -> float:
-        """When the next turn is due."""
+        """Return the time of the next turn."""
         return min(self._next.values())
 
     def take(self, now: float) -> tuple[frozenset[Cadence], int]:

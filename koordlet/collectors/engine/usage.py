@@ -1,4 +1,4 @@
-"""From cumulative counters to rates, and usage that collectors hand on within a tick."""
+"""Rates from cumulative counters, and usage that collectors pass on within a tick."""
 
 from collections.abc import Mapping
 from typing import Generic, NamedTuple, TypeVar, cast

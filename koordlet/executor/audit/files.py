@@ -90,7 +90,7 @@ FileIdentity = tuple[int, int]  # device and inode
 
 @dataclass(frozen=True, slots=True)
 class LogBudget:
-    """How much disk the log may take: files of file_bytes, the current one and those kept."""
+    """The disk budget of the log: files of file_bytes, the current one and the older ones."""
 
     file_bytes: int
     rotated: int
@@ -269,7 +269,7 @@ def parse_query(given: Mapping[str, str]) -> "AuditQuery":
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AuditQuery:
-    """Which events: the latest so many, of this pod (namespace/name or name) and reason."""
+    """A query for the latest events, by pod (namespace/name or name) and reason."""
 
     most: int = DEFAULT
     pod: str = ""

@@ -48,7 +48,7 @@ class ObservedValue(NamedTuple):
 def concerns(key: Key, place: str, groups: Collection[str] = ()) -> bool:
     """Whether a value concerns a pod (namespace/name, name or UID) or a cgroup; "": any does.
 
-    That are its own, and those of cgroups below and above it, whose limits hold for it as well.
+    These are its own values, and those of cgroups below and above it, whose limits apply to it too.
     groups: the cgroups that the place means, in addition to the place itself.
     """
     target = key.target

@@ -266,7 +266,7 @@ class ClaimTable:
         return self._owners.get(key, {})
 
     def only_claimed(self, keys: Iterable[Key]) -> set[Key]:
-        """Those of the values that are claimed."""
+        """Return the keys that are claimed."""
         return {key for key in keys if key in self._claims}
 
     def claimed(self) -> list[Key]:

@@ -20,7 +20,7 @@ _BAD_STEP = re.compile(r"//|/\.\.?/|[\x00-\x1f\x7f]")  # empty, ".", ".."; contr
 
 
 class Level(StrEnum):
-    """Where in the tree a target is."""
+    """The level of a target in the tree."""
 
     NODE = "node"  # sysctl and sysfs values
     QOS = "qos"  # the cgroup of a Kubernetes QoS class
@@ -127,7 +127,7 @@ class Target:
         return cls(Level.TERWAY, file)
 
     def __str__(self) -> str:
-        """For people: "kubepods/besteffort", "node", "process 4711" or "resctrl BE"."""
+        """The text for people: "kubepods/besteffort", "node", "process 4711" or "resctrl BE"."""
         if not self.level.is_cgroup and self.place:
             return f"{self.level.value} {self.place}"
         return self.place or self.level.value

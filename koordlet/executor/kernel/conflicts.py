@@ -47,7 +47,7 @@ class ConflictPolicy:
         self._conflicts: dict[Key, _Conflict] = {}
 
     def judge(self, key: Key, found: str) -> ConflictDecision | None:
-        """Judge a foreign value that was found. None: write over it."""
+        """Decide about a foreign value that was found. None: write over it."""
         now = self._clock.monotonic()
         conflict = self._conflicts.setdefault(key, _Conflict())
         conflict.retakes = [at for at in conflict.retakes if at > now - RETAKE_WINDOW]

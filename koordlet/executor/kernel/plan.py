@@ -19,7 +19,7 @@ from koordlet.host.resources import CPU_BURST, CPU_IDLE, CPU_QUOTA, CPU_SHARES, 
 
 @dataclass(slots=True)
 class AppliedValues:
-    """By value. Texts are those of koordlet.host.resource."""
+    """The applied values, by key. Texts are those of koordlet.host.resource."""
 
     # The latest of each claimed value.
     desired_values: dict[Key, DesiredValue] = field(default_factory=dict)

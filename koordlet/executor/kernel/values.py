@@ -61,7 +61,7 @@ class KernelValues:
         self._raw: dict[Key, tuple[bytes, str]] = {}  # what was read last, and its text
 
     def reject_reason(self, key: Key, original: str) -> str:
-        """Why a value that a file says is ours must not be restored; "": it may be.
+        """Return why a value that a file says is ours must not be restored; "": it may be.
 
         Write access to the journal must not allow more than the table of values does.
         """

@@ -93,7 +93,7 @@ class Writer:
 
     @property
     def ledger(self) -> Ledger:
-        """Which values are ours, of which none may be forgotten."""
+        """The record of the values that are ours; none may be forgotten."""
         return self._ledger
 
     def apply(

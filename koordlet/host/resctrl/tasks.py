@@ -1,4 +1,4 @@
-"""Which resctrl control group the threads of a process are in: read, and moved.
+"""The resctrl control group of a process's threads: read, and moved.
 
 A thread is moved by its id, one write each; those that it makes later inherit the group. So all
 threads are moved again until no new one is found. The first thread stands for all: it goes first

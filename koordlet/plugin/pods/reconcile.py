@@ -36,7 +36,7 @@ class _AnnouncedPod(NamedTuple):
 
 
 class StartingContainers:
-    """Those that the container runtime has announced, until they are among the known pods."""
+    """Containers that the runtime has announced, until they are among the known pods."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         """now is in seconds, monotonic."""

@@ -119,7 +119,7 @@ class ContainerState(IntEnum):
 
     @classmethod
     def living(cls) -> "frozenset[int]":
-        """Those of containers that have a cgroup."""
+        """Return the states of containers that have a cgroup."""
         return frozenset({cls.CREATED, cls.PAUSED, cls.RUNNING})
 
 

@@ -29,7 +29,7 @@ _KEY = "protobuf"
 
 
 class _Kind(NamedTuple):
-    """How values of a field are written and read: as an int or as bytes, by the wire type."""
+    """Reads and writes the values of a field, as an int or as bytes, by the wire type."""
 
     wire: int
     read: Callable[[Any], Any]

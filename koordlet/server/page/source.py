@@ -43,7 +43,7 @@ MAX_TEXT = 300  # characters
 
 
 class Origin(StrEnum):
-    """Where a value comes from."""
+    """The origin of a value."""
 
     NODESLO = "NodeSLO"
     DEFAULT = "default"
@@ -157,7 +157,7 @@ class AgentPageSources:
 
 @dataclass(slots=True)
 class _Cursor:
-    """How far the reader of one answer is."""
+    """The position of the reader of one response."""
 
     version: int  # of sections
     annotations: int

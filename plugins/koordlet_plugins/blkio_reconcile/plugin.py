@@ -84,7 +84,7 @@ def _may_claim() -> Iterator[ClaimScope]:
 
 
 class BlkIOReconcile(ReconcilingPlugin[BlkIORule, tuple[Block, ...]]):
-    """Keeps limits and weights by block device in line with the NodeSLO and annotations."""
+    """Reconciles limits and weights by block device with the NodeSLO and annotations."""
 
     gates = ("BlkIOReconcile",)
     follows = (StateType.NODE_SLO_SPEC,)

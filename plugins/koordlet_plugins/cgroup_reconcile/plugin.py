@@ -80,7 +80,7 @@ def _may_claim() -> Iterator[ClaimScope]:
 
 
 class CgroupReconcile(ReconcilingPlugin[MemoryQoSRule, OwnMemoryQoS]):
-    """Keeps the memory values of pods and their classes in line with their memory QoS."""
+    """Reconciles the memory values of pods and their classes with their memory QoS."""
 
     gates = ("CgroupReconcile",)
     follows = (StateType.NODE_SLO_SPEC, StateType.NODE_METADATA)

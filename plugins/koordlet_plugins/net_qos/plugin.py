@@ -131,7 +131,7 @@ _PEER, _HOST = "end", "host"  # beginnings of scopes by pod: its end, and in the
 
 
 class TCNetworkQoS(PodRoundsPlugin[PodLimits]):
-    """Keeps traffic classes in line with the NodeSLO, pods' labels, annotations and addresses."""
+    """Reconciles traffic classes with the NodeSLO, pods' labels, annotations and addresses."""
 
     gates = ("TCNetworkQoS",)
     follows = (StateType.NODE_SLO_SPEC,)

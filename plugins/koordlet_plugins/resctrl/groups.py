@@ -180,7 +180,7 @@ class ResctrlPlugin(PodRoundsPlugin[W]):
     async def _foreign_processes(
         self, wanted: Mapping[str, Mapping[Process, ResctrlMember]]
     ) -> set[Process]:
-        """Those without a claim that are in the group of another agent, or cannot be looked at."""
+        """Return unclaimed processes that are in another agent's group, or cannot be read."""
         new = [
             process
             for uid, of_pod in wanted.items()

@@ -132,7 +132,7 @@ class TrafficClass:
 
 @dataclass(frozen=True, slots=True)
 class AddressMatch:
-    """Which packets go to a class."""
+    """A match of packets by address, and their class."""
 
     side: str  # one of SIDES
     address: Address
@@ -140,7 +140,7 @@ class AddressMatch:
 
     @property
     def order(self) -> tuple[str, int, int]:
-        """Where it stands in a text."""
+        """The sort key of the match in a text."""
         return (self.side, self.address.version, int(self.address))
 
     def __str__(self) -> str:
@@ -149,7 +149,7 @@ class AddressMatch:
 
 @dataclass(frozen=True, slots=True, order=True)
 class CgroupMatch:
-    """Which sockets' packets go to a class: those of a cgroup of v2, and of cgroups below it."""
+    """A match of packets by socket: those of a cgroup of v2, and of cgroups below it."""
 
     level: int  # of the cgroup; 1: right below the root
     cgroup: int  # its number
