@@ -32,7 +32,7 @@ done
 import os, sys, time
 from pathlib import Path
 from koord.util.errors import KoordError
-from koordlet.host.perf import CYCLES, INSTRUCTIONS, Event, GroupCounters
+from koordlet.host.perf import CYCLES, INSTRUCTIONS, GroupCounters, PerfEvent
 
 def count(what, *events):
     counters = GroupCounters(Path(sys.argv[1]), cpus, events, grouped=True)
@@ -46,7 +46,7 @@ try:
 except KoordError as err:
     print(f"cycles and instructions: {err}")
     print("so the same counters with events that every kernel has:")
-    count("{0:.0f} ns of CPU time, {1:.0f} context switches", Event(1, 1), Event(1, 3))
+    count("{0:.0f} ns of CPU time, {1:.0f} context switches", PerfEvent(1, 1), PerfEvent(1, 3))
 END
 
 system=/sys/fs

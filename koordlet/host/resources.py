@@ -10,8 +10,7 @@ from typing import Any, TypeVar
 
 from koord.api.machine import parse_cpulist_file
 from koordlet.host import cpu_scheduler, procfiles, terway_files
-from koordlet.host import resource as kerneltext
-from koordlet.host import resource as validators
+from koordlet.host import resource as forms
 from koordlet.host.cgroups import cgroupfiles as cg
 from koordlet.host.cgroups import keyed_files
 from koordlet.host.cgroups.cgroupfiles import (
@@ -25,7 +24,6 @@ from koordlet.host.cgroups.cgroupfiles import (
 from koordlet.host.cgroups.keyed_files import UINT32_MAX, UINT64_MAX, DeviceNumbers
 from koordlet.host.idle_pages import parse_idle_pages
 from koordlet.host.net import netfiles
-from koordlet.host.net import netfiles as ends
 from koordlet.host.net.tc import objects
 from koordlet.host.net.tc import tree as traffic
 from koordlet.host.procfiles import Pressure, parse_pressure
@@ -150,8 +148,8 @@ CPU_SHARES = _group(
 CPU_QUOTA = _group(
     "cpu_quota",
     "us per period, -1 for no limit",
-    _in("cpu", "cpu.cfs_quota_us", cg.parse_number, text=kerneltext.NUMBER),
-    _in("cpu", "cpu.max", cg.parse_cpu_max_quota, text=kerneltext.CPU_MAX_QUOTA),
+    _in("cpu", "cpu.cfs_quota_us", cg.parse_number, text=forms.NUMBER),
+    _in("cpu", "cpu.max", cg.parse_cpu_max_quota, text=forms.CPU_MAX_QUOTA),
     BANDWIDTH,
 )
 CPU_PERIOD = _group(
@@ -191,8 +189,8 @@ CPUSET_CPUS = _group(
 CPUSET_CPUS_WANTED = _group(
     "cpuset_cpus_wanted",
     "CPU numbers that were asked for; on v2 empty for those of the parent",
-    _in("cpuset", "cpuset.cpus", parse_cpulist_file, may=validators.cpu_list, copied=True),
-    _in("cpuset", "cpuset.cpus", parse_cpulist_file, may=validators.cpu_list),
+    _in("cpuset", "cpuset.cpus", parse_cpulist_file, may=forms.cpu_list, copied=True),
+    _in("cpuset", "cpuset.cpus", parse_cpulist_file, may=forms.cpu_list),
 )
 
 # --- Members ---
@@ -238,7 +236,7 @@ def _memory(
     name: str, unit: str, v1: Support, v2: Support, may: Validator, needs: str
 ) -> Resource[int]:
     """A number, or "max" for bytes, in a file that is called the same on both versions."""
-    text = kerneltext.BYTES_OR_MAX if unit.startswith("bytes") else kerneltext.NUMBER
+    text = forms.BYTES_OR_MAX if unit.startswith("bytes") else forms.NUMBER
     return _group(
         name.replace(".", "_"),
         unit,
@@ -279,10 +277,10 @@ MEMORY_LIMIT = _group(
         "memory",
         "memory.limit_in_bytes",
         cg.parse_v1_memory_limit,
-        text=kerneltext.V1_MEMORY_LIMIT,
+        text=forms.V1_MEMORY_LIMIT,
         follower="memory.memsw.limit_in_bytes",
     ),
-    _in("memory", "memory.max", cg.parse_number_or_max, text=kerneltext.BYTES_OR_MAX),
+    _in("memory", "memory.max", cg.parse_number_or_max, text=forms.BYTES_OR_MAX),
 )
 MEMORY_MIN = _memory("memory.min", "bytes, -1 for all", _KUBEPODS, Support.ALWAYS, _ANY, ANOLIS_V1)
 MEMORY_LOW = _memory("memory.low", "bytes, -1 for all", _KUBEPODS, Support.ALWAYS, _ANY, ANOLIS_V1)
@@ -484,7 +482,7 @@ BLKIO_COST_MODEL = _cost(
 NET_CLASS_ID = _group(
     "net_class_id",
     "class of outgoing packets",
-    _in("net_cls", "net_cls.classid", cg.parse_number, _KUBEPODS, validators.class_id),
+    _in("net_cls", "net_cls.classid", cg.parse_number, _KUBEPODS, forms.class_id),
     None,
     "cgroup v1 with CONFIG_CGROUP_NET_CLASSID",
 )
@@ -788,7 +786,7 @@ PROCESS_INTERFACE = _host(
     "process_interface",
     "the node's end of a process's virtual interface (veth); empty: none",
     "{} (end of its interface)",
-    ends.parse_interface,
+    netfiles.parse_interface,
     Root.INTERFACE,
     needs=traffic.NODE_NETWORK,
 )

@@ -62,7 +62,7 @@ def annotation_operations(
 
 def add_operation(path: str, value: object) -> Operation:
     """The operation that sets a value; it replaces what is there."""
-    return {"op": "add_operation", "path": path, "value": value}
+    return {"op": "add", "path": path, "value": value}
 
 
 def _escaped(key: str) -> str:

@@ -8,13 +8,12 @@ import pytest
 import yaml
 
 from koord.api import podmigrationjob, reservation
+from koord.component.plugins.discovery import discover
 from koord.controlplane.clusterfeed import SERVED_KINDS
 from koord_descheduler.cli import explain
 from koord_descheduler.config.configuration import Point
 from koord_descheduler.config.file import ReadConfig, parse_configuration
 from koord_descheduler.daemon.settings import load_settings
-from koord_descheduler.framework.interfaces import Plugin
-from koord_descheduler.framework.profile import PluginRegistry
 from koord_descheduler.ledger.keeper import NAME as LEDGER
 from tests.support.deploy.component import patched
 from tests.support.deploy.replicated import NAMESPACE, Manifests, group_of
@@ -77,17 +76,10 @@ def test_the_role_covers_what_is_followed() -> None:
 
 def test_the_arguments_are_the_daemon_s(tmp_path: Path, config: ReadConfig) -> None:
     """Each has a meaning, and the lease is where the pod is."""
-    settings = load_settings(MANIFESTS.arguments(tmp_path), {}, discover=_named_only)
+    settings = load_settings(MANIFESTS.arguments(tmp_path), {}, discover=discover)
     assert settings.warnings() == []
     assert settings.configuration.leader_election.resource_namespace == "control"
     assert settings.configuration.profiles == config.configuration.profiles
-
-
-def _named_only(registry: PluginRegistry) -> list[str]:
-    """Plugins of the tree, whose arguments are known by their names."""
-    for name in IN_TREE:
-        registry.register(name, lambda args, handle: Plugin())
-    return []
 
 
 def test_ports_agree(config: ReadConfig) -> None:

@@ -241,7 +241,7 @@ def test_every_kind_is_found_by_its_key() -> None:
 
 def test_pods_are_counted_while_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that no cycle counts all of them."""
-    monkeypatch.setattr("koord_scheduler.cache._COUNTED_TOGETHER", 10)
+    monkeypatch.setattr("koord_scheduler.cache._UPDATE_BATCH", 10)
     state, counted = SchedulerCache(SimulatedClock()), []
     monkeypatch.setattr(View, "count_pods", lambda view: counted.append(len(view.pods(0))))
     state.put(NODE, read_node(node("n1")))

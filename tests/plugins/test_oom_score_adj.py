@@ -222,7 +222,7 @@ async def test_a_bad_annotation_keeps_the_last_scores(host, processes) -> None:
 async def test_only_so_many_processes_are_looked_after(host, processes, monkeypatch) -> None:
     """Of a container and in all; it is reported once."""
     monkeypatch.setattr(processes_of_pods, "MAX_PER_GROUP", 3)
-    monkeypatch.setattr(processes_of_pods, "MOST", 4)
+    monkeypatch.setattr(processes_of_pods, "MAX_PROCESSES", 4)
     processes.put("c1", *range(101, 106))
     processes.put("c2", *range(201, 206))
     harness = PluginHarness(OOMScoreAdj(), pods=[pod(default="100")], host=host)

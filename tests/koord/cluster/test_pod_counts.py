@@ -210,7 +210,7 @@ def test_whatever_happens_and_whichever_view_is_asked(
 ) -> None:
     """Also what-ifs, earlier views, and after more questions, or with more terms, than are kept."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pod_counts, "MOST_BYTES", most)
+        patch.setattr(pod_counts, "MAX_BYTES", most)
         patch.setattr(pod_counts, "MAX_CACHED_TERMS", terms)
         patch.setattr(pod_counts, "_FEW_ROWS", 1)
         patch.setattr(selectors, "_FEW_LABEL_SETS", terms)

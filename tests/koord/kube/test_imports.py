@@ -12,7 +12,6 @@ import pytest
         ("koord.kube.errors", "aiohttp"),
         ("koord.kube.credentials", "aiohttp"),
         ("koord.kube.credentials", "yaml"),
-        ("koord.kube.client", "aiohttp"),
         ("koord.kube.reflector", "yaml"),
         ("koordlet.plugin", "koord.kube"),
         ("koordlet.statesinformer.informer", "koord.kube"),

@@ -105,7 +105,7 @@ async def test_a_server_may_send_everything(
     server: ApiServer, reflector: Reflector[Any], pass_time, monkeypatch
 ) -> None:
     """Then nothing has to be fetched."""
-    monkeypatch.setattr("apiserver._seen", lambda request, item, suffix="": item)
+    monkeypatch.setattr("tests.support.kube.apiserver._seen", lambda request, item, suffix="": item)
     create(server)
     await pass_time(lambda: "n1" in reflector.objects)
 

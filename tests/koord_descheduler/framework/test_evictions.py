@@ -13,7 +13,9 @@ class Everyone(PureDeschedulePlugin):
     def __init__(self, args: object, handle: Handle) -> None:
         super().__init__(handle)
 
-    def judge(self, view: View, rows: Sequence[int], now: float) -> Iterator[EvictionCandidate]:
+    def pods_to_evict(
+        self, view: View, rows: Sequence[int], now: float
+    ) -> Iterator[EvictionCandidate]:
         for row in rows:
             for pod in view.pods(row):
                 yield EvictionCandidate(pod, "all must go")

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from shippedplugins import IN_TREE
 
 from koord.component.config.field_errors import InvalidConfig
 from koord_descheduler.config.configuration import Point
@@ -28,6 +27,7 @@ from koord_descheduler.plugin import (
 )
 from koord_descheduler_plugins.low_node_load.args import LowNodeLoadArgs
 from tests.support.descheduler.framework import NODES, Kit
+from tests.support.descheduler.shipped_plugins import IN_TREE
 
 DOCUMENT = """\
 apiVersion: descheduler/v1alpha2
@@ -93,7 +93,6 @@ def register(registry: PluginRegistry) -> PluginRegistry:
     registry.register("QuietNodes", QuietNodes)
     registry.register("Mover", Mover)
     registry.register("Made", make)
-    registry.register("LowNodeLoad", make)
     return registry
 
 
@@ -149,10 +148,9 @@ def test_what_cannot_run_is_refused_with_the_file(balance: str, args: str, messa
 
 
 def test_a_plugin_of_koordinators_has_its_arguments() -> None:
-    """Unless it declares others."""
-    known = known_plugins(register(PluginRegistry()))
+    """It declares them itself; a factory that declares none has none."""
+    shipped, known = IN_TREE["LowNodeLoad"], known_plugins(register(PluginRegistry()))
 
-    assert known["LowNodeLoad"] is IN_TREE["LowNodeLoad"]
-    assert known["LowNodeLoad"].args is not None
-    assert known["LowNodeLoad"].args.cls is LowNodeLoadArgs
+    assert shipped.args is not None
+    assert shipped.args.cls is LowNodeLoadArgs
     assert known["Made"].args is None

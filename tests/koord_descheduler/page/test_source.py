@@ -131,7 +131,7 @@ async def test_the_newest_cycle_is_read_first_and_each_once(bench: Bench, monkey
         reads.append(cycle.began)
         return read(cycle)
 
-    monkeypatch.setattr("koord_descheduler.page.source.read_round", counted)
+    monkeypatch.setattr("koord_descheduler.page.source.summarize_cycle", counted)
     for number in range(3):
         bench.cycle(judged("n1", float(number), "low"))
 

@@ -46,7 +46,7 @@ class Answers(Fit, APIServiceProvider):
 
 @pytest.fixture(autouse=True)
 def answering(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("schedulers.Fit", Answers)
+    monkeypatch.setattr("tests.support.scheduler.replicas.Fit", Answers)
 
 
 async def ask(replica: Replica, path: str) -> tuple[int, Any]:

@@ -125,12 +125,12 @@ async def test_events_that_no_plugin_has_registered_cost_nothing() -> None:
     assert made.plugin.asked == []
 
 
-@pytest.mark.parametrize("bound", ["MOST_REPLAYED", "MOST_EVENTS"])
+@pytest.mark.parametrize("bound", ["MAX_REPLAYED_EVENTS", "MAX_EVENTS"])
 async def test_a_pod_with_too_many_events_since_its_pop_is_tried_again(
     bound: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are bounded, as a pod may wait for its permit for a quarter of an hour."""
-    monkeypatch.setattr(activequeue if bound == "MOST_EVENTS" else schedulingqueue, bound, 10)
+    monkeypatch.setattr(activequeue if bound == "MAX_EVENTS" else schedulingqueue, bound, 10)
     made = await World().build(0)
     pod: Any = make_pod("w", schedulerName="p")
     made.queue.add(pod)
@@ -138,7 +138,7 @@ async def test_a_pod_with_too_many_events_since_its_pop_is_tried_again(
     assert queued is not None
     for _ in range(20):
         made.queue.on_cluster_event(NODE_ADDED, None, "another")
-    assert made.queue.in_flight.events == (10 if bound == "MOST_EVENTS" else 20)
+    assert made.queue.in_flight.events == (10 if bound == "MAX_EVENTS" else 20)
     made.queue.requeue(queued, unschedulable_plugins=["Asks"])
     assert made.queue.place_of(pod.uid) == "backoff"
     assert made.plugin.asked == []

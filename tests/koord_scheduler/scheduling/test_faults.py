@@ -289,7 +289,7 @@ async def test_a_pod_that_is_deleted_on_its_way_is_forgotten(
     """Wherever it is then; no request is made that is in vain, if that is known."""
     account, gate = Account(), Gate(pre_bind=when == "pre_bind")
     if when == "slot":
-        monkeypatch.setattr(cycle, "AT_ONCE", 1)
+        monkeypatch.setattr(cycle, "MAX_PARALLEL_BINDINGS", 1)
     loop = await started(account, permit={"Gate": gate}, preBind={"Gate": gate})
     await loop.settle()
     loop.api.hang = when != "pre_bind"

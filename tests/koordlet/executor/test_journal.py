@@ -11,7 +11,6 @@ from structlog.testing import capture_logs
 
 from koord.util.ownedfiles import FileWriteError, OwnedDirectory
 from koordlet.executor import journal as journals
-from koordlet.executor import journal as records
 from koordlet.executor.journal import AppendLog, Journal, JournalError, JournalRecord
 
 BOOT = "da8d657c-8fa2-46c4-9aeb-64c0a40defa8"
@@ -41,10 +40,10 @@ def test_the_format_stays():
     """A newer koordlet must read what this one writes: the bytes of version 1."""
     text = b"".join(
         [
-            records.header_line(BOOT),
-            records.set_line(7, record(earlier=("1", "2"))),
-            records.update_line(7, "-1", "50000", "40000"),
-            records.drop_line(6),
+            journals.header_line(BOOT),
+            journals.set_line(7, record(earlier=("1", "2"))),
+            journals.update_line(7, "-1", "50000", "40000"),
+            journals.drop_line(6),
         ]
     )
 
@@ -131,13 +130,13 @@ def test_a_flipped_bit_costs_one_line(tmp_path):
     data = bytearray(file.read_bytes())
     for at in range(len(data)):
         data[at] ^= 1 << at % 8
-        contents = records.read_journal(bytes(data))
+        contents = journals.read_journal(bytes(data))
         data[at] ^= 1 << at % 8
         assert contents.boot_id == BOOT
         assert contents.damaged >= 1
         assert len(contents.records) >= 1
         assert all(contents.records[n] == journal.records[n] for n in contents.records)
-    assert len(records.read_journal(bytes(data)).records) == len(numbers)
+    assert len(journals.read_journal(bytes(data)).records) == len(numbers)
 
 
 texts = st.text(max_size=20)
@@ -161,25 +160,25 @@ texts = st.text(max_size=20)
 )
 def test_a_record_is_read_as_it_was_written(written):
     """With the definition of a plugin's own kernel file or without."""
-    contents = records.read_journal(PINNED + records.set_line(1, written))
+    contents = journals.read_journal(PINNED + journals.set_line(1, written))
 
     assert (contents.records, contents.damaged) == ({1: written}, 0)
 
 
 def test_a_koordlet_without_definitions_reads_the_rest_of_a_record():
     """The definition is the last field of its line, and only where there is one."""
-    plain, more = (records.set_line(1, record(definition=text)) for text in ("", "{}"))
+    plain, more = (journals.set_line(1, record(definition=text)) for text in ("", "{}"))
 
     assert more.split(b" ", 1)[1] == plain.split(b" ", 1)[1][:-2] + b',"{}"]\n'
     for wrong in (b"7", b"null", b"[]"):
         text = plain.split(b" ", 1)[1][:-2] + b"," + wrong + b"]"
-        assert records.read_journal(PINNED + line(text)).damaged == 1
+        assert journals.read_journal(PINNED + line(text)).damaged == 1
 
 
 @given(st.binary(max_size=400))
 def test_anything_may_lie_there(data):
     """No text makes the reader fail."""
-    assert not records.read_journal(data).records
+    assert not journals.read_journal(data).records
 
 
 @given(
@@ -190,15 +189,15 @@ def test_anything_may_lie_there(data):
 )
 def test_any_line_with_a_good_checksum_may_lie_there(found):
     """Fields of the wrong type are damage, too."""
-    text = journals.records.json.dumps(found).encode()
+    text = journals.json.dumps(found).encode()
 
-    records.read_journal(PINNED + line(text))
+    journals.read_journal(PINNED + line(text))
 
 
 def test_a_newer_format_is_left_alone(tmp_path):
     """Kept for the newer koordlet to put things back with; nothing of it is believed."""
     text = line(b'["koordlet journal",2,"%s","more"]' % BOOT.encode())
-    (tmp_path / "journal").write_bytes(text + records.set_line(1, record()))
+    (tmp_path / "journal").write_bytes(text + journals.set_line(1, record()))
 
     found = reopened(tmp_path)
 
@@ -209,7 +208,7 @@ def test_a_newer_format_is_left_alone(tmp_path):
 
 def test_lines_that_a_newer_koordlet_adds_are_passed_over(tmp_path):
     """Kinds of lines, and fields at the end of lines."""
-    more = records.set_line(1, record()).split(b" ", 1)[1][:-2] + b',"","more"]'
+    more = journals.set_line(1, record()).split(b" ", 1)[1][:-2] + b',"","more"]'
     (tmp_path / "journal").write_bytes(PINNED + line(b'["seen",1,2.5]') + line(more))
 
     found = reopened(tmp_path)
@@ -279,7 +278,7 @@ def test_garbage_is_compacted(tmp_path):
 
 def test_a_full_journal_refuses_and_says_so(tmp_path, monkeypatch):
     """All of a batch or nothing of it."""
-    monkeypatch.setattr(journals, "MOST", 3)
+    monkeypatch.setattr(journals, "MAX_RECORDS", 3)
     journal = reopened(tmp_path)
     journal.begin([record("a"), record("b")])
 

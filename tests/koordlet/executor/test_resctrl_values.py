@@ -45,7 +45,7 @@ class Bench:
 
     def writer(self, step=ignore_step):
         host = Host(self.fake.paths, Descriptors(0))
-        object_writers = {root: make(host) for root, make in self.fake.object_writers.items()}
+        object_writers = {root: make(host.paths) for root, make in self.fake.object_writers.items()}
         values = FakeKernelValues(host, step, object_writers)
         journal = Journal(OwnedDirectory.open(self.run_dir), "boot")
         return Writer(host, journal, self.clock, values=values)

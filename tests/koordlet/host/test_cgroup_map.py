@@ -163,7 +163,7 @@ def test_a_kernel_that_refuses_has_what_it_had(
             raise OSError(errno.ENOSPC, "no room")
         real(index, major, matches)
 
-    monkeypatch.setattr("koordlet.host.net.tc.kernel.set_sockets", refuse)
+    monkeypatch.setattr("koordlet.host.net.tc.kernel.set_cgroup_map", refuse)
     with pytest.raises(TrafficRefused, match="nf_tables"):
         write(traffic, text.replace("4711", "4712").replace("12500000 ceil", "12500001 ceil"))
     assert shown(traffic) == text

@@ -375,7 +375,7 @@ CHANGES = st.builds(
     until=st.just(CONFIRM_TIMEOUT),
 )
 NOTES = st.builds(
-    RolledBackChange, wanted=TREES, at=st.just("2026-01-01T00:00:00+00:00"), why=st.just("why")
+    RolledBackChange, wanted=TREES, at=st.just("2026-01-01T00:00:00+00:00"), reason=st.just("why")
 )
 STATES = st.builds(
     CommitConfirmState, st.dictionaries(NAMES, CHANGES), st.dictionaries(NAMES, NOTES)

@@ -57,7 +57,7 @@ async def test_a_manager_that_comes_is_noticed_at_once(agent: Agent) -> None:
         await meet(agent)
         agent.configure(cpu_burst={"clusterStrategy": {"policy": "auto"}})
         await agent.minutes(5)
-    said = [(entry["event"], entry["object"]) for entry in logs if "duty" in entry["event"]]
+    said = [(entry["event"], entry["object"]) for entry in logs if "manager_role" in entry["event"]]
     assert sorted(said) == [
         ("manager_role.released", "nodemetric"),
         ("manager_role.released", "nodeslo"),

@@ -51,7 +51,7 @@ def test_links_lead_nowhere(path: Path, tmp_path: Path, below: bool) -> None:
     assert os.listdir(path.parent) == [path.name]
 
 
-@pytest.mark.parametrize("most", ["_MOST", "_DEEPEST"])
+@pytest.mark.parametrize("most", ["_MAX_ENTRIES", "_MAX_DEPTH"])
 def test_too_much_is_left_aside(path: Path, monkeypatch: pytest.MonkeyPatch, most: str) -> None:
     """So a container cannot hold up the start of its next run, or the agent."""
     monkeypatch.setattr(device_injectors, most, 3)

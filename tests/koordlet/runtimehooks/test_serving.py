@@ -378,7 +378,7 @@ async def test_an_injector_without_anything_to_add_is_not_explained(bench):
     ],
 )
 async def test_an_injector_that_fails_or_hangs_costs_itself_only(bench, monkeypatch, made, why):
-    monkeypatch.setattr(rules, "PATIENCE", 0.01)
+    monkeypatch.setattr(rules, "HOOK_TIMEOUT", 0.01)
     bench.injectors += [Injecting(made), Injecting(Injection(env={"A": "1"}))]
 
     answer = await bench.create()
@@ -401,7 +401,7 @@ async def test_without_a_record_nothing_is_adjusted(bench):
 
 async def test_a_journal_that_hangs_does_not_keep_the_runtime(bench, monkeypatch):
     """It drops plugins that take two seconds."""
-    monkeypatch.setattr(handlers, "PATIENCE", 0.01)
+    monkeypatch.setattr(handlers, "JOURNAL_TIMEOUT", 0.01)
 
     async def hang(expected: list) -> list[str]:
         await asyncio.Event().wait()
@@ -510,7 +510,7 @@ async def test_a_container_waits_for_what_its_first_process_gets(bench):
 
 
 async def test_a_start_that_hangs_does_not_keep_the_container(bench, monkeypatch):
-    monkeypatch.setattr(rules, "PATIENCE", 0.01)
+    monkeypatch.setattr(rules, "HOOK_TIMEOUT", 0.01)
     bench.starts.append(StartHook("OOMScoreAdj", Hanging()))
 
     answer = await bench.runtime.call(

@@ -29,7 +29,7 @@ from tests.support.scheduler.framework import FreeCpu, Kit
 
 Json = dict[str, Any]
 Fault = Callable[[Call], None]
-_OWN = ("patience", "longest_in_pool", "debugging", "diagnoses", "budget")
+_OWN = ("timeouts", "max_in_unschedulable_pods", "debugging", "diagnoses", "budget")
 
 
 class Api(Transport):

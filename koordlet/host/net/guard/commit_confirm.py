@@ -9,7 +9,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum
 from typing import Protocol
@@ -361,7 +361,8 @@ def encode_state(state: CommitConfirmState, boot: str) -> bytes:
             for k, v in sorted(state.pending_changes.items())
         ],
         "notes": [
-            {"interface": k, **asdict(v)} for k, v in sorted(state.rolled_back_changes.items())
+            {"interface": k, "wanted": v.wanted, "at": v.at, "why": v.reason}
+            for k, v in sorted(state.rolled_back_changes.items())
         ],
     }
     return json.dumps(document).encode() + b"\n"
