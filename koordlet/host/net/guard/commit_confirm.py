@@ -163,7 +163,7 @@ class ReachabilityProbe(Protocol):
 
 
 class PendingChangesStore(Protocol):
-    """Where the state outlives this process; RecordFile is the real one."""
+    """Keeps the state longer than this process lives; PendingChangesFile is the real one."""
 
     def hold(self) -> bool: ...
 
@@ -202,23 +202,26 @@ class CommitConfirmTraffic:
         return max(0.0, self._next - self._clock.monotonic())
 
     def read(self, interface: str) -> bytes | None:
-        """As TrafficControl.read."""
+        """Return the state of an interface; None: there is no interface of that name."""
         return self._control.read(interface)
 
     def identity(self, interface: str) -> int:
-        """As TrafficControl.identity."""
+        """Return the ifindex of an interface."""
         return self._control.identity(interface)
 
     def veth_peer(self, pid: int) -> str:
-        """As TrafficControl.end_of."""
+        """Return the node's end of a process's veth; "": it has none."""
         return self._control.veth_peer(pid)
 
     def supports_cgroup_map(self) -> bool:
-        """As TrafficControl.knows_sockets."""
+        """Whether packets of the node's own sockets can be classified by cgroups of v2."""
         return self._control.supports_cgroup_map()
 
     def write(self, interface: str, identity: int, content: bytes) -> None:
-        """As TrafficControl.write; refuses what was rolled back before."""
+        """Set a traffic tree, pending if it needs confirmation; reject one that was rolled back.
+
+        Raises as TrafficControl.write does.
+        """
         state, wanted = self._state_to_change(interface), content.decode("ascii").removesuffix("\n")
         if wanted != ABSENT and not is_tree(wanted):
             raise ValueError(f"wanted traffic classes or {ABSENT}, found {wanted[:60]!r}")
