@@ -171,9 +171,8 @@ class Root(Enum):
     """The root of a value: the directory of a file's relative path, or a kind of object.
 
     An object of the kernel is no file (a resctrl group, say). Its value is a text all the same, and
-    "it is not there" is one of its values, kerneltext.ABSENT: to restore that deletes what was
-    made. koordlet.host.objects reads objects; koordlet.host.objects sets them, and says
-    how to add a kind of them.
+    "it is not there" is one of its values, client.ABSENT: to restore that deletes what was
+    made. koordlet.host.objects has the readers and writers of objects, by kind.
     """
 
     CGROUP = "cgroup"  # v1: <root>/<controller>/<group>/<name>; v2: <root>/<group>/<name>

@@ -1,7 +1,8 @@
 """The public plugin API: the names that most plugins use.
 
-Beside it are the modules claims, kernel, metrics, pods, publishing, rules and storage for plugins
-that need more, testing with the test kit, and koord.api. docs/writing-plugins.md is a tutorial.
+Plugins that need more import its modules kernel (kernel values, claims, storage), metrics, network,
+pods, publishing and rules, and koord.api. testing is the test kit. docs/writing-plugins.md is a
+tutorial.
 """
 
 from koord.component.features import FeatureSpec, Stage
