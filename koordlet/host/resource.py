@@ -171,7 +171,7 @@ class Root(Enum):
     """The root of a value: the directory of a file's relative path, or a kind of object.
 
     An object of the kernel is no file (a resctrl group, say). Its value is a text all the same, and
-    "it is not there" is one of its values, client.ABSENT: to restore that deletes what was
+    "it is not there" is one of its values, ABSENT: to restore that deletes what was
     made. koordlet.host.objects has the readers and writers of objects, by kind.
     """
 
