@@ -34,7 +34,7 @@ DESCHEDULER_ALERTS = (
         severity="warning",
         summary="koord-descheduler at {{ $labels.instance }} refused its changed file.",
         meaning="The last good configuration stays in force; a restart would fail.",
-        action="The log line `config.refused` has all that is wrong, with lines.",
+        action="The log line `config.rejected` has all that is wrong, with lines.",
     ),
     Alert(
         name="KoordDeschedulerIdle",

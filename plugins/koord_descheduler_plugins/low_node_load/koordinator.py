@@ -241,10 +241,10 @@ class KoordinatorRound(Round):
             why = why or self._reject_reason(pod)
             if not why and room.takes_long(pod):
                 yield YieldTurn.WORK
-                why = room.usage_cache(pod, amounts, side)
+                why = room.reserve(pod, amounts, side)
                 yield YieldTurn.TURN
             elif not why:
-                why = room.usage_cache(pod, amounts, side)
+                why = room.reserve(pod, amounts, side)
             if why:
                 plan.keep([pod], why)
             else:
@@ -341,10 +341,10 @@ class _TargetCapacity:
             self._left = np.minimum(self._both[False], total)
 
     def takes_long(self, pod: ClusterPod) -> bool:
-        """Whether book would hold up the event loop."""
+        """Whether reserve would hold up the event loop."""
         return self._fits is not None and self._fits.depends_on_other_pods(pod)
 
-    def usage_cache(self, pod: ClusterPod, amounts: PodAmounts, side: Side) -> str:
+    def reserve(self, pod: ClusterPod, amounts: PodAmounts, side: Side) -> str:
         """Reserve resources for a pod on the first target that takes it; return why none does."""
         if self._fits is None:
             return ""
