@@ -64,9 +64,10 @@ YAML, at most 64 KiB, keys are flag names without dashes:
 Texts, numbers, bools, and durations as texts (`30s`); `feature-gates` and `qos-extension-plugins`
 are maps, lists are lists. The file is read again when it has changed and stands still, and on
 SIGHUP; no content is missed that stood for half a second (two where there is no inotify).
-At once take effect: {live}. The other keys need a restart, which the log (`config.restart_required`)
-and `koordletctl status` say. A file that cannot be used changes nothing; `/healthz` names the line
-until it is mended. A key that is taken out goes back to its default.
+At once take effect: {live}. The other keys need a restart, which the log
+(`config.restart_required`) and `koordletctl status` say. A file that cannot be used changes
+nothing; `/healthz` names the line until it is mended. A key that is taken out goes back to its
+default.
 """
 _GATES = """
 `--feature-gates=Name=true,...`; `AllAlpha` and `AllBeta` set those of a stage that have no value
