@@ -297,11 +297,11 @@ async def test_a_watch_ends_in_time_with_a_bookmark(
     await client.delete(NODE_METRICS.object(node_name))
 
     events = await watching
-    for _ in range(3):
+    for _ in range(10):
         if len(events) > 2:
             break
         version = events[-1].object["metadata"]["resourceVersion"]
-        events += await watched(client, node_name, version, 4)
+        events += await watched(client, node_name, version, 6)
 
     assert [event.type for event in events[:3]] == ["MODIFIED", "DELETED", "BOOKMARK"]
     assert {event.type for event in events[2:]} == {WatchEventType.BOOKMARK}
