@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from koord.cluster import kinds as decoding
+from koord.cluster import kinds as cluster_kinds
 from koord.cluster import storage_kinds as storage
 from koord.cluster.columns import Column, Shards
 from koord.cluster.decoder import ObjectKind
@@ -331,13 +331,15 @@ class ClusterState:
         self.priority_classes: dict[str, PriorityClass] = {}  # by name
         snapshot = self.snapshot
         self._tables: dict[ObjectKind[Any], _Table[Any]] = {
-            decoding.NODE: _Table(
+            cluster_kinds.NODE: _Table(
                 snapshot.node,
                 snapshot.put_node,
                 lambda key, _: snapshot.remove_node(key),
                 snapshot.node_names,
             ),
-            decoding.POD: _Table(snapshot.pod, self._put_pod, self._remove_pod, snapshot.pod_keys),
+            cluster_kinds.POD: _Table(
+                snapshot.pod, self._put_pod, self._remove_pod, snapshot.pod_keys
+            ),
             storage.CLAIM: _Table(
                 snapshot.claim,
                 snapshot.put_claim,
@@ -350,19 +352,19 @@ class ClusterState:
                 lambda key, _: self._remove_volume(key),
                 snapshot.volume_names,
             ),
-            decoding.NAMESPACE: _Table(
+            cluster_kinds.NAMESPACE: _Table(
                 snapshot.namespace,
                 snapshot.put_namespace,
                 lambda key, _: snapshot.remove_namespace(key),
                 snapshot.namespace_names,
             ),
-            decoding.SERVICE: _Table(
+            cluster_kinds.SERVICE: _Table(
                 self.services.get,
                 self.services.put,
                 lambda key, _: self.services.remove(key),
                 self.services.keys,
             ),
-            decoding.NODE_METRIC: _in(self.reports),
+            cluster_kinds.NODE_METRIC: _in(self.reports),
             storage.STORAGE_CLASS: _Table(
                 self.storage.classes.get,
                 self.storage.put_class,
@@ -388,9 +390,9 @@ class ClusterState:
                 lambda key, _: self.storage.drop_attachment(key),
                 lambda: self.storage.attachments,
             ),
-            decoding.BUDGET: _in(self.budgets),
-            decoding.PRIORITY_CLASS: _in(self.priority_classes),
-            **{kind: self._workload_table(kind) for kind in decoding.WORKLOADS},
+            cluster_kinds.BUDGET: _in(self.budgets),
+            cluster_kinds.PRIORITY_CLASS: _in(self.priority_classes),
+            **{kind: self._workload_table(kind) for kind in cluster_kinds.WORKLOADS},
         }
 
     @property

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from koord.api.quantity import Quantity
 from koord.cluster import kinds
-from koord.cluster import kinds as decoding
+from koord.cluster import kinds as cluster_kinds
 from koord.cluster.decoder import Decoder, ObjectKind
 from koord.cluster.facts import (
     ClusterNode,
@@ -241,7 +241,7 @@ class FakeCluster:
     def node(self, name: str, *, system: Amounts | None = None, **facts: Any) -> ClusterNode:
         """Add a node, or change it. system: its usage outside of pods."""
         node = make_node(name, **facts)
-        self.state.put(decoding.NODE, node)
+        self.state.put(cluster_kinds.NODE, node)
         self._system[name] = {**_NOTHING, **(system or {})}
         return node
 
@@ -250,27 +250,27 @@ class FakeCluster:
     ) -> ClusterPod:
         """Add a pod on a node, or change it. uses is what it really uses: by "cpu" and "memory"."""
         pod = make_pod(name, node=node, **facts)
-        self.state.put(decoding.POD, pod)
+        self.state.put(cluster_kinds.POD, pod)
         self._uses[pod.key] = {**_NOTHING, **(uses or {})}
         return pod
 
     def workload(self, kind: str, name: str, **facts: Any) -> Workload:
         """Add a ReplicaSet, Deployment, StatefulSet, ReplicationController or CloneSet."""
         workload = make_workload(kind, name, **facts)
-        kinds = {one.name: one for one in decoding.WORKLOADS}
+        kinds = {one.name: one for one in cluster_kinds.WORKLOADS}
         self.state.put(kinds[kind], workload)
         return workload
 
     def budget(self, name: str, labels: Mapping[str, str], **facts: Any) -> DisruptionBudget:
         """Add a PodDisruptionBudget, or change it."""
         budget = make_budget(name, labels, **facts)
-        self.state.put(decoding.BUDGET, budget)
+        self.state.put(cluster_kinds.BUDGET, budget)
         return budget
 
     def priority_class(self, name: str, value: int) -> PriorityClass:
         """Add a priority class."""
         found = PriorityClass(name, value)
-        self.state.put(decoding.PRIORITY_CLASS, found)
+        self.state.put(cluster_kinds.PRIORITY_CLASS, found)
         return found
 
     def apply(self, manifest: Mapping[str, Any]) -> None:
@@ -313,7 +313,7 @@ class FakeCluster:
     def settle(self) -> None:
         """Let all pods that were evicted be gone. Nothing takes their places."""
         while self._leaving:
-            self.state.remove(decoding.POD, *self._leaving.popitem())
+            self.state.remove(cluster_kinds.POD, *self._leaving.popitem())
 
     def _report(self, name: str, facts: Mapping[str, Any]) -> UsageReport:
         own: dict[str, Any] = {
@@ -323,7 +323,7 @@ class FakeCluster:
             "pods": {pod.key: self._uses.get(pod.key, _NOTHING) for pod in self._running(name)},
         }
         report = make_report(name, **{**own, **facts})
-        self.state.put(decoding.NODE_METRIC, report)
+        self.state.put(cluster_kinds.NODE_METRIC, report)
         return report
 
     def _running(self, node: str) -> list[ClusterPod]:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from msgspec.structs import replace
 
-from koord.cluster import kinds as decoding
+from koord.cluster import kinds as cluster_kinds
 from koord.cluster.decoder import Decoder
 from koord.cluster.dump import Dump, read_dump
 from koord.cluster.facts import ClusterPod, PriorityClass
@@ -147,7 +147,7 @@ def _mapping(value: object, where: str) -> Mapping[str, Any]:
 def _read(
     decoder: Decoder, manifest: dict[str, Any], classes: Mapping[str, PriorityClass]
 ) -> ClusterPod:
-    pod = decoder.object(decoding.POD, json.dumps({**manifest, "status": {}}).encode())
+    pod = decoder.object(cluster_kinds.POD, json.dumps({**manifest, "status": {}}).encode())
     pod = replace(pod, node="", phase="Pending", uid=pod.uid or f"planned-{pod.key}")
     if pod.priority is not None:
         return pod
