@@ -1,9 +1,9 @@
 """Calls of plugins' code, timed and counted: whatever a plugin does, only the pod's cycle fails."""
 
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, ParamSpec, TypeVar
+from typing import Generic, ParamSpec, Protocol, TypeVar
 
 from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.metrics_core import CounterMetricFamily
@@ -113,6 +113,23 @@ class Loaded:
     @property
     def name(self) -> str:
         return self.plugin.name
+
+
+class LoadedPlugins(Protocol):
+    """The plugins of one profile, as their runners use them."""
+
+    calls: "PluginCalls"
+    limits: TimeLimits
+
+    @property
+    def plugins(self) -> Mapping[str, Plugin]:
+        """The plugins that are made, by name, in the order of the profile."""
+
+    def loaded(self, name: str) -> Loaded:
+        """One of its plugins; KeyError: it has none of that name."""
+
+    def at(self, point: Point) -> tuple[Loaded, ...]:
+        """The plugins of an extension point, in the order in which they run."""
 
 
 class ExtensionPointError(KoordError):

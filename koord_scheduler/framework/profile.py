@@ -4,7 +4,7 @@ import typing
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from inspect import isawaitable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from koord.cluster.kinds import NODE, NODE_METRIC, POD
 from koord.component.plugins.args import args_type_of
@@ -15,6 +15,7 @@ from koord.util.logs import get_logger
 from koord_scheduler.config.profiles import KnownPlugin, KnownPlugins, Point, Profile
 from koord_scheduler.framework.calls import Loaded, PluginCalls, TimeLimits
 from koord_scheduler.framework.extension.numa import TopologyManager
+from koord_scheduler.framework.extension.reservations import ReservationPlugins
 from koord_scheduler.framework.handle import Handle, NodeFilters, Services
 from koord_scheduler.framework.interfaces import (
     BindPlugin,
@@ -33,10 +34,6 @@ from koord_scheduler.framework.interfaces import (
     VectorFilterPlugin,
     VectorScorePlugin,
 )
-
-if TYPE_CHECKING:
-    from koord_scheduler.framework.extension.reservations import ReservationPlugins
-
 
 PluginFactory = Callable[[Any, Handle], Plugin | Awaitable[Plugin]]
 """Makes a plugin from its args (None: the profile has none) and the handle of its profile."""
@@ -129,14 +126,14 @@ class ProfilePlugins:
         return self._filters
 
     @property
-    def reservations(self) -> "ReservationPlugins":
+    def reservations(self) -> ReservationPlugins:
         """Return the runner of its reservation plugins; LookupError: not there yet."""
         if self._reservations is None:
             raise LookupError("the profile is not complete: ask for reservations in a cycle")
         return self._reservations
 
     @property
-    def numa(self) -> "TopologyManager":
+    def numa(self) -> TopologyManager:
         """NUMA admission by its plugins; LookupError: they are not all made yet."""
         if self._filters is None:
             raise LookupError("the profile is not complete: ask for NUMA admission in a cycle")
@@ -144,7 +141,7 @@ class ProfilePlugins:
             self._numa = TopologyManager(self)
         return self._numa
 
-    def complete_reservations(self, reservations: "ReservationPlugins") -> None:
+    def complete_reservations(self, reservations: ReservationPlugins) -> None:
         """Give the profile what runs its plugins that look at reservations."""
         self._reservations = reservations
 

@@ -10,19 +10,15 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 from itertools import product
-from typing import TYPE_CHECKING
 
 from koord.cluster.facts import ClusterPod
 from koord.component.plugins.registry import PluginError
 from koord_scheduler.config.profiles import Point
-from koord_scheduler.framework.calls import ExtensionPointError, Loaded
+from koord_scheduler.framework.calls import ExtensionPointError, Loaded, LoadedPlugins
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.interfaces import Plugin
 from koord_scheduler.framework.status import SUCCESS, Status, status_of
 from koord_scheduler.framework.types import NodeInfo
-
-if TYPE_CHECKING:
-    from koord_scheduler.framework.profile import ProfilePlugins
 
 MAX_COMBINATIONS = 100_000  # of hints that are looked at for one pod on one node
 
@@ -82,7 +78,7 @@ class TopologyManager:
     Nothing of it happens unless a plugin, in Filter or Reserve, asks for it.
     """
 
-    def __init__(self, plugins: "ProfilePlugins") -> None:
+    def __init__(self, plugins: LoadedPlugins) -> None:
         self._calls = plugins.calls
         self._providers: tuple[tuple[Loaded, NUMATopologyHintProvider], ...] = tuple(
             (plugins.loaded(name), plugin)

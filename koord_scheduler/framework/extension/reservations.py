@@ -9,10 +9,9 @@ from typing import Protocol, TypeVar
 from koord.cluster.facts import ClusterPod
 from koord.component.plugins.registry import PluginError
 from koord_scheduler.config.profiles import Point
-from koord_scheduler.framework.calls import ExtensionPointError, Loaded
+from koord_scheduler.framework.calls import ExtensionPointError, Loaded, LoadedPlugins
 from koord_scheduler.framework.cyclestate import CycleState, StateData
 from koord_scheduler.framework.interfaces import Plugin
-from koord_scheduler.framework.profile import ProfilePlugins
 from koord_scheduler.framework.status import (
     MAX_NODE_SCORE,
     MIN_NODE_SCORE,
@@ -191,7 +190,7 @@ class ReservationPlugins:
     Raises ExtensionPointError where a plugin has failed.
     """
 
-    def __init__(self, plugins: ProfilePlugins) -> None:
+    def __init__(self, plugins: LoadedPlugins) -> None:
         self._calls = plugins.calls
         self._limits = plugins.limits
         self._all = tuple((plugins.loaded(name), one) for name, one in plugins.plugins.items())
