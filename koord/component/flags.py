@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeAlias, TypeVar, cast
+from typing import Any, Generic, TypeAlias, TypeVar, cast, overload
 
 from koord.component import flag_values
 from koord.component.flag_values import FlagType
@@ -331,17 +331,53 @@ class FlagSet:
 
 
 @dataclass(frozen=True, slots=True)
-class IgnoredFlag:
-    """A flag that is accepted, with one warning; durations are in seconds."""
+class FlagSpec(Generic[T]):
+    """One flag as a row of a table: of a FlagTable, or of flags that are accepted and ignored.
+
+    A default of DURATION is in seconds.
+    """
 
     name: str
-    kind: FlagType[Any]
-    default: object
+    kind: FlagType[T]
+    default: T
     help: str
-    check: Callable[[Any], str] | None = None
+    check: Check[T] | None = None  # returns what to write instead of an unusable value
+    unit: str = ""  # of an INT or FLOAT that has an effect
+
+    def define(self, flags: FlagSet, *, inert: bool = False) -> Flag[T]:
+        """Add the flag to the set; errors as those of FlagSet.define."""
+        return flags.define(
+            self.name, self.kind, self.default, self.help, check=self.check, inert=inert
+        )
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> "FlagSpec[T]": ...
+    @overload
+    def __get__(self, instance: object, owner: type) -> Flag[T]: ...
+    def __get__(self, instance: object | None, owner: type) -> "FlagSpec[T] | Flag[T]":
+        # Reached for a table's class only: an instance has the Flag itself under this name, and
+        # Python finds that first, as there is no __set__.
+        if instance is None:
+            return self
+        raise AttributeError(f"--{self.name} is not defined yet")
 
 
-def define_ignored_flags(flags: FlagSet, rows: Iterable[IgnoredFlag]) -> None:
-    """Define flags that have no effect; their values are still checked."""
+class FlagTable:
+    """Flags as attributes, so that the type checker finds a mistyped name.
+
+    A subclass has one FlagSpec an attribute; its instance has the Flag of each in its place.
+    Values are checked when they are given, so a reader need not check them again.
+    """
+
+    def __init__(self, flags: FlagSet) -> None:
+        """Define all rows, in their order; errors as those of FlagSet.define."""
+        for owner in reversed(type(self).__mro__):
+            for attribute, row in vars(owner).items():
+                if isinstance(row, FlagSpec):
+                    vars(self)[attribute] = row.define(flags)
+
+
+def define_ignored_flags(flags: FlagSet, rows: Iterable[FlagSpec[Any]]) -> None:
+    """Define flags that have no effect, with one warning each; their values are still checked."""
     for row in rows:
-        flags.define(row.name, row.kind, row.default, row.help, check=row.check, inert=True)
+        row.define(flags, inert=True)

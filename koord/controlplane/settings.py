@@ -22,7 +22,7 @@ from koord.component.flag_values import (
     one_of,
     within,
 )
-from koord.component.flags import Flag, FlagSet, IgnoredFlag, define_ignored_flags
+from koord.component.flags import Flag, FlagSet, FlagSpec, define_ignored_flags
 from koord.component.plugins.registry import FactoryRegistry
 from koord.util.errors import KoordError, OptionError
 from koord.util.logs import LogFormat
@@ -53,33 +53,33 @@ class ControlPlaneDefaults:
 
 
 _INERT = (
-    IgnoredFlag("cert-dir", STRING, "", "directory of a generated certificate; none is generated"),
-    IgnoredFlag("tls-cipher-suites", STRING, "", "cipher suites of TLS 1.2"),
-    IgnoredFlag("tls-sni-cert-key", STRING_LIST, (), "further certificates by host name"),
-    IgnoredFlag("http2-max-streams-per-connection", INT, 0, "HTTP/2 is not served", at_least(0)),
-    IgnoredFlag("permit-port-sharing", BOOL, False, "SO_REUSEPORT"),
-    IgnoredFlag("permit-address-sharing", BOOL, False, "SO_REUSEADDR, which is always set"),
-    IgnoredFlag("show-hidden-metrics-for-version", STRING, "", "there are no hidden metrics"),
-    IgnoredFlag("disabled-metrics", STRING_LIST, (), "no metric can be disabled"),
-    IgnoredFlag("allow-metric-labels", STRING_LIST, (), "labels are bounded already"),
-    IgnoredFlag("allow-metric-labels-manifest", STRING, "", "labels are bounded already"),
-    IgnoredFlag("log-flush-frequency", DURATION, 5.0, "each line is written at once"),
-    IgnoredFlag("log-text-split-stream", BOOL, False, "all goes to stderr"),
-    IgnoredFlag("log-text-info-buffer-size", STRING, "0", "all goes to stderr"),
-    IgnoredFlag("log-json-split-stream", BOOL, False, "all goes to stderr"),
-    IgnoredFlag("log-json-info-buffer-size", STRING, "0", "all goes to stderr"),
-    IgnoredFlag("vmodule", STRING, "", "verbosity by file; use --log-level"),
-    IgnoredFlag("logtostderr", BOOL, True, "logs always go to stderr"),
-    IgnoredFlag("alsologtostderr", BOOL, False, "logs always go to stderr"),
-    IgnoredFlag("stderrthreshold", STRING, "INFO", "severity for stderr; use --log-level"),
-    IgnoredFlag("log-dir", STRING, "", "logs always go to stderr"),
-    IgnoredFlag("log-file", STRING, "", "logs always go to stderr"),
-    IgnoredFlag("log-file-max-size", INT, 1800, "megabytes of a log file", at_least(0)),
-    IgnoredFlag("log-backtrace-at", STRING, ":0", "backtrace at a source line"),
-    IgnoredFlag("add-dir-header", BOOL, False, "directory in klog's header"),
-    IgnoredFlag("skip-headers", BOOL, False, "no klog header"),
-    IgnoredFlag("skip-log-headers", BOOL, False, "no header in log files"),
-    IgnoredFlag("one-output", BOOL, False, "write to one severity's file only"),
+    FlagSpec("cert-dir", STRING, "", "directory of a generated certificate; none is generated"),
+    FlagSpec("tls-cipher-suites", STRING, "", "cipher suites of TLS 1.2"),
+    FlagSpec("tls-sni-cert-key", STRING_LIST, (), "further certificates by host name"),
+    FlagSpec("http2-max-streams-per-connection", INT, 0, "HTTP/2 is not served", at_least(0)),
+    FlagSpec("permit-port-sharing", BOOL, False, "SO_REUSEPORT"),
+    FlagSpec("permit-address-sharing", BOOL, False, "SO_REUSEADDR, which is always set"),
+    FlagSpec("show-hidden-metrics-for-version", STRING, "", "there are no hidden metrics"),
+    FlagSpec("disabled-metrics", STRING_LIST, (), "no metric can be disabled"),
+    FlagSpec("allow-metric-labels", STRING_LIST, (), "labels are bounded already"),
+    FlagSpec("allow-metric-labels-manifest", STRING, "", "labels are bounded already"),
+    FlagSpec("log-flush-frequency", DURATION, 5.0, "each line is written at once"),
+    FlagSpec("log-text-split-stream", BOOL, False, "all goes to stderr"),
+    FlagSpec("log-text-info-buffer-size", STRING, "0", "all goes to stderr"),
+    FlagSpec("log-json-split-stream", BOOL, False, "all goes to stderr"),
+    FlagSpec("log-json-info-buffer-size", STRING, "0", "all goes to stderr"),
+    FlagSpec("vmodule", STRING, "", "verbosity by file; use --log-level"),
+    FlagSpec("logtostderr", BOOL, True, "logs always go to stderr"),
+    FlagSpec("alsologtostderr", BOOL, False, "logs always go to stderr"),
+    FlagSpec("stderrthreshold", STRING, "INFO", "severity for stderr; use --log-level"),
+    FlagSpec("log-dir", STRING, "", "logs always go to stderr"),
+    FlagSpec("log-file", STRING, "", "logs always go to stderr"),
+    FlagSpec("log-file-max-size", INT, 1800, "megabytes of a log file", at_least(0)),
+    FlagSpec("log-backtrace-at", STRING, ":0", "backtrace at a source line"),
+    FlagSpec("add-dir-header", BOOL, False, "directory in klog's header"),
+    FlagSpec("skip-headers", BOOL, False, "no klog header"),
+    FlagSpec("skip-log-headers", BOOL, False, "no header in log files"),
+    FlagSpec("one-output", BOOL, False, "write to one severity's file only"),
 )
 
 

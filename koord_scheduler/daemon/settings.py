@@ -7,7 +7,7 @@ from typing import Any
 
 from koord.component.config.document import read_config
 from koord.component.flag_values import BOOL, DURATION, INT, STRING, STRING_LIST, address, at_least
-from koord.component.flags import Flag, FlagSet, IgnoredFlag, define_ignored_flags
+from koord.component.flags import Flag, FlagSet, FlagSpec, define_ignored_flags
 from koord.component.http.sockets import Address
 from koord.controlplane.settings import (
     CommonSettings,
@@ -34,35 +34,35 @@ _NO_CERTIFICATES = "clients are known by their tokens only"
 _ONE_WRITER = "one writer of diagnoses is enough, on the event loop"
 
 _INERT = (
-    IgnoredFlag("authentication-kubeconfig", STRING, "", _NO_LOOKUP),
-    IgnoredFlag("authentication-skip-lookup", BOOL, False, _NO_LOOKUP),
-    IgnoredFlag("authentication-token-webhook-cache-ttl", DURATION, 10.0, _NO_LOOKUP),
-    IgnoredFlag("authentication-tolerate-lookup-failure", BOOL, True, _NO_LOOKUP),
-    IgnoredFlag(
+    FlagSpec("authentication-kubeconfig", STRING, "", _NO_LOOKUP),
+    FlagSpec("authentication-skip-lookup", BOOL, False, _NO_LOOKUP),
+    FlagSpec("authentication-token-webhook-cache-ttl", DURATION, 10.0, _NO_LOOKUP),
+    FlagSpec("authentication-tolerate-lookup-failure", BOOL, True, _NO_LOOKUP),
+    FlagSpec(
         "authorization-always-allow-paths",
         STRING,
         "/healthz,/readyz,/livez",
         "health and metrics are for all, the rest is not",
     ),
-    IgnoredFlag("authorization-kubeconfig", STRING, "", _NO_LOOKUP),
-    IgnoredFlag("authorization-webhook-cache-authorized-ttl", DURATION, 10.0, _NO_LOOKUP),
-    IgnoredFlag("authorization-webhook-cache-unauthorized-ttl", DURATION, 10.0, _NO_LOOKUP),
-    IgnoredFlag("client-ca-file", STRING, "", _NO_CERTIFICATES),
-    IgnoredFlag("requestheader-allowed-names", STRING_LIST, (), _NO_CERTIFICATES),
-    IgnoredFlag("requestheader-client-ca-file", STRING, "", _NO_CERTIFICATES),
-    IgnoredFlag("requestheader-extra-headers-prefix", STRING_LIST, (), _NO_CERTIFICATES),
-    IgnoredFlag("requestheader-group-headers", STRING_LIST, (), _NO_CERTIFICATES),
-    IgnoredFlag("requestheader-uid-headers", STRING_LIST, (), _NO_CERTIFICATES),
-    IgnoredFlag("requestheader-username-headers", STRING_LIST, (), _NO_CERTIFICATES),
-    IgnoredFlag("contention-profiling", BOOL, True, "no profiles are served"),
-    IgnoredFlag("profiling", BOOL, True, "no profiles are served"),
-    IgnoredFlag("disable-http2-serving", BOOL, False, "HTTP/2 is not served"),
-    IgnoredFlag("emulated-version", STRING_LIST, (), "the version of Kubernetes to behave like"),
-    IgnoredFlag("emulation-forward-compatible", BOOL, False, "see --emulated-version"),
-    IgnoredFlag("min-compatibility-version", STRING_LIST, (), "see --emulated-version"),
-    IgnoredFlag("kube-api-content-type", STRING, "", "always JSON"),
-    IgnoredFlag("debug-diagnosis-worker-count", INT, 10, _ONE_WRITER, at_least(0)),
-    IgnoredFlag(
+    FlagSpec("authorization-kubeconfig", STRING, "", _NO_LOOKUP),
+    FlagSpec("authorization-webhook-cache-authorized-ttl", DURATION, 10.0, _NO_LOOKUP),
+    FlagSpec("authorization-webhook-cache-unauthorized-ttl", DURATION, 10.0, _NO_LOOKUP),
+    FlagSpec("client-ca-file", STRING, "", _NO_CERTIFICATES),
+    FlagSpec("requestheader-allowed-names", STRING_LIST, (), _NO_CERTIFICATES),
+    FlagSpec("requestheader-client-ca-file", STRING, "", _NO_CERTIFICATES),
+    FlagSpec("requestheader-extra-headers-prefix", STRING_LIST, (), _NO_CERTIFICATES),
+    FlagSpec("requestheader-group-headers", STRING_LIST, (), _NO_CERTIFICATES),
+    FlagSpec("requestheader-uid-headers", STRING_LIST, (), _NO_CERTIFICATES),
+    FlagSpec("requestheader-username-headers", STRING_LIST, (), _NO_CERTIFICATES),
+    FlagSpec("contention-profiling", BOOL, True, "no profiles are served"),
+    FlagSpec("profiling", BOOL, True, "no profiles are served"),
+    FlagSpec("disable-http2-serving", BOOL, False, "HTTP/2 is not served"),
+    FlagSpec("emulated-version", STRING_LIST, (), "the version of Kubernetes to behave like"),
+    FlagSpec("emulation-forward-compatible", BOOL, False, "see --emulated-version"),
+    FlagSpec("min-compatibility-version", STRING_LIST, (), "see --emulated-version"),
+    FlagSpec("kube-api-content-type", STRING, "", "always JSON"),
+    FlagSpec("debug-diagnosis-worker-count", INT, 10, _ONE_WRITER, at_least(0)),
+    FlagSpec(
         "scheduling-drop-unhandled-timeout",
         DURATION,
         5.0,

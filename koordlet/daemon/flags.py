@@ -5,6 +5,13 @@ from collections.abc import Iterable, Mapping
 from koord.api.node import AddressType
 from koord.api.slocontroller import CONFIG_MAP, CONFIG_NAMESPACE
 from koord.component.flag_values import (
+    BOOL,
+    BOOL_MAP,
+    DURATION,
+    FLOAT,
+    INT,
+    STRING,
+    STRING_LIST,
     TRI_STATE,
     FlagType,
     TriState,
@@ -21,7 +28,7 @@ from koord.component.flag_values import (
     within,
     zero_or_at_least_seconds,
 )
-from koord.component.flags import Flag, FlagSet, define_ignored_flags
+from koord.component.flags import Flag, FlagSet, FlagSpec, FlagTable, define_ignored_flags
 from koord.util.errors import OptionError
 from koordlet.daemon.environment import Mode, default_run_dir
 from koordlet.daemon.upstream_flags import INERT_FLAGS, HookFlags, PredictionFlags
@@ -99,26 +106,432 @@ _ROOTS = {
 }
 
 
-class DaemonFlags:
-    """The flags as attributes, so that a mistyped name is found by the type checker.
+def _root(name: str) -> FlagSpec[str]:
+    container, host, meaning = _ROOTS[name]
+    other = f"; on the host itself {host}" if host != container else ""
+    return FlagSpec(name, STRING, container, f"directory of {meaning}{other}", absolute)
 
-    Values are checked when they are given, so a reader need not check it again.
-    """
+
+class DaemonFlags(FlagTable):
+    """The flags of the daemon, a row each. Durations are in seconds."""
+
+    # the process
+    addr = FlagSpec(
+        "addr", STRING, ":9316", f"listen address of HTTP; standalone {_LOCAL_ADDRESS}", address
+    )
+    status_page = FlagSpec("status-page", BOOL, True, "serve the status page at /")
+    config = FlagSpec("config", STRING, "", "YAML file with flag names as keys")
+    standalone = FlagSpec(
+        "standalone", BOOL, False, "do without Kubernetes; implied when no API server is configured"
+    )
+    run_dir = FlagSpec(
+        "run-dir",
+        STRING,
+        "/host-var-run-koordlet",
+        "directory of state that outlives the process; on the host /run/koordlet, or without "
+        "root a directory of the user",
+        absolute,
+    )
+    node_name = FlagSpec(
+        "node-name", STRING, "", "name of this node; else NODE_NAME, else the host name"
+    )
+    force = FlagSpec(
+        "force", BOOL, False, "act although another QoS agent is on this node, instead of observing"
+    )
+    other_agent_namespaces = FlagSpec(
+        "other-agent-namespaces",
+        STRING_LIST,
+        SYSTEM_NAMESPACES,
+        "namespaces beside our own whose pods count as another QoS agent by their names alone; "
+        "pods elsewhere count only if they may act on the node",
+    )
+    trust_allocations = FlagSpec(
+        "trust-allocations",
+        BOOL,
+        False,
+        "let all CPUs and devices in the annotations of pods count, as Koordinator does: also "
+        "those that the pod does not request, or that an older pod has",
+    )
+    feature_gates = FlagSpec("feature-gates", BOOL_MAP, {}, "features to switch, as A=true,B=false")
+
+    # TLS and tokens
+    tls_cert_file = FlagSpec(
+        "tls-cert-file",
+        STRING,
+        "",
+        "certificate in PEM to serve HTTPS with, followed by those of its CAs; read again when "
+        "it changes",
+    )
+    tls_private_key_file = FlagSpec(
+        "tls-private-key-file", STRING, "", "key of --tls-cert-file, in PEM and without a password"
+    )
+    auth_token_audiences = FlagSpec(
+        "auth-token-audiences",
+        STRING_LIST,
+        (),
+        "audiences that the tokens of clients may be meant for, instead of the API server; "
+        "repeat the flag",
+    )
+
+    # logs
+    log_format = FlagSpec(
+        "log-format",
+        STRING,
+        "json",
+        "json or console; on a terminal console",
+        one_of("json", "console"),
+    )
+    log_level = FlagSpec(
+        "log-level",
+        STRING,
+        "info",
+        "least level shown, also by logger name: info,MyPlugin=debug",
+        levels,
+    )
+
+    # directories of the host
+    cgroup_root_dir = _root("cgroup-root-dir")
+    proc_root_dir = _root("proc-root-dir")
+    sys_root_dir = _root("sys-root-dir")
+    sys_fs_root_dir = _root("sys-fs-root-dir")
+    var_run_root_dir = _root("var-run-root-dir")
+    var_lib_kubelet_dir = _root("var-lib-kubelet-dir")
+
+    # the API server and reports to it
+    kubeconfig = FlagSpec("kubeconfig", STRING, "", "kubeconfig file")
+    kube_api_qps = FlagSpec(
+        "kube-api-qps",
+        FLOAT,
+        20.0,
+        "most requests to the API server per second; 0 for no bound",
+        unit="requests per second",
+    )
+    kube_api_burst = FlagSpec(
+        "kube-api-burst",
+        INT,
+        30,
+        "requests at once after a quiet time",
+        at_least(0),
+        unit="requests",
+    )
+    node_topology_sync_interval = FlagSpec(
+        "node-topology-sync-interval",
+        DURATION,
+        3.0,
+        "period of looks at whether the node's topology has changed",
+        at_least_seconds(1.0),
+    )
+    report_change_threshold = FlagSpec(
+        "report-change-threshold",
+        FLOAT,
+        15.0,
+        "change of node usage, in percent of capacity, that is reported to the cluster at once "
+        "(at most every 10 s); 0 for never",
+        percent,
+        unit="percent",
+    )
+
+    # the kubelet
+    kubelet_preferred_address_type = FlagSpec(
+        "kubelet-preferred-address-type",
+        STRING,
+        AddressType.INTERNAL_IP,
+        "which of the Node's addresses to reach the kubelet at: " + ", ".join(AddressType),
+        one_of(*AddressType),
+    )
+    kubelet_ca_file = FlagSpec(
+        "kubelet-ca-file",
+        STRING,
+        "",
+        "CA that signs the kubelet's certificate, if not the one of the API server",
+    )
+    kubelet_sync_interval = FlagSpec(
+        "kubelet-sync-interval",
+        DURATION,
+        10.0,
+        "period of the kubelet's list of pods, which new cgroups of pods make come at once; 0 "
+        "for pods from the API server",
+        zero_or_at_least_seconds(1.0),
+    )
+    kubelet_sync_timeout = FlagSpec(
+        "kubelet-sync-timeout",
+        DURATION,
+        3.0,
+        "most time for an answer of the kubelet, connection included",
+        at_least_seconds(0.1),
+    )
+    kubelet_insecure_tls = FlagSpec(
+        "kubelet-insecure-tls",
+        BOOL,
+        False,
+        "ask the kubelet's read-only port: plain HTTP, without our token",
+    )
+    kubelet_read_only_port = FlagSpec(
+        "kubelet-read-only-port", INT, 10255, "that port", port, unit="port"
+    )
+    disable_query_kubelet_config = FlagSpec(
+        "disable-query-kubelet-config",
+        BOOL,
+        False,
+        "do not ask the kubelet's /configz; CPUs that it gives to pods are not known then",
+    )
+
+    # actions on the node
+    dry_run = FlagSpec(
+        "dry-run",
+        DRY_RUN,
+        DryRun(),
+        "plugins in dry-run, as A,B; true for all: their decisions are recorded and shown, and "
+        "nothing is changed",
+    )
+    on_exit = FlagSpec(
+        "on-exit",
+        STRING,
+        OnExit.RESTORE,
+        "what becomes of changed kernel values at the end: restore, or keep for the next start "
+        "to take over, as in a rolling update",
+        one_of(*OnExit),
+    )
+    on_foreign_change = FlagSpec(
+        "on-foreign-change",
+        STRING,
+        OnForeignChange.RETAKE,
+        "what to do when another agent changes a value that a plugin claims: retake "
+        "it after 10 s, doubling, at most 5 times an hour, or yield",
+        one_of(*OnForeignChange),
+    )
+    evict_budget_per_hour = FlagSpec(
+        "evict-budget-per-hour",
+        INT,
+        20,
+        "most pods that the plugins of this node evict in an hour, restarts included; 0 for no "
+        "bound",
+        within(0, MAX_BUDGET),
+        unit="evictions per hour",
+    )
+    evict_fallback = FlagSpec(
+        "evict-fallback",
+        STRING,
+        EvictionFallback.NONE,
+        "what becomes of a victim that runs on after its accepted eviction and its grace "
+        "period, or of any where there is no API server: none, or kill its processes",
+        one_of(*EvictionFallback),
+    )
+    only_evict_by_api = FlagSpec(
+        "only-evict-by-api", BOOL, False, "never kill, whatever --evict-fallback says"
+    )
+
+    # the audit log
+    audit_log_dir = FlagSpec(
+        "audit-log-dir", STRING, "/var/log/koordlet", "directory of the audit log", absolute
+    )
+    audit_verbose = FlagSpec(
+        "audit-verbose",
+        INT,
+        3,
+        "most verbose audit events kept; 0 keeps all",
+        at_least(0),
+        unit="level",
+    )
+    audit_max_disk_space_mb = FlagSpec(
+        "audit-max-disk-space-mb",
+        INT,
+        16,
+        "most MiB of disk for the audit log",
+        at_least(1),
+        unit="MiB",
+    )
+    audit_max_concurrent_readers = FlagSpec(
+        "audit-max-concurrent-readers",
+        INT,
+        4,
+        "clients of /events that can be in the middle of paging; one more closes the oldest",
+        at_least(1),
+        unit="clients",
+    )
+    audit_max_events_limit = FlagSpec(
+        "audit-max-events-limit",
+        INT,
+        2048,
+        "largest page of /events, in events",
+        within(1, MAX_PAGE_EVENTS),
+        unit="events",
+    )
+
+    # the roles of a missing koord-manager
+    manager_duties = FlagSpec(
+        "manager-duties",
+        MANAGER_ROLE_MODE,
+        ManagerRoleMode.AUTO,
+        "keep the specs of this node's NodeMetric and NodeSLO, as koord-manager does; auto: "
+        "while no koord-manager is seen",
+    )
+    config_namespace = FlagSpec(
+        "config-namespace",
+        STRING,
+        CONFIG_NAMESPACE,
+        "namespace of koord-manager's ConfigMap and Lease",
+        object_name,
+    )
+    slo_config_name = FlagSpec(
+        "slo-config-name", STRING, CONFIG_MAP, "name of that ConfigMap", object_name
+    )
+
+    # objects from files, and the report
+    pods_file = FlagSpec(
+        "pods-file", STRING, "", "PodList to use instead of the cluster's or of discovered pods"
+    )
+    node_file = FlagSpec(
+        "node-file", STRING, "", "Node to use instead of the cluster's or of this host"
+    )
+    nodeslo_file = FlagSpec("nodeslo-file", STRING, "", "NodeSLO to use instead of the cluster's")
+    node_metric_file = FlagSpec(
+        "node-metric-file",
+        STRING,
+        "",
+        "file for the reports, in a cluster too; standalone <run-dir>/nodemetric.json",
+    )
+    enable_node_metric_report = FlagSpec(
+        "enable-node-metric-report", BOOL, True, "report the NodeMetric"
+    )
+    report_interval = FlagSpec(
+        "report-interval",
+        DURATION,
+        0.0,
+        "period of standalone reports, 0 means 1m; in a cluster the NodeMetric's spec decides",
+        zero_or_at_least_seconds(1.0),
+    )
+
+    # measuring
+    collect_res_used_interval = FlagSpec(
+        "collect-res-used-interval",
+        DURATION,
+        DEFAULT_INTERVALS[Cadence.USAGE],
+        "period of usage samples",
+        at_least_seconds(1.0),
+    )
+    collect_sys_metric_outdated_interval = FlagSpec(
+        "collect-sys-metric-outdated-interval",
+        DURATION,
+        10.0,
+        "age at which samples no longer count for system usage",
+        at_least_seconds(1.0),
+    )
+    collect_node_cpu_info_interval = FlagSpec(
+        "collect-node-cpu-info-interval",
+        DURATION,
+        DEFAULT_INTERVALS[Cadence.NODE_INFO],
+        "period of CPU facts",
+        at_least_seconds(1.0),
+    )
+    collect_node_storage_info_interval = FlagSpec(
+        "collect-node-storage-info-interval",
+        DURATION,
+        DEFAULT_INTERVALS[Cadence.STORAGE],
+        "period of disk facts",
+        at_least_seconds(1.0),
+    )
+    psi_collector_interval = FlagSpec(
+        "psi-collector-interval",
+        DURATION,
+        DEFAULT_INTERVALS[Cadence.PSI],
+        "period of pressure samples",
+        at_least_seconds(1.0),
+    )
+    cpi_collector_interval = FlagSpec(
+        "cpi-collector-interval",
+        DURATION,
+        DEFAULT_INTERVALS[Cadence.CPI],
+        "period of counts of cycles and instructions",
+        at_least_seconds(5.0),
+    )
+    collect_cpi_timewindow = FlagSpec(
+        "collect-cpi-timewindow",
+        DURATION,
+        10.0,
+        "time that is counted in each of these periods; at most the period",
+        at_least_seconds(1.0),
+    )
+    coldpage_collector_interval = FlagSpec(
+        "coldpage-collector-interval",
+        DURATION,
+        DEFAULT_INTERVALS[Cadence.COLD_PAGE],
+        "period of samples of cold memory",
+        at_least_seconds(1.0),
+    )
+    coldpage_cpu_percent = FlagSpec(
+        "coldpage-cpu-percent",
+        FLOAT,
+        0.5,
+        "percent of one CPU that going over idle pages may take where there is no kidled",
+        percent,
+        unit="percent of a CPU",
+    )
+    network_collector_interval = FlagSpec(
+        "network-collector-interval",
+        DURATION,
+        DEFAULT_INTERVALS[Cadence.NETWORK],
+        "period of network samples",
+        at_least_seconds(1.0),
+    )
+    resctrl_collector_interval = FlagSpec(
+        "resctrl-collector-interval",
+        DURATION,
+        DEFAULT_INTERVALS[Cadence.RESCTRL],
+        "period of what control groups use of caches and memory bandwidth",
+        at_least_seconds(1.0),
+    )
+    enable_resctrl_collector = FlagSpec(
+        "enable-resctrl-collector", BOOL, False, "collect that; with the gate ResctrlCollector"
+    )
+    enable_pagecache_collector = FlagSpec(
+        "enable-pagecache-collector", BOOL, False, "collect memory usage with page cache"
+    )
+    descriptor_budget = FlagSpec(
+        "descriptor-budget", INT, 8192, "most kernel files held open", at_least(0), unit="files"
+    )
+    exporter_compat = FlagSpec(
+        "exporter-compat",
+        TRI_STATE,
+        TriState.AUTO,
+        "also export under the names of node_exporter and cAdvisor; auto: when standalone",
+    )
+    metrics_node_label = FlagSpec(
+        "metrics-node-label",
+        STRING,
+        "",
+        "label with the node's name to put on the families that --exporter-compat adds",
+    )
+
+    # devices
+    xpu_device_infos_dir = FlagSpec(
+        "xpu-device-infos-dir",
+        STRING,
+        "/var/run/koordlet/xpu-device-infos/",
+        "directory of files in which vendors' agents describe devices; unless given "
+        "<run-dir>/xpu-device-infos, which is where Koordinator's agent has it on the host",
+        absolute,
+    )
+    xpu_enforce_collect = FlagSpec(
+        "xpu-enforce-collect-from-device-infos",
+        BOOL,
+        False,
+        "take GPUs from these files alone: never ask NVML",
+    )
+    pod_resources_proxy_path = FlagSpec(
+        "pod-resources-proxy-path",
+        STRING,
+        "/var/run/koordlet/pod-resources",
+        "directory of the proxy's socket kubelet.sock; unless given <run-dir>/pod-resources, "
+        "which is where Koordinator's agent has it on the host",
+        absolute,
+    )
 
     def __init__(self, flags: FlagSet, *, terminal: bool = False) -> None:
         """Define all flags; terminal says whether stderr is one."""
-        self._define_process(flags)
-        self._define_protection(flags)
-        self._define_logs(flags, terminal=terminal)
-        self._define_roots(flags)
-        self._define_cluster(flags)
-        self._define_kubelet(flags)
-        self._define_actions(flags)
-        self._define_audit(flags)
-        self._define_duties(flags)
-        self._define_states(flags)
-        self._define_collection(flags)
-        self._define_devices(flags)
+        super().__init__(flags)
+        if terminal:
+            self.log_format.default = "console"
         self.prediction = PredictionFlags(flags)
         self.hooks = HookFlags(flags)
         define_ignored_flags(flags, INERT_FLAGS)
@@ -153,7 +566,7 @@ class DaemonFlags:
                 raise OptionError(f"--{given.name}", given.value, hint)
 
     @property
-    def roots(self) -> "tuple[Flag[str], ...]":
+    def roots(self) -> tuple[Flag[str], ...]:
         """The flags of the host's directories."""
         return (
             self.cgroup_root_dir,
@@ -162,366 +575,6 @@ class DaemonFlags:
             self.sys_fs_root_dir,
             self.var_run_root_dir,
             self.var_lib_kubelet_dir,
-        )
-
-    def _define_process(self, flags: FlagSet) -> None:
-        self.addr = flags.string(
-            "addr", ":9316", f"listen address of HTTP; standalone {_LOCAL_ADDRESS}", check=address
-        )
-        self.status_page = flags.bool("status-page", True, "serve the status page at /")
-        self.config = flags.string("config", "", "YAML file with flag names as keys")
-        self.standalone = flags.bool(
-            "standalone", False, "do without Kubernetes; implied when no API server is configured"
-        )
-        self.run_dir = flags.string(
-            "run-dir",
-            "/host-var-run-koordlet",
-            "directory of state that outlives the process; on the host /run/koordlet, or without "
-            "root a directory of the user",
-            check=absolute,
-        )
-        self.node_name = flags.string(
-            "node-name", "", "name of this node; else NODE_NAME, else the host name"
-        )
-        self.force = flags.bool(
-            "force", False, "act although another QoS agent is on this node, instead of observing"
-        )
-        self.other_agent_namespaces = flags.string_list(
-            "other-agent-namespaces",
-            SYSTEM_NAMESPACES,
-            "namespaces beside our own whose pods count as another QoS agent by their names alone; "
-            "pods elsewhere count only if they may act on the node",
-        )
-        self.trust_allocations = flags.bool(
-            "trust-allocations",
-            False,
-            "let all CPUs and devices in the annotations of pods count, as Koordinator does: also "
-            "those that the pod does not request, or that an older pod has",
-        )
-        self.feature_gates = flags.bool_map(
-            "feature-gates", {}, "features to switch, as A=true,B=false"
-        )
-
-    def _define_protection(self, flags: FlagSet) -> None:
-        self.tls_cert_file = flags.string(
-            "tls-cert-file",
-            "",
-            "certificate in PEM to serve HTTPS with, followed by those of its CAs; read again when "
-            "it changes",
-        )
-        self.tls_private_key_file = flags.string(
-            "tls-private-key-file", "", "key of --tls-cert-file, in PEM and without a password"
-        )
-        self.auth_token_audiences = flags.string_list(
-            "auth-token-audiences",
-            (),
-            "audiences that the tokens of clients may be meant for, instead of the API server; "
-            "repeat the flag",
-        )
-
-    def _define_logs(self, flags: FlagSet, *, terminal: bool) -> None:
-        self.log_format = flags.string(
-            "log-format",
-            "console" if terminal else "json",
-            "json or console; on a terminal console",
-            check=one_of("json", "console"),
-        )
-        self.log_level = flags.string(
-            "log-level",
-            "info",
-            "least level shown, also by logger name: info,MyPlugin=debug",
-            check=levels,
-        )
-
-    def _define_roots(self, flags: FlagSet) -> None:
-        def root(name: str) -> Flag[str]:
-            container, host, meaning = _ROOTS[name]
-            other = f"; on the host itself {host}" if host != container else ""
-            return flags.string(name, container, f"directory of {meaning}{other}", check=absolute)
-
-        self.cgroup_root_dir = root("cgroup-root-dir")
-        self.proc_root_dir = root("proc-root-dir")
-        self.sys_root_dir = root("sys-root-dir")
-        self.sys_fs_root_dir = root("sys-fs-root-dir")
-        self.var_run_root_dir = root("var-run-root-dir")
-        self.var_lib_kubelet_dir = root("var-lib-kubelet-dir")
-
-    def _define_cluster(self, flags: FlagSet) -> None:
-        self.kubeconfig = flags.string("kubeconfig", "", "kubeconfig file")
-        self.kube_api_qps = flags.float(
-            "kube-api-qps", 20.0, "most requests to the API server per second; 0 for no bound"
-        )
-        self.kube_api_burst = flags.int(
-            "kube-api-burst", 30, "requests at once after a quiet time", check=at_least(0)
-        )
-        self.node_topology_sync_interval = flags.duration(
-            "node-topology-sync-interval",
-            3.0,
-            "period of looks at whether the node's topology has changed",
-            check=at_least_seconds(1.0),
-        )
-        self.report_change_threshold = flags.float(
-            "report-change-threshold",
-            15.0,
-            "change of node usage, in percent of capacity, that is reported to the cluster at once "
-            "(at most every 10 s); 0 for never",
-            check=percent,
-        )
-
-    def _define_kubelet(self, flags: FlagSet) -> None:
-        self.kubelet_preferred_address_type = flags.string(
-            "kubelet-preferred-address-type",
-            AddressType.INTERNAL_IP,
-            "which of the Node's addresses to reach the kubelet at: " + ", ".join(AddressType),
-            check=one_of(*AddressType),
-        )
-        self.kubelet_ca_file = flags.string(
-            "kubelet-ca-file",
-            "",
-            "CA that signs the kubelet's certificate, if not the one of the API server",
-        )
-        self.kubelet_sync_interval = flags.duration(
-            "kubelet-sync-interval",
-            10.0,
-            "period of the kubelet's list of pods, which new cgroups of pods make come at once; 0 "
-            "for pods from the API server",
-            check=zero_or_at_least_seconds(1.0),
-        )
-        self.kubelet_sync_timeout = flags.duration(
-            "kubelet-sync-timeout",
-            3.0,
-            "most time for an answer of the kubelet, connection included",
-            check=at_least_seconds(0.1),
-        )
-        self.kubelet_insecure_tls = flags.bool(
-            "kubelet-insecure-tls",
-            False,
-            "ask the kubelet's read-only port: plain HTTP, without our token",
-        )
-        self.kubelet_read_only_port = flags.int(
-            "kubelet-read-only-port", 10255, "that port", check=port
-        )
-        self.disable_query_kubelet_config = flags.bool(
-            "disable-query-kubelet-config",
-            False,
-            "do not ask the kubelet's /configz; CPUs that it gives to pods are not known then",
-        )
-
-    def _define_duties(self, flags: FlagSet) -> None:
-        self.manager_duties = flags.define(
-            "manager-duties",
-            MANAGER_ROLE_MODE,
-            ManagerRoleMode.AUTO,
-            "keep the specs of this node's NodeMetric and NodeSLO, as koord-manager does; auto: "
-            "while no koord-manager is seen",
-        )
-        self.config_namespace = flags.string(
-            "config-namespace",
-            CONFIG_NAMESPACE,
-            "namespace of koord-manager's ConfigMap and Lease",
-            check=object_name,
-        )
-        self.slo_config_name = flags.string(
-            "slo-config-name", CONFIG_MAP, "name of that ConfigMap", check=object_name
-        )
-
-    def _define_actions(self, flags: FlagSet) -> None:
-        self.dry_run = flags.define(
-            "dry-run",
-            DRY_RUN,
-            DryRun(),
-            "plugins in dry-run, as A,B; true for all: their decisions are recorded and shown, and "
-            "nothing is changed",
-        )
-        self.on_exit = flags.string(
-            "on-exit",
-            OnExit.RESTORE,
-            "what becomes of changed kernel values at the end: restore, or keep for the next start "
-            "to take over, as in a rolling update",
-            check=one_of(*OnExit),
-        )
-        self.on_foreign_change = flags.string(
-            "on-foreign-change",
-            OnForeignChange.RETAKE,
-            "what to do when another agent changes a value that a plugin claims: retake "
-            "it after 10 s, doubling, at most 5 times an hour, or yield",
-            check=one_of(*OnForeignChange),
-        )
-        self.evict_budget_per_hour = flags.int(
-            "evict-budget-per-hour",
-            20,
-            "most pods that the plugins of this node evict in an hour, restarts included; 0 for no "
-            "bound",
-            check=within(0, MAX_BUDGET),
-        )
-        self.evict_fallback = flags.string(
-            "evict-fallback",
-            EvictionFallback.NONE,
-            "what becomes of a victim that runs on after its accepted eviction and its grace "
-            "period, or of any where there is no API server: none, or kill its processes",
-            check=one_of(*EvictionFallback),
-        )
-        self.only_evict_by_api = flags.bool(
-            "only-evict-by-api", False, "never kill, whatever --evict-fallback says"
-        )
-
-    def _define_audit(self, flags: FlagSet) -> None:
-        self.audit_log_dir = flags.string(
-            "audit-log-dir", "/var/log/koordlet", "directory of the audit log", check=absolute
-        )
-        self.audit_verbose = flags.int(
-            "audit-verbose", 3, "most verbose audit events kept; 0 keeps all", check=at_least(0)
-        )
-        self.audit_max_disk_space_mb = flags.int(
-            "audit-max-disk-space-mb", 16, "most MiB of disk for the audit log", check=at_least(1)
-        )
-        self.audit_max_concurrent_readers = flags.int(
-            "audit-max-concurrent-readers",
-            4,
-            "clients of /events that can be in the middle of paging; one more closes the oldest",
-            check=at_least(1),
-        )
-        self.audit_max_events_limit = flags.int(
-            "audit-max-events-limit",
-            2048,
-            "largest page of /events, in events",
-            check=within(1, MAX_PAGE_EVENTS),
-        )
-
-    def _define_states(self, flags: FlagSet) -> None:
-        self.pods_file = flags.string(
-            "pods-file", "", "PodList to use instead of the cluster's or of discovered pods"
-        )
-        self.node_file = flags.string(
-            "node-file", "", "Node to use instead of the cluster's or of this host"
-        )
-        self.nodeslo_file = flags.string(
-            "nodeslo-file", "", "NodeSLO to use instead of the cluster's"
-        )
-        self.node_metric_file = flags.string(
-            "node-metric-file",
-            "",
-            "file for the reports, in a cluster too; standalone <run-dir>/nodemetric.json",
-        )
-        self.enable_node_metric_report = flags.bool(
-            "enable-node-metric-report", True, "report the NodeMetric"
-        )
-        self.report_interval = flags.duration(
-            "report-interval",
-            0.0,
-            "period of standalone reports, 0 means 1m; in a cluster the NodeMetric's spec decides",
-            check=zero_or_at_least_seconds(1.0),
-        )
-
-    def _define_collection(self, flags: FlagSet) -> None:
-        self.collect_res_used_interval = flags.duration(
-            "collect-res-used-interval",
-            DEFAULT_INTERVALS[Cadence.USAGE],
-            "period of usage samples",
-            check=at_least_seconds(1.0),
-        )
-        self.collect_sys_metric_outdated_interval = flags.duration(
-            "collect-sys-metric-outdated-interval",
-            10.0,
-            "age at which samples no longer count for system usage",
-            check=at_least_seconds(1.0),
-        )
-        self.collect_node_cpu_info_interval = flags.duration(
-            "collect-node-cpu-info-interval",
-            DEFAULT_INTERVALS[Cadence.NODE_INFO],
-            "period of CPU facts",
-            check=at_least_seconds(1.0),
-        )
-        self.collect_node_storage_info_interval = flags.duration(
-            "collect-node-storage-info-interval",
-            DEFAULT_INTERVALS[Cadence.STORAGE],
-            "period of disk facts",
-            check=at_least_seconds(1.0),
-        )
-        self.psi_collector_interval = flags.duration(
-            "psi-collector-interval",
-            DEFAULT_INTERVALS[Cadence.PSI],
-            "period of pressure samples",
-            check=at_least_seconds(1.0),
-        )
-        self.cpi_collector_interval = flags.duration(
-            "cpi-collector-interval",
-            DEFAULT_INTERVALS[Cadence.CPI],
-            "period of counts of cycles and instructions",
-            check=at_least_seconds(5.0),
-        )
-        self.collect_cpi_timewindow = flags.duration(
-            "collect-cpi-timewindow",
-            10.0,
-            "time that is counted in each of these periods; at most the period",
-            check=at_least_seconds(1.0),
-        )
-        self.coldpage_collector_interval = flags.duration(
-            "coldpage-collector-interval",
-            DEFAULT_INTERVALS[Cadence.COLD_PAGE],
-            "period of samples of cold memory",
-            check=at_least_seconds(1.0),
-        )
-        self.coldpage_cpu_percent = flags.float(
-            "coldpage-cpu-percent",
-            0.5,
-            "percent of one CPU that going over idle pages may take where there is no kidled",
-            check=percent,
-        )
-        self.network_collector_interval = flags.duration(
-            "network-collector-interval",
-            DEFAULT_INTERVALS[Cadence.NETWORK],
-            "period of network samples",
-            check=at_least_seconds(1.0),
-        )
-        self.resctrl_collector_interval = flags.duration(
-            "resctrl-collector-interval",
-            DEFAULT_INTERVALS[Cadence.RESCTRL],
-            "period of what control groups use of caches and memory bandwidth",
-            check=at_least_seconds(1.0),
-        )
-        self.enable_resctrl_collector = flags.bool(
-            "enable-resctrl-collector",
-            False,
-            "collect that; with the gate ResctrlCollector",
-        )
-        self.enable_pagecache_collector = flags.bool(
-            "enable-pagecache-collector", False, "collect memory usage with page cache"
-        )
-        self.descriptor_budget = flags.int(
-            "descriptor-budget", 8192, "most kernel files held open", check=at_least(0)
-        )
-        self.exporter_compat = flags.define(
-            "exporter-compat",
-            TRI_STATE,
-            TriState.AUTO,
-            "also export under the names of node_exporter and cAdvisor; auto: when standalone",
-        )
-        self.metrics_node_label = flags.string(
-            "metrics-node-label",
-            "",
-            "label with the node's name to put on the families that --exporter-compat adds",
-        )
-
-    def _define_devices(self, flags: FlagSet) -> None:
-        self.xpu_device_infos_dir = flags.string(
-            "xpu-device-infos-dir",
-            "/var/run/koordlet/xpu-device-infos/",
-            "directory of files in which vendors' agents describe devices; unless given "
-            "<run-dir>/xpu-device-infos, which is where Koordinator's agent has it on the host",
-            check=absolute,
-        )
-        self.xpu_enforce_collect = flags.bool(
-            "xpu-enforce-collect-from-device-infos",
-            False,
-            "take GPUs from these files alone: never ask NVML",
-        )
-        self.pod_resources_proxy_path = flags.string(
-            "pod-resources-proxy-path",
-            "/var/run/koordlet/pod-resources",
-            "directory of the proxy's socket kubelet.sock; unless given <run-dir>/pod-resources, "
-            "which is where Koordinator's agent has it on the host",
-            check=absolute,
         )
 
 

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.component.flags import FlagSet, HelpRequested
+from koord.component.flag_values import DURATION, INT
+from koord.component.flags import FlagSet, FlagSpec, FlagTable, HelpRequested
 from koord.util.errors import OptionError
 
 
@@ -181,3 +182,30 @@ def test_any_command_line_is_taken_or_refused(args):
     except (OptionError, HelpRequested):
         return
     assert rest == args[len(args) - len(rest) :]
+
+
+class Table(FlagTable):
+    """Two rows."""
+
+    count = FlagSpec("count", INT, 3, "how many", lambda n: "" if n else "use 1 or more")
+    period = FlagSpec("period", DURATION, 1.0, "how often")
+
+
+def test_rows_of_a_table_become_flags_of_each_instance():
+    """The class keeps the rows; values are those of one set."""
+    first, second = FlagSet(), FlagSet()
+    one, other = Table(first), Table(second)
+    first.parse(["--count=5", "--period=2m"])
+
+    assert (one.count.value, one.period.value) == (5, 120.0)
+    assert (other.count.value, other.period.value) == (3, 1.0)
+    assert isinstance(Table.count, FlagSpec)
+    with pytest.raises(OptionError, match="use 1 or more"):
+        first.parse(["--count=0"])
+
+
+def test_two_tables_cannot_have_one_flag():
+    flags = FlagSet("agent")
+    Table(flags)
+    with pytest.raises(OptionError, match="flag of agent"):
+        Table(flags)

@@ -3,12 +3,13 @@
 import pytest
 from prometheus_client import CollectorRegistry
 
-from koord.component.flag_values import TriState
-from koord.component.flags import FlagSet
+from koord.component.flag_values import FLOAT, INT, TriState
+from koord.component.flags import FlagSet, FlagSpec, FlagTable
 from koord.component.plugins.discovery import discover
 from koord.util.errors import OptionError
 from koordlet.daemon.environment import Mode
 from koordlet.daemon.flags import DaemonFlags, define_flags
+from koordlet.daemon.upstream_flags import HookFlags, PredictionFlags
 from koordlet.features import feature_gates
 from koordlet.plugin import PluginRegistry
 from koordlet.plugin.testing import SimulatedClock
@@ -370,3 +371,11 @@ def test_given_values_do_not_follow_the_mode(flag_set, flags):
 def test_logs_for_people_on_a_terminal():
     assert DaemonFlags(FlagSet(), terminal=True).log_format.value == "console"
     assert DaemonFlags(FlagSet()).log_format.value == "json"
+
+
+@pytest.mark.parametrize("table", [DaemonFlags, HookFlags, PredictionFlags])
+def test_a_number_has_a_unit(table: type[FlagTable]):
+    """Durations are in seconds; any other number says what it counts."""
+    rows = [row for row in vars(table).values() if isinstance(row, FlagSpec)]
+    assert rows
+    assert [row.name for row in rows if row.kind in (INT, FLOAT) and not row.unit] == []
