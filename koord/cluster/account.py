@@ -1,0 +1,289 @@
+"""The account: what pods hold beyond amounts of nodes, such as of quotas, devices, reservations.
+
+It is derived from pods alone; see docs/decisions/account.md.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from types import MappingProxyType
+
+from msgspec import Struct
+
+from koord.cluster.columns import FrozenShards, Shards
+from koord.cluster.facts import ClusterPod
+from koord.util.logs import LogState, get_logger
+
+MAX_AMOUNTS = 4096  # of one pod in one account; a pod with more holds nothing
+MAX_HELD = 2**63 - 1  # of one resource; sums are exact, whatever their size
+MAX_POOL_NAME_BYTES = 4096  # a quota has namespace and name, a gang group a list of them
+
+log = get_logger("koord.cluster.account")
+
+
+class Holding(Struct, frozen=True, gc=False):
+    """What a pod holds of one pool; amounts are whole numbers, 0 or more."""
+
+    pool: str
+    amounts: tuple[tuple[str, int], ...] = ()  # by name, each once; none: it is only a member
+
+
+class AccountKind(Struct, frozen=True, eq=False):
+    """A kind of pools, and how what a pod holds of them is read from the pod alone.
+
+    holdings is asked once for each change of a pod, also for pods on no node. It has no state. It
+    names each pool once.
+    """
+
+    name: str  # in logs and reports
+    holdings: Callable[[ClusterPod], Sequence[Holding]]
+    members: bool = False  # keep which pods a pool has; a pool then costs its pods when it changes
+
+
+class Pool(Struct, frozen=True, gc=False):
+    """The sums of one pool. Amounts that are 0 are absent."""
+
+    allocated: Mapping[str, int]  # by pods on nodes, assumed ones too
+    requested: Mapping[str, int]  # by all pods, those on nodes too
+    pods: int  # how many there are
+    members: Mapping[str, str]  # their nodes by namespace/name; "": on none. Empty if not kept
+
+
+_NOTHING: Mapping[str, int] = MappingProxyType({})
+_NO_MEMBERS: Mapping[str, str] = MappingProxyType({})
+EMPTY_POOL = Pool(_NOTHING, _NOTHING, 0, _NO_MEMBERS)
+
+
+class FrozenAccount:
+    """The account at one moment. It never changes."""
+
+    def __init__(
+        self,
+        pools: Mapping[AccountKind, FrozenShards[Pool]],
+        altered: Mapping[AccountKind, Mapping[str, Pool]] = MappingProxyType({}),
+    ) -> None:
+        """altered: pools that a what-if has changed, in the place of those of the same name."""
+        self._pools = pools
+        self._altered = altered
+
+    @property
+    def kinds(self) -> Iterable[AccountKind]:
+        """The accounts that are kept."""
+        return self._pools.keys()
+
+    def pool(self, kind: AccountKind, name: str) -> Pool:
+        """Return the sums of a pool; one of which nobody has anything is empty."""
+        altered = self._altered.get(kind)
+        if altered is not None and (found := altered.get(name)) is not None:
+            return found
+        shards = self._pools.get(kind)
+        return (shards.get(name) if shards is not None else None) or EMPTY_POOL
+
+    def other_pools(self, kind: AccountKind, before: "FrozenAccount | None") -> Iterator[str]:
+        """Names of pools whose sums or pods are others than before; None: before there were none.
+
+        It costs little where few have changed.
+        """
+        names = dict.fromkeys(self._altered.get(kind, ()))
+        old = None
+        if before is not None:
+            names.update(dict.fromkeys(before._altered.get(kind, ())))
+            old = before._pools.get(kind)
+        shards = self._pools.get(kind)
+        if shards is not None:
+            names.update(dict.fromkeys(shards.other_keys(old)))
+        for name in names:
+            if self.pool(kind, name) is not (
+                EMPTY_POOL if before is None else before.pool(kind, name)
+            ):
+                yield name
+
+    def with_pods(
+        self, removed: Iterable[ClusterPod], added: Iterable[tuple[ClusterPod, str]]
+    ) -> "FrozenAccount":
+        """Return the account of a what-if in which pods have left their nodes, and come to others.
+
+        added: pods with their nodes. What pods request stays as it is: they are only moved.
+        """
+        changed: dict[AccountKind, dict[str, _Sums]] = {}
+        moves = [(pod, pod.node, -1) for pod in removed]
+        moves += [(pod, node, 1) for pod, node in added]
+        for pod, node, times in moves:
+            for kind in self._pools:
+                sums = changed.setdefault(kind, {})
+                holdings = _holdings(kind, pod)
+                if isinstance(holdings, Exception):
+                    continue  # nothing of it is counted here either
+                for holding in holdings:
+                    if holding.pool not in sums:
+                        sums[holding.pool] = _Sums(kind, self.pool(kind, holding.pool))
+                    sums[holding.pool].allocate(holding, times)
+                    sums[holding.pool].move(pod.key, node if times > 0 else "")
+        altered = {kind: dict(pools) for kind, pools in self._altered.items()}
+        for kind, each in changed.items():
+            pools = altered.setdefault(kind, {})
+            pools.update((name, sums.freeze()) for name, sums in each.items())
+        return FrozenAccount(self._pools, altered)
+
+
+NO_ACCOUNT = FrozenAccount(MappingProxyType({}))
+
+
+class Account:
+    """The account while it changes. Belongs to one thread.
+
+    What was added for a pod is kept, so exactly that is taken off again.
+    """
+
+    def __init__(self, kinds: Iterable[AccountKind] = ()) -> None:
+        self._kinds = tuple(kinds)
+        self._held: dict[str, tuple[ClusterPod, tuple[Sequence[Holding], ...]]] = {}
+        self._sums: dict[AccountKind, dict[str, _Sums]] = {kind: {} for kind in self._kinds}
+        self._pools: dict[AccountKind, Shards[Pool]] = {kind: Shards() for kind in self._kinds}
+        self._changed: dict[AccountKind, set[str]] = {kind: set() for kind in self._kinds}
+        self._unread: dict[AccountKind, set[str]] = {kind: set() for kind in self._kinds}
+        self._logs = {kind: LogState(log) for kind in self._kinds}
+        self._frozen: FrozenAccount | None = None if self._kinds else NO_ACCOUNT
+
+    def put(self, pod: ClusterPod) -> None:
+        """Count a pod, in the place of the one that had its name; a finished one holds nothing."""
+        if not self._kinds:
+            return
+        new: tuple[Sequence[Holding], ...] = ()
+        if not pod.finished:
+            new = tuple([self._read(kind, pod) for kind in self._kinds])
+        old = self._held.get(pod.key)
+        if old is not None:
+            if old[0].node == pod.node and old[1] == new:
+                return  # its status has changed
+            del self._held[pod.key]
+            self._count(*old, -1)
+        if any(new):
+            self._held[pod.key] = pod, new
+            self._count(pod, new, 1)
+
+    def remove(self, key: str) -> None:
+        """Forget a pod, namespace/name; one that is not counted is none the less forgotten."""
+        held = self._held.pop(key, None)
+        if held is not None:
+            self._count(*held, -1)
+        for kind in self._kinds:
+            self._set_unread(kind, key, error="")
+
+    def unread(self, kind: AccountKind) -> Set[str]:
+        """namespace/name of the pods of which could not be said what they hold: nothing counts."""
+        return self._unread[kind]
+
+    def freeze(self) -> FrozenAccount:
+        """The account as it is now. Costs the pools that have changed."""
+        if self._frozen is None:
+            for kind, names in self._changed.items():
+                pools, sums = self._pools[kind], self._sums[kind]
+                for name in names:
+                    if sums[name].pods:
+                        pools.put(name, sums[name].freeze())
+                    else:
+                        del sums[name]
+                        pools.drop(name)
+                names.clear()
+            frozen = {kind: pools.freeze() for kind, pools in self._pools.items()}
+            self._frozen = FrozenAccount(frozen)
+        return self._frozen
+
+    def _read(self, kind: AccountKind, pod: ClusterPod) -> Sequence[Holding]:
+        found = _holdings(kind, pod)
+        if isinstance(found, Exception):
+            self._set_unread(kind, pod.key, error=str(found)[:200])
+            return ()
+        self._set_unread(kind, pod.key, error="")
+        return found
+
+    def _set_unread(self, kind: AccountKind, key: str, *, error: str) -> None:
+        """error: why it cannot be read; "": it can."""
+        unread = self._unread[kind]
+        if error:
+            unread.add(key)
+            self._logs[kind].failed("holdings.failed", account=kind.name, pod=key, error=error)
+        elif key in unread:
+            unread.discard(key)
+            if not unread:
+                self._logs[kind].ended("holdings.ok", account=kind.name)
+
+    def _count(self, pod: ClusterPod, holdings: tuple[Sequence[Holding], ...], times: int) -> None:
+        self._frozen = None
+        for kind, each in zip(self._kinds, holdings, strict=False):
+            for holding in each:
+                sums = self._sums[kind].get(holding.pool)
+                if sums is None:
+                    sums = self._sums[kind][holding.pool] = _Sums(kind, EMPTY_POOL)
+                sums.request(holding, times)
+                if pod.node:
+                    sums.allocate(holding, times)
+                sums.move(pod.key, pod.node if times > 0 else None)
+                self._changed[kind].add(holding.pool)
+
+
+class _Sums:
+    """The sums of a pool while they change; times is 1 or -1."""
+
+    def __init__(self, kind: AccountKind, pool: Pool) -> None:
+        self.pods = pool.pods
+        self._allocated = dict(pool.allocated)
+        self._requested = dict(pool.requested)
+        self._members = dict(pool.members) if kind.members else None
+
+    def request(self, holding: Holding, times: int) -> None:
+        """A pod has come or gone."""
+        self.pods += times
+        _add(self._requested, holding, times)
+
+    def allocate(self, holding: Holding, times: int) -> None:
+        """A pod has come to a node, or left it."""
+        _add(self._allocated, holding, times)
+
+    def move(self, key: str, node: str | None) -> None:
+        """Note where a pod is now; None: it is no member any more."""
+        if self._members is None:
+            return
+        if node is None:
+            del self._members[key]
+        else:
+            self._members[key] = node
+
+    def freeze(self) -> Pool:
+        members = _NO_MEMBERS if self._members is None else MappingProxyType(self._members.copy())
+        allocated, requested = self._allocated.copy(), self._requested.copy()
+        return Pool(MappingProxyType(allocated), MappingProxyType(requested), self.pods, members)
+
+
+def _add(sums: dict[str, int], holding: Holding, times: int) -> None:
+    for name, amount in holding.amounts:
+        total = sums.get(name, 0) + times * amount
+        if total:
+            sums[name] = total
+        else:
+            sums.pop(name, None)
+
+
+def _holdings(kind: AccountKind, pod: ClusterPod) -> Sequence[Holding] | Exception:
+    """Return what a pod holds, or why that cannot be said: the function is a plugin's."""
+    try:
+        found = kind.holdings(pod)
+        if found:
+            _check(found)
+    except Exception as err:
+        return err
+    return found
+
+
+def _check(holdings: Sequence[Holding]) -> None:
+    """Raises ValueError if a pod holds more than is kept, or what cannot be summed."""
+    pools = {one.pool for one in holdings}
+    amounts = sum([len(one.amounts) for one in holdings]) + len(holdings)
+    if amounts > MAX_AMOUNTS:
+        raise ValueError(f"wanted at most {MAX_AMOUNTS} amounts of one pod, found {amounts}")
+    if len(pools) < len(holdings):
+        raise ValueError("wanted each pool once, found one twice")
+    for one in holdings:
+        if len(one.pool.encode()) > MAX_POOL_NAME_BYTES:
+            raise ValueError(f"wanted pool names of at most {MAX_POOL_NAME_BYTES} bytes")
+        if any(not 0 <= amount <= MAX_HELD for _, amount in one.amounts):
+            raise ValueError(f"pool {one.pool:.80}: wanted amounts from 0 to {MAX_HELD}")

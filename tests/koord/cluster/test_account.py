@@ -1,0 +1,217 @@
+"""The account: sums of what pods hold, in any order of events, and in what-ifs."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from koord.cluster.account import (
+    EMPTY_POOL,
+    MAX_AMOUNTS,
+    Account,
+    AccountKind,
+    FrozenAccount,
+    Holding,
+    Pool,
+)
+from koord.cluster.facts import ClusterPod
+from tests.support.clusters import finished, pod, read_pod
+
+
+def team(one: ClusterPod) -> Sequence[Holding]:
+    """A pool for each value of a label."""
+    name = one.labels.get("team")
+    return (Holding(name, one.spec.requests),) if name else ()
+
+
+def cards(one: ClusterPod) -> Sequence[Holding]:
+    """A pool for each node; the cards are in a label."""
+    found = one.labels.get("cards", "")
+    if not found or not one.node:
+        return ()
+    return (Holding(one.node, tuple((card, 1) for card in found.split("-"))),)
+
+
+TEAM = AccountKind("team", team, members=True)
+CARDS = AccountKind("cards", cards)
+
+
+def held(name: str, node: str = "", cpu: str = "1", **labels: str) -> ClusterPod:
+    return read_pod(pod(name, node, labels, {"cpu": cpu}))
+
+
+def contents(account: FrozenAccount) -> Mapping[str, Mapping[str, object]]:
+    """All sums, for comparison with others."""
+    found: dict[str, dict[str, object]] = {}
+    for kind in (TEAM, CARDS):
+        names = account.other_pools(kind, None)
+        found[kind.name] = {name: account.pool(kind, name) for name in names}
+    return found
+
+
+def computed(pods: Mapping[str, ClusterPod]) -> Mapping[str, Mapping[str, object]]:
+    """The sums as the pods say them."""
+    found: dict[str, dict[str, object]] = {}
+    for kind in (TEAM, CARDS):
+        pools: dict[str, list[tuple[ClusterPod, Holding]]] = {}
+        for one in pods.values():
+            for holding in () if one.finished else kind.holdings(one):
+                pools.setdefault(holding.pool, []).append((one, holding))
+        found[kind.name] = {name: _pool(kind, each) for name, each in pools.items()}
+    return found
+
+
+def _pool(kind: AccountKind, each: Sequence[tuple[ClusterPod, Holding]]) -> Pool:
+    allocated: Counter[str] = Counter()
+    requested: Counter[str] = Counter()
+    for one, holding in each:
+        requested.update(dict(holding.amounts))
+        allocated.update(dict(holding.amounts) if one.node else {})
+    members = {one.key: one.node for one, _ in each} if kind.members else {}
+    return Pool(dict(+allocated), dict(+requested), len(each), members)
+
+
+PODS = st.builds(
+    lambda name, node, cpu, team, cards, over: read_pod(
+        (finished if over else dict)(
+            pod(name, node, {"team": team, "cards": cards}, {"cpu": str(cpu)})
+        )
+    ),
+    st.sampled_from("pqrs"),
+    st.sampled_from(["", "a", "b"]),
+    st.integers(0, 3),
+    st.sampled_from(["", "x", "y"]),
+    st.sampled_from(["", "0", "1", "0-1"]),
+    st.booleans(),
+)
+EVENTS = st.lists(st.one_of(PODS, st.sampled_from(["default/p", "default/q", "default/z"])))
+
+
+@given(EVENTS, st.integers(1, 4))
+def test_after_any_events_the_sums_are_those_of_the_pods_that_are_left(events, every):
+    account, pods = Account([TEAM, CARDS]), {}
+    last = account.freeze()
+    for number, event in enumerate(events):
+        if isinstance(event, str):
+            account.remove(event)
+            pods.pop(event, None)
+        else:
+            account.put(event)
+            pods[event.key] = event
+        if number % every == 0:
+            found = account.freeze()
+            for kind in (TEAM, CARDS):
+                changed = set(found.other_pools(kind, last))
+                before, now = computed_pools(last, kind), computed_pools(found, kind)
+                differ = {
+                    name for name in before.keys() | now.keys() if before.get(name) != now.get(name)
+                }
+                assert changed >= differ
+            last = found
+
+    assert contents(account.freeze()) == computed(pods)
+
+
+def computed_pools(account: FrozenAccount, kind: AccountKind) -> Mapping[str, Pool]:
+    return {name: account.pool(kind, name) for name in account.other_pools(kind, None)}
+
+
+@given(st.lists(PODS, unique_by=lambda one: one.name), st.data())
+def test_a_what_if_frees_all_that_a_pod_holds_and_allocates_it_elsewhere(pods, data):
+    account = Account([TEAM, CARDS])
+    for one in pods:
+        account.put(one)
+    before = account.freeze()
+    there = [one for one in pods if one.node and not one.finished]
+    gone = data.draw(st.lists(st.sampled_from(there), unique_by=id)) if there else []
+
+    without = before.with_pods(gone, [])
+    again = without.with_pods([], [(one, one.node) for one in gone])
+
+    left = {one.key: one for one in pods if one not in gone}
+    for kind in (TEAM, CARDS):
+        for name, pool in computed_pools(before, kind).items():
+            wanted = _pool(
+                kind,
+                [
+                    (one, each)
+                    for one in left.values()
+                    if not one.finished
+                    for each in kind.holdings(one)
+                    if each.pool == name
+                ],
+            )
+            assert without.pool(kind, name).allocated == wanted.allocated
+            assert without.pool(kind, name).requested == pool.requested
+            assert again.pool(kind, name) == pool
+            assert name in set(without.other_pools(kind, before)) or not any(
+                each.pool == name for one in gone for each in kind.holdings(one)
+            )
+    assert contents(before) == contents(account.freeze())
+
+
+def test_pods_that_hold_nothing_cost_nothing():
+    account = Account([TEAM])
+    before = account.freeze()
+    account.put(held("p", "a"))
+
+    assert account.freeze() is before
+    assert Account().freeze() is Account().freeze()
+
+
+def test_a_change_of_the_status_changes_no_sum():
+    account = Account([TEAM])
+    one = held("p", "a", team="x")
+    account.put(one)
+    before = account.freeze()
+    account.put(replace(one, ready=True))
+
+    assert account.freeze() is before
+
+
+def test_a_pod_that_gets_an_annotation_holds_what_it_says():
+    """A scheduler writes what it has chosen into the pod that it assumes."""
+    kind = AccountKind(
+        "cards", lambda one: [Holding(one.node, (("0", 1),))] if one.annotations else []
+    )
+    account = Account([kind])
+    account.put(held("p", "a"))
+    account.put(replace(held("p", "a"), annotations=(("card", "0"),)))
+
+    assert account.freeze().pool(kind, "a").allocated == {"0": 1}
+
+
+@pytest.mark.parametrize(
+    ("holdings", "error"),
+    [
+        ([Holding("x", (("cpu", -1),))], "amounts from 0"),
+        ([Holding("x", (("cpu", 2**63),))], "amounts from 0"),
+        ([Holding("x"), Holding("x")], "each pool once"),
+        ([Holding("x" * 5000)], "4096 bytes"),
+        ([Holding("x", tuple((str(n), 1) for n in range(MAX_AMOUNTS)))], "at most 4096 amounts"),
+        ([3], "'int' object"),
+    ],
+)
+def test_a_pod_that_cannot_be_counted_holds_nothing_and_others_go_on(holdings, error):
+    def broken(one: ClusterPod) -> Sequence[Holding]:
+        return holdings if one.name == "bad" else team(one)
+
+    kind = AccountKind("broken", broken)
+    account = Account([kind, TEAM])
+    for name in ("bad", "good"):
+        account.put(held(name, "a", team="x"))
+    found = account.freeze()
+
+    assert found.pool(kind, "x").pods == 1
+    assert found.pool(TEAM, "x").pods == 2
+    assert account.unread(kind) == {"default/bad"}
+    assert found.with_pods([held("bad", "a", team="x")], []).pool(kind, "x").pods == 1
+    account.remove("default/bad")
+    assert not account.unread(kind)
+
+
+def test_an_account_that_is_not_kept_is_empty():
+    assert Account([TEAM]).freeze().pool(CARDS, "a") is EMPTY_POOL
