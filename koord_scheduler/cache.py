@@ -1,13 +1,13 @@
 """The scheduler cache: the cluster, with assumed pods on their nodes."""
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
 from koord.cluster.decoder import ObjectKind
-from koord.cluster.facts import ClusterPod
+from koord.cluster.facts import ClusterPod, PodSpec
 from koord.cluster.kinds import POD
 from koord.cluster.state import ClusterState
 from koord.util.clock import Clock
@@ -33,7 +33,21 @@ class AssumeError(KoordError):
 class _Assumed:
     pod: ClusterPod  # as the API server has it
     node: str
+    spec: PodSpec | None  # that it is assumed with; None: its own
+    annotations: Mapping[str, str | None] = field(default_factory=dict)  # to be set; None: removed
     expires: float | None = None  # monotonic seconds; None: it does not
+
+    @property
+    def placed(self) -> ClusterPod:
+        """The pod as it will be in the API server once it is bound."""
+        found = replace(self.pod, node=self.node, spec=self.spec or self.pod.spec)
+        if self.annotations:
+            merged = {**dict(found.annotations), **self.annotations}
+            kept = tuple(
+                [(key, value) for key, value in sorted(merged.items()) if value is not None]
+            )
+            found = replace(found, annotations=kept)
+        return found
 
 
 class SchedulerCache(ClusterState):
@@ -140,8 +154,24 @@ class SchedulerCache(ClusterState):
             found = "that there is no such node"
         if found or known is None:
             raise AssumeError(f"pod {pod.key}: wanted it assumed on node {node}, found {found}")
-        self._assumed[pod.uid] = _Assumed(known, node)
-        placed = replace(known, node=node, spec=pod.spec)
+        spec = None if pod.spec is known.spec else pod.spec
+        assumed = self._assumed[pod.uid] = _Assumed(known, node, spec)
+        return self._place(assumed)
+
+    def annotate(self, uid: str, annotations: Mapping[str, str | None]) -> ClusterPod | None:
+        """Set annotations of an assumed pod; return it as it is then. None: it is not assumed.
+
+        annotations: all that are to be set until it is bound, such as devices chosen for it; None
+        removes one. So views and accounts have at once what the API server will have.
+        """
+        assumed = self._assumed.get(uid)
+        if assumed is None:
+            return None
+        assumed.annotations = dict(annotations)
+        return self._place(assumed)
+
+    def _place(self, assumed: _Assumed) -> ClusterPod:
+        placed = assumed.placed
         super()._put_pod(placed)
         return placed
 
@@ -185,8 +215,10 @@ class SchedulerCache(ClusterState):
             super()._put_pod(pod)
             return
         if not pod.node and not pod.finished:
+            if assumed.pod.spec is not pod.spec:
+                assumed.spec = None  # what it requests has changed since
             assumed.pod = pod
-            super()._put_pod(replace(pod, node=assumed.node))
+            self._place(assumed)
             return
         del self._assumed[pod.uid]
         if known is not None and _is_confirmation(known, pod):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from types import MappingProxyType
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from koord.cluster.columns import FrozenShards, Shards
 from koord.cluster.facts import ClusterPod
@@ -97,19 +98,26 @@ class FrozenAccount:
                 yield name
 
     def with_pods(
-        self, removed: Iterable[ClusterPod], added: Iterable[tuple[ClusterPod, str]]
+        self,
+        removed: Iterable[tuple[ClusterPod, str]],
+        added: Iterable[tuple[ClusterPod, str]],
     ) -> "FrozenAccount":
-        """Return the account of a what-if in which pods have left their nodes, and come to others.
+        """Return the account of a what-if in which pods have left nodes, and come to others.
 
-        added: pods with their nodes. What pods request stays as it is: they are only moved.
+        Both are pods with the node. What pods request stays as it is: they are only moved.
         """
+        if not self._pools:
+            return self
         changed: dict[AccountKind, dict[str, _Sums]] = {}
-        moves = [(pod, pod.node, -1) for pod in removed]
+        moves = [(pod, node, -1) for pod, node in removed]
         moves += [(pod, node, 1) for pod, node in added]
         for pod, node, times in moves:
+            if pod.finished:
+                continue
+            there = pod if pod.node == node else replace(pod, node=node)
             for kind in self._pools:
                 sums = changed.setdefault(kind, {})
-                holdings = _holdings(kind, pod)
+                holdings = _holdings(kind, there)
                 if isinstance(holdings, Exception):
                     continue  # nothing of it is counted here either
                 for holding in holdings:
@@ -134,39 +142,60 @@ class Account:
     """
 
     def __init__(self, kinds: Iterable[AccountKind] = ()) -> None:
-        self._kinds = tuple(kinds)
+        self._kinds: tuple[AccountKind, ...] = ()
         self._held: dict[str, tuple[ClusterPod, tuple[Sequence[Holding], ...]]] = {}
-        self._sums: dict[AccountKind, dict[str, _Sums]] = {kind: {} for kind in self._kinds}
-        self._pools: dict[AccountKind, Shards[Pool]] = {kind: Shards() for kind in self._kinds}
-        self._changed: dict[AccountKind, set[str]] = {kind: set() for kind in self._kinds}
-        self._unread: dict[AccountKind, set[str]] = {kind: set() for kind in self._kinds}
-        self._logs = {kind: LogState(log) for kind in self._kinds}
-        self._frozen: FrozenAccount | None = None if self._kinds else NO_ACCOUNT
+        self._sums: dict[AccountKind, dict[str, _Sums]] = {}
+        self._pools: dict[AccountKind, Shards[Pool]] = {}
+        self._changed: dict[AccountKind, set[str]] = {}
+        self._unread: dict[AccountKind, set[str]] = {}
+        self._logs: dict[AccountKind, LogState] = {}
+        self._frozen: FrozenAccount | None = NO_ACCOUNT
+        for kind in kinds:
+            self.keep(kind, ())
 
-    def put(self, pod: ClusterPod) -> None:
-        """Count a pod, in the place of the one that had its name; a finished one holds nothing."""
-        if not self._kinds:
+    def keep(self, kind: AccountKind, pods: Iterable[ClusterPod]) -> None:
+        """Keep a further account from now on; one that is kept already stays as it is.
+
+        pods: all that were put and not removed.
+        """
+        if kind in self._kinds:
             return
+        self._kinds = (*self._kinds, kind)
+        self._pools[kind], self._sums[kind] = Shards(), {}
+        self._changed[kind], self._unread[kind] = set(), set()
+        self._logs[kind], self._frozen = LogState(log), None
+        for pod in pods:
+            self.put(pod)
+
+    def put(self, pod: ClusterPod) -> bool:
+        """Count a pod, in the place of the one that had its name; return whether it matters.
+
+        A finished pod holds nothing.
+        """
+        if not self._kinds:
+            return False
         new: tuple[Sequence[Holding], ...] = ()
         if not pod.finished:
             new = tuple([self._read(kind, pod) for kind in self._kinds])
         old = self._held.get(pod.key)
         if old is not None:
             if old[0].node == pod.node and old[1] == new:
-                return  # its status has changed
+                return False  # its status has changed
             del self._held[pod.key]
             self._count(*old, -1)
         if any(new):
             self._held[pod.key] = pod, new
             self._count(pod, new, 1)
+        return old is not None or any(new)
 
-    def remove(self, key: str) -> None:
-        """Forget a pod, namespace/name; one that is not counted is none the less forgotten."""
+    def remove(self, key: str) -> bool:
+        """Forget a pod, namespace/name; return whether it held something."""
+        for kind in self._kinds:
+            self._set_unread(kind, key, error="")
         held = self._held.pop(key, None)
         if held is not None:
             self._count(*held, -1)
-        for kind in self._kinds:
-            self._set_unread(kind, key, error="")
+        return held is not None
 
     def unread(self, kind: AccountKind) -> Set[str]:
         """namespace/name of the pods of which could not be said what they hold: nothing counts."""
@@ -271,7 +300,7 @@ def _holdings(kind: AccountKind, pod: ClusterPod) -> Sequence[Holding] | Excepti
             _check(found)
     except Exception as err:
         return err
-    return found
+    return tuple(found)
 
 
 def _check(holdings: Sequence[Holding]) -> None:

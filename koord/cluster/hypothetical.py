@@ -130,7 +130,9 @@ class PodOverlay:
         places = [(one.row, one.added, one.all_pods) for one in self._present]
         overlaid = _OverlaidPlacement(placement, amounts, places)
         numbers = generation.replaced(self._rows, self._numbers)
-        return view.with_placement(overlaid, numbers, view.altered | self._altered)
+        added = [(pod, view.node(one.row).name) for one in self._present for pod in one.added]
+        account = view.account.with_pods((), added)
+        return view.with_placement(overlaid, numbers, view.altered | self._altered, account)
 
 
 class _OverlaidPlacement(FrozenPlacement):

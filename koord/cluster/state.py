@@ -1,7 +1,7 @@
 """The state of the cluster: the snapshot of nodes and pods, and the other objects."""
 
 import math
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -9,6 +9,7 @@ import numpy as np
 
 from koord.cluster import kinds as cluster_kinds
 from koord.cluster import storage_kinds as storage
+from koord.cluster.account import Account, AccountKind
 from koord.cluster.columns import Column, Shards
 from koord.cluster.decoder import ObjectKind
 from koord.cluster.facts import (
@@ -51,6 +52,7 @@ class Snapshot:
         self._pods: dict[str, ClusterPod] = {}
         self._waiting: dict[str, dict[str, ClusterPod]] = {}  # by node that is not known, by key
         self._pod_counts = PodCounts()
+        self._account = Account()
         self._claims: Shards[Claim] = Shards()
         self._volumes: Shards[Volume] = Shards()
         self._namespaces: Shards[ClusterNamespace] = Shards()
@@ -162,6 +164,8 @@ class Snapshot:
         if old == pod:
             return
         self._pods[key] = pod
+        if self._account.put(pod):
+            self._view = None
         row = self._rows.get(pod.node)
         if old is not None:
             if row is not None and old.node == pod.node:
@@ -180,7 +184,18 @@ class Snapshot:
         old = self._pods.get(key)
         if old is not None and old.uid == uid:
             del self._pods[key]
+            if self._account.remove(key):
+                self._view = None
             self._displace(old)
+
+    def keep_account(self, kind: AccountKind) -> None:
+        """Keep an account of what pods hold; each view has it from now on."""
+        self._account.keep(kind, self._pods.values())
+        self._view = None
+
+    def unread_holdings(self, kind: AccountKind) -> Set[str]:
+        """namespace/name of the pods of which an account cannot say what they hold."""
+        return self._account.unread(kind)
 
     def set_usage(self, node: str, values: Sequence[float]) -> None:
         """Write the usage columns of a node; NaN where a value is not known.
@@ -234,6 +249,7 @@ class Snapshot:
                 namespaces=self._namespaces.freeze(),
                 pod_counts=self._pod_counts,
                 images=self._images.freeze(),
+                account=self._account.freeze(),
             )
         return self._view
 
@@ -403,6 +419,10 @@ class ClusterState:
     def view(self) -> View:
         """The cluster as it is now; see Snapshot.view."""
         return self.snapshot.view()
+
+    def keep_account(self, kind: AccountKind) -> None:
+        """Keep an account of what pods hold; see Snapshot.keep_account."""
+        self.snapshot.keep_account(kind)
 
     def pod(self, key: str) -> ClusterPod | None:
         """A pod by namespace/name, wherever it is; None: not known."""

@@ -8,6 +8,7 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
+from koord.cluster.account import NO_ACCOUNT, FrozenAccount
 from koord.cluster.columns import (
     CodedColumn,
     Column,
@@ -139,9 +140,12 @@ class View:
         images: FrozenImages,
         pod_counts: PodCounts,
         altered: frozenset[int] = frozenset(),
+        account: FrozenAccount = NO_ACCOUNT,
     ) -> None:
         """pod_counts: shared by all views of a snapshot."""
         self.traits = traits
+        self.account = account
+        """What pods hold of quotas, devices and the like."""
         self._images = images
         self.altered = altered
         """Rows on which a what-if has added or removed pods."""
@@ -289,7 +293,11 @@ class View:
         return WhatIf(self, self._placement, self._generation)
 
     def with_placement(
-        self, placement: FrozenPlacement, generation: FrozenColumn, altered: frozenset[int]
+        self,
+        placement: FrozenPlacement,
+        generation: FrozenColumn,
+        altered: frozenset[int],
+        account: FrozenAccount,
     ) -> "View":
         """The same nodes with other pods on some of them, which have another generation."""
         return View(
@@ -305,6 +313,7 @@ class View:
             pod_counts=self._pod_counts,
             images=self._images,
             altered=altered,
+            account=account,
         )
 
     @cached_property
@@ -422,6 +431,7 @@ class WhatIf:
         self._placement = Placement(placement)
         self._generation = Column(np.int64, base=generation)
         self._altered = set(view.altered)
+        self._account = view.account
         self._view: View | None = view
 
     def add(self, pod: ClusterPod, node: str) -> None:
@@ -435,6 +445,7 @@ class WhatIf:
         if self._find(row, pod.key) is not None:
             raise ValueError(f"{pod.key} is on node {node} already")
         self._placement.add(row, pod)
+        self._account = self._account.with_pods((), ((pod, node),))
         self._touch(row)
 
     def remove(self, key: str, node: str) -> ClusterPod:
@@ -448,6 +459,7 @@ class WhatIf:
         if pod is None:
             raise NotInView(f"pod {key}: wanted one on node {node}, found none of that name there")
         self._placement.remove(row, pod)
+        self._account = self._account.with_pods(((pod, node),), ())
         self._touch(row)
         return pod
 
@@ -455,7 +467,10 @@ class WhatIf:
         """The cluster as it would be. Further changes do not change it."""
         if self._view is None:
             self._view = self._origin.with_placement(
-                self._placement.freeze(), self._generation.freeze(), frozenset(self._altered)
+                self._placement.freeze(),
+                self._generation.freeze(),
+                frozenset(self._altered),
+                self._account,
             )
         return self._view
 

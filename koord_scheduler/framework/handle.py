@@ -165,7 +165,10 @@ class Services:
     events: "EventRecorder"
     informers: Informers
     cluster: ClusterState
-    """The cluster as it is known, with the pods that are assumed; plugins only read it."""
+    """The cluster as it is known, with the pods that are assumed.
+
+    Plugins only read it, and have accounts kept of what pods hold.
+    """
     changes: Changes
     """Changes of the cluster's objects, for plugins with a state of their own."""
     waiting: WaitingPods

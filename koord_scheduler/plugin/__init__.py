@@ -3,6 +3,7 @@
 Plugins import this module and koord.api, nothing else of the daemon.
 """
 
+from koord.cluster.account import AccountKind, FrozenAccount, Holding, Pool
 from koord.cluster.columns import CodedColumn, Mask
 from koord.cluster.decoder import ObjectKind
 from koord.cluster.facts import PODS as POD_COUNT
@@ -285,6 +286,7 @@ __all__ = [
     "UNSCHEDULABLE_TAINT",
     "WILDCARD",
     "APIServiceProvider",
+    "AccountKind",
     "Action",
     "AffinityTerm",
     "AffinityTermKind",
@@ -330,10 +332,12 @@ __all__ = [
     "FindOneNodePlugin",
     "ForgetHandlers",
     "FreeResources",
+    "FrozenAccount",
     "Handle",
     "HealthStatus",
     "HintFn",
     "HintedEvent",
+    "Holding",
     "InformerFactoryProvider",
     "Int32",
     "Key",
@@ -374,6 +378,7 @@ __all__ = [
     "PluginRequest",
     "PodChanges",
     "PodSpec",
+    "Pool",
     "PostBindPlugin",
     "PostFilterPlugin",
     "PostFilterResult",

@@ -20,6 +20,7 @@ from koord_scheduler.cache import AssumeError, SchedulerCache
 from koord_scheduler.extenders.client import Extenders
 from koord_scheduler.framework.calls import ExtensionPointError
 from koord_scheduler.framework.cyclestate import CycleState
+from koord_scheduler.framework.interfaces import pod_changes
 from koord_scheduler.framework.nodes.scoring import ScoreTable
 from koord_scheduler.framework.nodes.search import SearchResult
 from koord_scheduler.framework.nominator import Nominator
@@ -188,11 +189,18 @@ class SchedulingCycle:
         binding = attempt.profile.binding
         status = binding.reserve(attempt.state, attempt.pod, node)
         if status.ok:
+            self._annotate(attempt)
             status = binding.permit(attempt.state, attempt.pod, node)
         if status.ok or status.code is Code.WAIT:
             return None
         self.roll_back(attempt)
         return Failure.on_node(status)
+
+    def _annotate(self, attempt: Attempt) -> None:
+        """Let the assumed pod have what Reserve has chosen for it: others must not choose it."""
+        annotations = pod_changes(attempt.state).annotations
+        if annotations:
+            attempt.pod = self._state.annotate(attempt.uid, annotations) or attempt.pod
 
 
 MAX_PARALLEL_BINDINGS = 64  # requests for bindings on their way

@@ -1,11 +1,13 @@
 """Assumed pods, and what the API server says of them."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from koord.cluster import kinds
+from koord.cluster.account import AccountKind, Holding
 from koord.cluster.decoder import ObjectKind
 from koord.cluster.facts import (
     ClusterNamespace,
@@ -62,6 +64,47 @@ def test_the_api_server_confirms_it() -> None:
     assert made.cpu() == {"a": 1000, "b": 0}
     assert not made.state.forget(uid)
     assert made.cpu() == {"a": 1000, "b": 0}
+
+
+CARDS = AccountKind("cards", lambda pod: [Holding(pod.node, pod.annotations and (("0", 1),))])
+
+
+def test_what_is_chosen_for_an_assumed_pod_is_in_the_account_until_it_is_forgotten() -> None:
+    """Also after a change of the pod that does not have it yet, and once the pod is bound."""
+    made = World()
+    made.state.snapshot.keep_account(CARDS)
+    key = next(iter(kinds.KEPT_ANNOTATIONS))
+    uid = made.state.assume(web(), "a").uid
+
+    def cards() -> Mapping[str, int]:
+        return made.state.view().account.pool(CARDS, "a").allocated
+
+    assert not cards()
+    annotated = made.state.annotate(uid, {key: "0", "absent": None})
+    assert annotated is not None
+    assert annotated.annotations == ((key, "0"),)
+    made.state.put(POD, web(labels={"app": "new"}))
+    assert cards() == {"0": 1}
+    assert made.state.forget(uid)
+    assert not cards()
+    assert made.state.annotate(uid, {key: "0"}) is None
+    made.state.assume(web(), "a")
+    made.state.annotate(uid, {key: "0"})
+    made.state.put(POD, replace(web("a"), annotations=((key, "0"),)))
+    assert cards() == {"0": 1}
+    made.state.remove(POD, "default/web")
+    assert not cards()
+
+
+def test_an_assumed_pod_keeps_the_requests_that_it_was_assumed_with() -> None:
+    """Such as those for its node; a change of its own requests ends that."""
+    made = World()
+    larger = read_pod(pod("web", requests={"cpu": "2"}))
+    made.state.assume(larger, "a")
+    made.state.put(POD, replace(web(), nominated_node="a"))
+    assert made.cpu() == {"a": 2000, "b": 0}
+    made.state.put(POD, read_pod(pod("web", requests={"cpu": "3"})))
+    assert made.cpu() == {"a": 3000, "b": 0}
 
 
 def test_the_api_server_corrects_it() -> None:

@@ -18,7 +18,9 @@ from koord.cluster.account import (
     Pool,
 )
 from koord.cluster.facts import ClusterPod
-from tests.support.clusters import finished, pod, read_pod
+from koord.cluster.hypothetical import PodOverlay
+from koord.cluster.state import Snapshot
+from tests.support.clusters import finished, node, pod, read_node, read_pod
 
 
 def team(one: ClusterPod) -> Sequence[Holding]:
@@ -128,8 +130,9 @@ def test_a_what_if_frees_all_that_a_pod_holds_and_allocates_it_elsewhere(pods, d
     there = [one for one in pods if one.node and not one.finished]
     gone = data.draw(st.lists(st.sampled_from(there), unique_by=id)) if there else []
 
-    without = before.with_pods(gone, [])
-    again = without.with_pods([], [(one, one.node) for one in gone])
+    moves = [(one, one.node) for one in gone]
+    without = before.with_pods(moves, [])
+    again = without.with_pods([], moves)
 
     left = {one.key: one for one in pods if one not in gone}
     for kind in (TEAM, CARDS):
@@ -208,10 +211,50 @@ def test_a_pod_that_cannot_be_counted_holds_nothing_and_others_go_on(holdings, e
     assert found.pool(kind, "x").pods == 1
     assert found.pool(TEAM, "x").pods == 2
     assert account.unread(kind) == {"default/bad"}
-    assert found.with_pods([held("bad", "a", team="x")], []).pool(kind, "x").pods == 1
+    assert found.with_pods([(held("bad", "a", team="x"), "a")], []).pool(kind, "x").pods == 1
     account.remove("default/bad")
     assert not account.unread(kind)
 
 
 def test_an_account_that_is_not_kept_is_empty():
     assert Account([TEAM]).freeze().pool(CARDS, "a") is EMPTY_POOL
+
+
+def test_an_account_that_is_kept_later_counts_the_pods_that_are_there():
+    snapshot = Snapshot()
+    snapshot.put_node(read_node(node("a")))
+    snapshot.put_pod(held("p", "a", team="x"))
+    snapshot.keep_account(TEAM)
+    view = snapshot.view()
+    snapshot.keep_account(TEAM)
+    snapshot.put_pod(held("q", "unknown", team="x"))
+    snapshot.put_pod(held("r", team="x"))
+
+    assert view.account.pool(TEAM, "x").members == {"default/p": "a"}
+    found = snapshot.view().account.pool(TEAM, "x")
+    assert found.members == {"default/p": "a", "default/q": "unknown", "default/r": ""}
+    assert (found.allocated["cpu"], found.requested["cpu"]) == (2000, 3000)
+
+
+def test_what_ifs_of_a_view_have_the_account_that_they_would_have():
+    snapshot = Snapshot()
+    snapshot.keep_account(TEAM)
+    snapshot.keep_account(CARDS)
+    for name in "ab":
+        snapshot.put_node(read_node(node(name)))
+    one = held("p", "a", team="x", cards="0-1")
+    snapshot.put_pod(one)
+    what_if = snapshot.view().what_if()
+    what_if.remove("default/p", "a")
+    gone = what_if.view().account
+    what_if.add(one, "b")
+
+    assert gone.pool(CARDS, "a").allocated == gone.pool(TEAM, "x").allocated == {}
+    moved = what_if.view().account
+    assert moved.pool(TEAM, "x").members == {"default/p": "b"}
+    assert moved.pool(CARDS, "b").allocated == {"0": 1, "1": 1}
+    what_if.remove("default/p", "b")
+    assert what_if.view().account.pool(CARDS, "b").allocated == {}
+    overlaid = PodOverlay({"b": [held("q", team="x")]}).on(snapshot.view()).account
+    assert overlaid.pool(TEAM, "x").allocated == {"cpu": 2000}
+    assert snapshot.view().account.pool(CARDS, "a").allocated == {"0": 1, "1": 1}
