@@ -23,6 +23,7 @@ from koord_scheduler.framework.extension.networktopology import (
     WITHOUT,
     NetworkTopology,
 )
+from koord_scheduler.framework.groupplan import GroupPlanner
 from koord_scheduler.framework.handlers import Changes, FailureFilters, ForgetHandlers, StartHooks
 from koord_scheduler.framework.nominator import Nominator
 from koord_scheduler.framework.status import SUCCESS, Status
@@ -249,6 +250,10 @@ def _no_numa() -> "TopologyManager":
     raise LookupError("the profile is not complete: ask for NUMA admission in a cycle")
 
 
+def _no_groups() -> GroupPlanner:
+    raise LookupError("the profile is not complete: ask for plans in a cycle")
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Handle:
     """The access that the plugins of one profile get."""
@@ -263,6 +268,8 @@ class Handle:
     """Runs the profile's reservation plugins; none while plugins are made."""
     numa: Callable[[], "TopologyManager"] = _no_numa
     """Chooses NUMA nodes by the hints of the profile's plugins; none while plugins are made."""
+    groups: Callable[[], GroupPlanner] = _no_groups
+    """Plans nodes for pods that must be placed together; none while plugins are made."""
 
     def scheduler(self) -> SchedulerControl:
         """The scheduler's cache and queue.

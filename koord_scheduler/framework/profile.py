@@ -16,6 +16,7 @@ from koord_scheduler.config.profiles import KnownPlugin, KnownPlugins, Point, Pr
 from koord_scheduler.framework.calls import Loaded, PluginCalls, TimeLimits
 from koord_scheduler.framework.extension.numa import TopologyManager
 from koord_scheduler.framework.extension.reservations import ReservationPlugins
+from koord_scheduler.framework.groupplan import GroupPlanner
 from koord_scheduler.framework.handle import Handle, NodeFilters, Services
 from koord_scheduler.framework.interfaces import (
     BindPlugin,
@@ -107,11 +108,13 @@ class ProfilePlugins:
             registered=registered,
             reservations=lambda: self.reservations,
             numa=lambda: self.numa,
+            groups=lambda: self.groups,
         )
         self._loaded: dict[str, Loaded] = {}
         self._filters: NodeFilters | None = None
         self._reservations: ReservationPlugins | None = None
         self._numa: TopologyManager | None = None
+        self._groups: GroupPlanner | None = None
 
     @property
     def plugins(self) -> Mapping[str, Plugin]:
@@ -140,6 +143,17 @@ class ProfilePlugins:
         if self._numa is None:
             self._numa = TopologyManager(self)
         return self._numa
+
+    @property
+    def groups(self) -> GroupPlanner:
+        """Return what plans groups of pods; LookupError: not there yet."""
+        if self._groups is None:
+            raise LookupError("the profile is not complete: ask for plans in a cycle")
+        return self._groups
+
+    def complete_groups(self, groups: GroupPlanner) -> None:
+        """Give the profile what plans groups of pods."""
+        self._groups = groups
 
     def complete_reservations(self, reservations: ReservationPlugins) -> None:
         """Give the profile what runs its plugins that look at reservations."""

@@ -159,6 +159,7 @@ from koord_scheduler.framework.extension.transformers import (
     ScoreTransformer,
     Transformed,
 )
+from koord_scheduler.framework.groupplan import GroupPlan, GroupPlanner, NodeOrder, NoGroupPlan
 from koord_scheduler.framework.handle import (
     Handle,
     NodeFilters,
@@ -333,6 +334,8 @@ __all__ = [
     "ForgetHandlers",
     "FreeResources",
     "FrozenAccount",
+    "GroupPlan",
+    "GroupPlanner",
     "Handle",
     "HealthStatus",
     "HintFn",
@@ -354,8 +357,10 @@ __all__ = [
     "NetworkTopology",
     "NetworkTree",
     "NextPodPlugin",
+    "NoGroupPlan",
     "NodeFilters",
     "NodeInfo",
+    "NodeOrder",
     "NodeScore",
     "NodeStatuses",
     "NodeTerm",

@@ -14,6 +14,7 @@ from koord.util.timebudget import TimeBudget
 from koord_scheduler.framework.binding import PodBinding
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.diagnosis import Diagnosis, NodeStatuses
+from koord_scheduler.framework.nodes.groupsearch import GroupSearch
 from koord_scheduler.framework.nodes.scoring import NodeScoring
 from koord_scheduler.framework.nodes.search import NodeSearch
 from koord_scheduler.framework.nominator import Nominator
@@ -41,6 +42,7 @@ class ProfileCycle:
         self.plugins = plugins
         self.search = NodeSearch(plugins, nominator, choosing=choosing)
         self.scoring = NodeScoring(plugins)
+        self.groups = GroupSearch(plugins, self.search, self.scoring)
         self.binding = PodBinding(plugins)
 
 

@@ -1,0 +1,214 @@
+"""Gangs as pods and PodGroups declare them: keys, and the PodGroup object.
+
+Source: Koordinator, apis/extension/coscheduling.go; scheduler-plugins, PodGroup v1alpha1.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from koord.api.fields import Fields
+from koord.util import goformat
+
+API_GROUP = "scheduling.sigs.k8s.io"
+API_VERSION = f"{API_GROUP}/v1alpha1"
+KIND = "PodGroup"
+PLURAL = "podgroups"
+
+GROUP_LABEL = "pod-group.scheduling.sigs.k8s.io"
+"""A label of a pod: the name of its PodGroup."""
+LIGHTWEIGHT_NAME_LABEL = f"{GROUP_LABEL}/name"
+LIGHTWEIGHT_MIN_LABEL = f"{GROUP_LABEL}/min-available"
+POLICY_ALIAS = f"{GROUP_LABEL}/match-policy"
+PREFIX = "gang.scheduling.koordinator.sh/"
+NAME = f"{PREFIX}name"
+MIN_AVAILABLE = f"{PREFIX}min-available"
+TOTAL_NUMBER = f"{PREFIX}total-number"
+MODE = f"{PREFIX}mode"
+WAITING_TIME = f"{PREFIX}waiting-time"
+GROUPS = f"{PREFIX}groups"
+MATCH_POLICY = f"{PREFIX}match-policy"
+TOPOLOGY_INDEX = f"{PREFIX}network-topology-index"
+GROUP_ID_KEYS = (
+    "internal.scheduling.koordinator.sh/bind-gang-group-id",
+    "scheduling.koordinator.sh/bind-gang-group-id",
+)
+"""Annotations that a bound member gets: the gang group. The second one is deprecated."""
+MEMBER_COUNT_KEYS = (
+    "internal.scheduling.koordinator.sh/bind-gang-member-count",
+    "scheduling.koordinator.sh/bind-gang-member-count",
+)
+
+MAX_GROUPS = 64  # gangs of a group; of more the pod's own gang is the group
+_MAX_INT32 = 2**31 - 1
+_MAX_TEXT = 16_384  # characters of a list of gangs
+
+
+class Mode(StrEnum):
+    """Whether members that have found a node give it up when another one finds none."""
+
+    STRICT = "Strict"
+    NON_STRICT = "NonStrict"
+
+
+class MatchPolicy(StrEnum):
+    """Which members count towards the minimum of a gang."""
+
+    ONCE_SATISFIED = "once-satisfied"
+    WAITING_AND_RUNNING = "waiting-and-running"
+    ONLY_WAITING = "only-waiting"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GangSpec:
+    """The parameters of a gang."""
+
+    gang: str  # namespace/name
+    min_members: int
+    total: int  # only reported
+    mode: Mode = Mode.STRICT
+    policy: MatchPolicy | None = None  # None: that of the plugin's arguments
+    wait: float | None = None  # seconds in which all must have a node; None: the arguments'
+    group: tuple[str, ...]  # gangs that must be satisfied together, sorted; this one among them
+    from_pod_group: bool = False
+
+    @property
+    def group_id(self) -> str:
+        return ",".join(self.group)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PodGroup:
+    """A PodGroup of the API server."""
+
+    namespace: str
+    name: str
+    uid: str = ""
+    created: float | None = None  # Unix seconds
+    spec: GangSpec | None  # None: its values make no gang
+    problem: str = ""  # what is wrong with it; "": nothing
+    status: Mapping[str, object]
+
+    @property
+    def key(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+def gang_of(labels: Mapping[str, str], annotations: Mapping[str, str], namespace: str) -> str:
+    """Return the gang of a pod as namespace/name; "": it has none."""
+    name = labels.get(GROUP_LABEL) or labels.get(LIGHTWEIGHT_NAME_LABEL) or annotations.get(NAME)
+    return f"{namespace}/{name}" if name else ""
+
+
+def is_of_pod_group(labels: Mapping[str, str]) -> bool:
+    """Whether the parameters of a pod's gang are those of its PodGroup alone."""
+    return bool(labels.get(GROUP_LABEL))
+
+
+def spec_of_pod(
+    gang: str, labels: Mapping[str, str], annotations: Mapping[str, str]
+) -> GangSpec | None:
+    """Return the parameters of a gang as one of its pods says them; None: it says none."""
+    lightweight = labels.get(LIGHTWEIGHT_NAME_LABEL) and LIGHTWEIGHT_MIN_LABEL in labels
+    text = labels[LIGHTWEIGHT_MIN_LABEL] if lightweight else annotations.get(MIN_AVAILABLE, "")
+    minimum = _whole(text)
+    if minimum is None or minimum < 0:
+        return None
+    try:
+        wait = goformat.parse_duration(annotations.get(WAITING_TIME, ""))
+    except ValueError:
+        wait = 0.0
+    return _spec(gang, minimum, wait, annotations, from_pod_group=False)
+
+
+def read_pod_group(item: object) -> PodGroup:
+    """Return a PodGroup from its JSON. One with absurd values has no spec, and says why.
+
+    Raises:
+        InvalidObject: it has no name, or a field has the wrong type.
+    """
+    fields = Fields(item, "podgroup")
+    meta, spec, status = (fields.nested(key) for key in ("metadata", "spec", "status"))
+    namespace, name = meta.required_text("namespace"), meta.required_text("name")
+    key, problem, found = f"{namespace}/{name}", "", None
+    annotations = {
+        key: value
+        for key, value in meta.nested("annotations").raw.items()
+        if isinstance(value, str)
+    }
+    minimum = spec.integer("minMember") or 0
+    if not 0 <= minimum <= _MAX_INT32:
+        problem = f"spec.minMember: wanted 0 to {_MAX_INT32}, found {minimum}"
+    else:
+        wait = spec.integer("scheduleTimeoutSeconds") or 0
+        found = _spec(key, minimum, float(wait), annotations, from_pod_group=True)
+        problem = groups_problem(key, annotations)
+    return PodGroup(
+        namespace=namespace,
+        name=name,
+        uid=meta.text("uid"),
+        created=meta.time("creationTimestamp"),
+        spec=found,
+        problem=problem,
+        status=status.raw,
+    )
+
+
+def groups_problem(gang: str, annotations: Mapping[str, str]) -> str:
+    """Return why the list of gangs of a group is ignored; "": it is not."""
+    text = annotations.get(GROUPS, "")
+    if not text or _groups(text) is not None:
+        return ""
+    wanted = f"a JSON list of at most {MAX_GROUPS} texts namespace/name"
+    return f"annotation {GROUPS}: wanted {wanted}, found {text[:80]!r}; {gang} is a group by itself"
+
+
+def _spec(
+    gang: str,
+    minimum: int,
+    wait: float,
+    annotations: Mapping[str, str],
+    *,
+    from_pod_group: bool,
+) -> GangSpec:
+    total = _whole(annotations.get(TOTAL_NUMBER, ""))
+    mode = annotations.get(MODE, "")
+    policy = annotations.get(MATCH_POLICY) or annotations.get(POLICY_ALIAS) or ""
+    return GangSpec(
+        gang=gang,
+        min_members=minimum,
+        total=minimum if total is None or total < minimum else total,
+        mode=Mode(mode) if mode in _values(Mode) else Mode.STRICT,
+        policy=MatchPolicy(policy) if policy in _values(MatchPolicy) else None,
+        wait=wait if wait > 0 else None,
+        group=_groups(annotations.get(GROUPS, "")) or (gang,),
+        from_pod_group=from_pod_group,
+    )
+
+
+def _values(kind: Iterable[StrEnum]) -> frozenset[str]:
+    return frozenset(str(one) for one in kind)
+
+
+def _groups(text: str) -> tuple[str, ...] | None:
+    """The gangs of a list, sorted; None: it is no such list, or empty."""
+    if not text or len(text) > _MAX_TEXT:
+        return None
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
+        return None
+    names = tuple(sorted(set(found)))
+    return names if 0 < len(names) <= MAX_GROUPS else None
+
+
+def _whole(text: str) -> int | None:
+    """A whole number of 32 bits as Go's strconv.Atoi reads it; None: it is none."""
+    digits = text[1:] if text[:1] in ("+", "-") else text
+    if not digits.isascii() or not digits.isdigit() or len(digits) > 10:
+        return None
+    found = int(text)
+    return found if -_MAX_INT32 - 1 <= found <= _MAX_INT32 else None
