@@ -12,12 +12,13 @@ from benchmarks.tree import pod_tree
 from koord.util.clock import SystemClock
 from koord.util.ownedfiles import OwnedDirectory
 from koordlet.executor.claims.claim import DesiredValue, Key
-from koordlet.executor.claims.target import Level, Target
+from koordlet.executor.claims.target import Target
 from koordlet.executor.journal import Journal, JournalRecord
 from koordlet.executor.kernel.writer import Writer
 from koordlet.host.files import raise_nofile
 from koordlet.host.host import Host
 from koordlet.host.paths import HostPaths
+from koordlet.host.resource import Level
 from koordlet.host.resources import CPU_QUOTA, CPU_SHARES, MEMORY_LIMIT
 
 VALUES = 1000

@@ -16,15 +16,16 @@ from benchmarks.table import Row
 from koord.util.clock import SystemClock
 from koord.util.ownedfiles import OwnedDirectory
 from koordlet.executor.claims.claim import ClaimState, DesiredValue, Key
-from koordlet.executor.claims.target import Level, Target
+from koordlet.executor.claims.target import Target
 from koordlet.executor.journal import Journal
 from koordlet.executor.kernel.writer import Writer
 from koordlet.host.devices import XpuFiles, read_rdma_interfaces
 from koordlet.host.host import Host
-from koordlet.host.objects import ObjectWriter
+from koordlet.host.object_writers import ObjectWriter
+from koordlet.host.objects import RESCTRL_GROUPS, RESCTRL_MEMBERSHIPS
 from koordlet.host.resctrl.schemata import DEFAULT_GROUP
 from koordlet.host.resctrl.tasks import ResctrlTaskWriter
-from koordlet.host.resource import Root
+from koordlet.host.resource import Level, ObjectKind
 from koordlet.host.resources import RESCTRL_GROUP, RESCTRL_L3, RESCTRL_MB, RESCTRL_TASKS
 from koordlet.plugin.testing import FakeHost
 from koordlet.plugin.testing.kernel import FakeKernelValues, FakeResctrl, FakeResctrlGroups
@@ -70,9 +71,9 @@ def _resctrl(directory: Path) -> Iterator[tuple[str, float]]:
     yield "plain", time.perf_counter() - start
 
     host = Host(fake.paths)
-    object_writers: dict[Root, ObjectWriter] = {
-        Root.RESCTRL_GROUP: _Groups(host.paths),
-        Root.RESCTRL_TASKS: _Tasks(host.paths),
+    object_writers: dict[ObjectKind, ObjectWriter] = {
+        RESCTRL_GROUPS: _Groups(host.paths),
+        RESCTRL_MEMBERSHIPS: _Tasks(host.paths),
     }
     values = FakeKernelValues(host, object_writers=object_writers)
     journal = Journal(OwnedDirectory.open(directory / "run"), "this-boot")

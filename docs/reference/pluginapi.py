@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -10,7 +11,7 @@ import koordlet.plugin as api
 from koordlet.executor.claims.table import claimable_levels, is_writable
 from koordlet.host import resources
 from koordlet.host.cgroups.keyed_files import DeviceLimits
-from koordlet.host.resource import File, InRange, Resource, Root
+from koordlet.host.resource import File, InRange, ObjectKind, Resource, Root
 from koordlet.metriccache import kinds
 from koordlet.metriccache.keys import Property
 from koordlet.metriccache.kinds import KINDS, Cadence, RetentionClass
@@ -63,13 +64,6 @@ _ROOTS = {
     Root.PROC: "/proc/",
     Root.SYS: "/sys/",
     Root.RESCTRL: "/sys/fs/resctrl/",
-    Root.RESCTRL_GROUP: "/sys/fs/resctrl/{}",
-    Root.RESCTRL_TASKS: "/proc/",
-    Root.COOKIE: "/proc/",
-    Root.TRAFFIC: "",
-    Root.INTERFACE: "/proc/",
-    Root.SOCKET_GROUP: "/sys/fs/cgroup/",
-    Root.TERWAY: "/var/lib/terway/qos/",
 }
 _WITHOUT_DOCSTRING = {
     "ANNOTATION": "The annotation of a pod with its limits",
@@ -225,7 +219,8 @@ def _takes(file: File[Any]) -> str:
     owner = getattr(file.validate, "__self__", None)
     if isinstance(owner, DeviceLimits):
         return ", ".join(f"{name} up to {most}" for name, most in owner.highest.items())
-    text = inspect.getdoc(file.validate) or ""
+    check = file.validate.func if isinstance(file.validate, partial) else file.validate
+    text = inspect.getdoc(check) or ""
     return text.partition(".\n")[0].removesuffix(".").removeprefix("Accept ")
 
 
@@ -237,7 +232,9 @@ def _places(resource: Resource[Any]) -> tuple[str, str]:
 def _place(file: File[Any] | None) -> str:
     if file is None:
         return ""
-    return " or ".join(code(f"{_ROOTS[file.root]}{name}") for name in (file.name, *file.others))
+    root = file.root
+    directory = root.directory if isinstance(root, ObjectKind) else _ROOTS[root]
+    return " or ".join(code(f"{directory}{name}") for name in (file.name, *file.others))
 
 
 def _members(owner: type, names: tuple[str, ...]) -> str:

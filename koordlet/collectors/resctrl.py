@@ -10,7 +10,7 @@ from koordlet.host.paths import HostPaths
 from koordlet.metriccache.kinds import RESCTRL_LLC, RESCTRL_MB, Cadence, Sample
 
 if TYPE_CHECKING:
-    from koordlet.host.resctrl.groups import CacheUsage
+    from koordlet.host.resctrl.monitoring import CacheUsage
 
 GROUPS = ("LSR", "LS", "BE")
 _LABELS = ("node", "cache_id", "qos")
@@ -55,7 +55,7 @@ class ResctrlCollector:
         )
 
     def _read(self) -> "list[CacheUsage]":
-        from koordlet.host.resctrl.groups import read_usage  # not imported while it is off
+        from koordlet.host.resctrl.monitoring import read_usage  # not imported while it is off
 
         return read_usage(self._paths, GROUPS)
 

@@ -17,7 +17,6 @@ from koordlet.executor.audit.log import AuditLog, AuditPages, AuditWriter
 from koordlet.executor.change_observers import ChangeAudit, ClaimMetrics
 from koordlet.executor.claimmanager import ClaimManager
 from koordlet.executor.claims.claim import AuditText, Change, ChangeListener, InitialValue, Key
-from koordlet.executor.claims.target import Level
 from koordlet.executor.evictions.decisions import Decisions, EvictionMetrics
 from koordlet.executor.evictions.eviction import EvictionApi, EvictionFallback
 from koordlet.executor.evictions.evictor import Evictor
@@ -33,6 +32,7 @@ from koordlet.host.cgroups.layout import Layout
 from koordlet.host.errors import Unsupported
 from koordlet.host.files import Descriptors
 from koordlet.host.host import Host
+from koordlet.host.resource import Level
 from koordlet.plugin.base import ExtensionPlugin
 from koordlet.server.app import EventSources
 

@@ -24,9 +24,9 @@ from koordlet.daemon.components import DaemonComponents
 from koordlet.doctor.probes import Finding
 from koordlet.doctor.support import Claimable, findings
 from koordlet.executor.claims.in_force import cpu_limits
-from koordlet.executor.claims.target import Level
 from koordlet.host.host import Host
 from koordlet.host.paths import HostPaths
+from koordlet.host.resource import Level
 from koordlet.qosmanager.config import claimable_by_others
 from koordlet.replay.recorder import RecordSources
 from koordlet.server.app import HttpSources, create_app

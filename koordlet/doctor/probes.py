@@ -11,12 +11,11 @@ from koord.util.errors import UnsafeFile
 from koord.util.ownedfiles import OwnedDirectory
 from koordlet.doctor.privileges import CAPABILITIES, missing_capabilities
 from koordlet.features import INJECTORS
-from koordlet.host.cpu_scheduler import CORE_SCHED_NEEDS as COOKIES
-from koordlet.host.cpu_scheduler import GET, prctl
 from koordlet.host.errors import KernelFileError
 from koordlet.host.files import DEFAULT_BUDGET, names_in
 from koordlet.host.idle_pages import IDLE_BITMAP, IDLE_PAGE_TRACKING_NEEDS, PAGE_FILES
 from koordlet.host.net.interfaces import NodeNetwork
+from koordlet.host.objects import COOKIES, CORE_SCHED_COOKIE, make_reader
 from koordlet.host.paths import HostPaths, check_socket
 from koordlet.host.processes import INIT_PROCESS, OWN_PROCESS, sees_host_pids
 from koordlet.host.storage import read_local_storage
@@ -91,7 +90,7 @@ def probe_host(paths: HostPaths) -> Iterator[Finding]:
     yield from _resctrl(paths)
     yield _hardware_counters(paths.sys)
     yield _idle_pages(paths)
-    yield _core_scheduling()
+    yield _core_scheduling(paths)
     yield _storage(paths)
     yield _gpus(paths.sys)
     yield _rdma(paths.sys)
@@ -193,20 +192,21 @@ def _idle_pages(paths: HostPaths) -> Finding:
     )
 
 
-def _core_scheduling() -> Finding:
-    reason = core_scheduling_problem()
-    return _finding("cpu", "core scheduling", reason, COOKIES, "CoreSched", ok=not reason)
+def _core_scheduling(paths: HostPaths) -> Finding:
+    reason = core_scheduling_problem(paths)
+    needs = CORE_SCHED_COOKIE.needs
+    return _finding("cpu", "core scheduling", reason, needs, "CoreSched", ok=not reason)
 
 
-def core_scheduling_problem() -> str:
+def core_scheduling_problem(paths: HostPaths) -> str:
     """Return why core scheduling cannot be used; "" when it can.
 
     Asks for this thread's own cookie, which needs no privilege.
     """
     try:
-        prctl(GET, 0)
-    except OSError as err:
-        return f"the kernel answers {err.strerror!r}"
+        make_reader(COOKIES, paths).read(OWN_PROCESS)
+    except KernelFileError as err:
+        return f"the kernel answers {err.found!r}"
     return ""
 
 

@@ -14,9 +14,10 @@ from koordlet.host.errors import KernelFileError, Unsupported, Vanished
 from koordlet.host.files import read_file, read_head
 from koordlet.host.host import Host
 from koordlet.host.kernelfile import KernelFile
-from koordlet.host.net.tc.objects import node_namespace
+from koordlet.host.net.interfaces import node_namespace
+from koordlet.host.objects import SOCKET_CGROUPS
 from koordlet.host.processes import OWN_PROCESS
-from koordlet.host.resource import Resource, Root
+from koordlet.host.resource import ObjectKind, Resource, Root
 from koordlet.host.resources import DEFAULT_INTERFACE, DEFAULT_INTERFACE_6, INTERFACE_SPEED
 from koordlet.host.topology import numa_node_ids
 
@@ -325,9 +326,10 @@ def _claimable(host: Host, claim: Claimable) -> Finding:
 
 def _probe_row(host: Host, row: Resource[Any]) -> None:
     """See that a value of a row can be read. Raises KernelFileError."""
-    if host.file(row).root in (Root.TRAFFIC, Root.INTERFACE, Root.SOCKET_GROUP):
+    root = host.file(row).root
+    if isinstance(root, ObjectKind) and root.in_node_network:
         node_namespace(host.paths)  # to read it takes a helper process
-        if host.file(row).root is Root.SOCKET_GROUP and host.cgroups.unified is None:
+        if root is SOCKET_CGROUPS and host.cgroups.unified is None:
             raise Unsupported.here(str(host.paths.cgroup), "no hierarchy of cgroup v2", row.needs)
     elif row.is_object:
         host.bind(row, OWN_PROCESS if "{}" in host.file(row).name else "").text()

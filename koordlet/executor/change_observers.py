@@ -10,9 +10,9 @@ from prometheus_client.registry import Collector
 from koord.api.machine import format_cpulist
 from koordlet.executor.audit.files import AuditEvent, AuditSubject
 from koordlet.executor.claims.claim import ANY_CGROUP, ANY_FILE, AuditText, Change, Key
-from koordlet.executor.claims.target import Level
 from koordlet.executor.journal import Journal
 from koordlet.executor.kernel.writer import WriterStats
+from koordlet.host.resource import Level
 
 _Claims = Callable[[], Mapping[str, Mapping[str, int]]]
 

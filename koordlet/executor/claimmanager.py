@@ -37,8 +37,8 @@ from koordlet.executor.claims.in_force import (
     concerns,
 )
 from koordlet.executor.claims.table import ClaimTable, Parts, combine, combined_original
-from koordlet.executor.claims.target import Level
 from koordlet.executor.kernel.view import Worker
+from koordlet.host.resource import Level
 
 SWEEP_INTERVAL = (
     10.0  # seconds between looks at all values, after which what did not hold is tried again

@@ -6,9 +6,10 @@ from dataclasses import replace
 from koord.util.errors import InvalidObject
 from koord.util.logs import get_logger
 from koordlet.executor.claims.claim import Key
-from koordlet.executor.claims.target import Level, Target
+from koordlet.executor.claims.target import Target
 from koordlet.executor.journal import Journal, JournalRecord
 from koordlet.host.kernelfile import KernelFile, definition_of
+from koordlet.host.resource import Level
 from koordlet.host.resources import BY_NAME
 
 _NAMED = 5  # refused records that a log line names

@@ -166,7 +166,7 @@ MAX_PROCESSES_SCANNED = 65536  # processes, for one with a cookie
 
 
 class CookieWriter:
-    """The ObjectWriter of core scheduling cookies; see koordlet.host.objects."""
+    """The ObjectWriter of core scheduling cookies; see koordlet.host.object_writers."""
 
     def __init__(self, paths: HostPaths, call: Prctl = prctl) -> None:
         self._proc = paths.proc

@@ -25,7 +25,7 @@ from koordlet.host.files import Descriptors
 from koordlet.host.kernelfile import KernelFile
 from koordlet.host.objects import ObjectReader, make_reader
 from koordlet.host.paths import HostPaths
-from koordlet.host.resource import File, Resource, Root, Support
+from koordlet.host.resource import File, ObjectKind, Resource, Root, Support
 from koordlet.host.resources import CPU_BVT, MEMORY_WMARK_RATIO
 
 T = TypeVar("T")
@@ -125,7 +125,7 @@ class Host:
         descriptors: Descriptors | None = None,
         *,
         monotonic: Callable[[], float] = time.monotonic,
-        objects: Mapping[Root, ObjectReader] | None = None,
+        objects: Mapping[ObjectKind, ObjectReader] | None = None,
     ) -> None:
         """objects: the readers of those kinds, in place of the default ones."""
         self.paths = paths
@@ -172,7 +172,7 @@ class Host:
         place = self._places.get(resource) or self._find(resource)
         file, path = place.file, place.prefix + group + place.suffix if group else place.root
         read: Callable[[], bytes]
-        if file.root.is_object:
+        if isinstance(file.root, ObjectKind):
             read = partial(self._reader(file.root).read, group)
             return BoundFile(resource, group, path, file, read, self._absent)
         held = self.descriptors.file(path) if file.hold else None
@@ -188,7 +188,7 @@ class Host:
             Unsupported: this cgroup version has no such file.
         """
         place = self._places.get(resource) or self._find(resource)
-        if place.file.root.is_object:
+        if isinstance(place.file.root, ObjectKind):
             return self._reader(place.file.root).path(group)
         return place.prefix + group + place.suffix if group else place.root
 
@@ -256,11 +256,11 @@ class Host:
             raise Unsupported.here(path, "no such file")
         return read()
 
-    def _reader(self, root: Root) -> ObjectReader:
+    def _reader(self, kind: ObjectKind) -> ObjectReader:
         """Return the reader of the objects of a kind."""
-        reader = self._objects.get(root)
+        reader = self._objects.get(kind)
         if reader is None:
-            reader = self._objects[root] = make_reader(root, self.paths)
+            reader = self._objects[kind] = make_reader(kind, self.paths)
         return reader
 
     def _absent(self, bound: BoundFile[Any], err: KernelFileError) -> KernelFileError:
@@ -302,9 +302,11 @@ class Host:
         if file.root is Root.CGROUP:
             hierarchy = self.cgroups.hierarchy(file.controller, version)
             return f"{hierarchy}/", f"/{file.name}", f"{hierarchy}/{file.name}"
-        root = {Root.PROC: self.paths.proc, Root.RESCTRL: self.paths.resctrl}.get(
-            file.root, self.paths.sys
-        )
+        roots: dict[Root | ObjectKind, Path] = {
+            Root.PROC: self.paths.proc,
+            Root.RESCTRL: self.paths.resctrl,
+        }
+        root = roots.get(file.root, self.paths.sys)
         before, _, after = file.name.partition("{}")
         whole = f"{before}{after}".removeprefix("/")
         return f"{root}/{before}", after, f"{root}/{whole}"

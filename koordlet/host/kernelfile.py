@@ -230,6 +230,7 @@ _COVERED = {
     _path(file.root, name): row.name
     for row in BY_NAME.values()
     for file in row.files.values()
+    if isinstance(file.root, Root)
     for name in (file.name, *file.others)
 }
 

@@ -1,18 +1,26 @@
-"""Kernel objects that are not files, by kind: their readers and writers.
+"""The table of kernel objects that are not files: each kind, and its value.
 
 Claims, plans, journal, dry-run, explain, conflicts and restore know values as texts only, so they
-work for all kinds. The module of a kind is imported when its first value is read or set.
+work for all kinds. A new kind is two things: a module in koordlet.host with its reader, its writer
+and the Text of its value, and its row here: an ObjectKind and the Resource of that root. Only the
+executor gets a writer, by koordlet.host.object_writers.
 
-A journal may be hostile: a place is checked by its level's rule, an original by `File.may_restore`.
-What passes both is all that a writer is ever asked to set in a restore.
+A journal may be hostile: a place is checked by the rule of its kind or level, an original by
+`File.may_restore`. What passes both is all that a writer is ever asked to set in a restore.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from importlib import import_module
 from typing import Protocol
 
+from koordlet.host import cpu_scheduler, terway_files
+from koordlet.host.net import netfiles
+from koordlet.host.net.tc import objects as tc_objects
+from koordlet.host.net.tc import tree
 from koordlet.host.paths import HostPaths
-from koordlet.host.resource import ObjectKey, Root
+from koordlet.host.resctrl import groups, schemata, tasks
+from koordlet.host.resource import Level, ObjectKind, node_row
+from koordlet.rules.network_qos import is_terway_file
 
 
 class ObjectReader(Protocol):
@@ -33,64 +41,137 @@ class ObjectReader(Protocol):
         """
 
 
-MakeReader = Callable[[HostPaths], ObjectReader]
-
-_READERS: Mapping[Root, tuple[str, str]] = {
-    Root.RESCTRL_GROUP: ("koordlet.host.resctrl.groups", "ResctrlGroupReader"),
-    Root.RESCTRL_TASKS: ("koordlet.host.resctrl.tasks", "ResctrlTaskReader"),
-    Root.COOKIE: ("koordlet.host.cpu_scheduler", "CookieReader"),
-    Root.TRAFFIC: ("koordlet.host.net.tc.objects", "TrafficReader"),
-    Root.INTERFACE: ("koordlet.host.net.tc.objects", "VethPeerReader"),
-    Root.SOCKET_GROUP: ("koordlet.host.net.tc.objects", "SocketCgroupReader"),
-    Root.TERWAY: ("koordlet.host.terway_files", "TerwayFileReader"),
-}
-
-
-def make_reader(root: Root, paths: HostPaths) -> ObjectReader:
+def make_reader(kind: ObjectKind, paths: HostPaths) -> ObjectReader:
     """Return the reader of the objects of a kind."""
-    module, name = _READERS[root]
-    make: MakeReader = getattr(import_module(module), name)
+    make: Callable[[HostPaths], ObjectReader] = getattr(import_module(kind.module), kind.reader)
     return make(paths)
 
 
-class ObjectWriter(Protocol):
-    """Sets the objects of one kind. For one thread, that of the writer."""
+COOKIES = ObjectKind(
+    Level.PROCESS,
+    "koordlet.host.cpu_scheduler",
+    reader="CookieReader",
+    writer="CookieWriter",
+    directory="/proc/",
+)
+CORE_SCHED_COOKIE = node_row(
+    "core_sched_cookie",
+    "core scheduling cookie of a process, 0 for none, -1 for a new one",
+    "{} (core scheduling cookie)",
+    cpu_scheduler.parse_cookie,
+    COOKIES,
+    shows=cpu_scheduler.is_cookie,
+    text=cpu_scheduler.COOKIE_TEXT,
+    needs=cpu_scheduler.CORE_SCHED_NEEDS,
+)
 
-    def identity(self, key: ObjectKey) -> int:
-        """Return a number that tells apart two objects of one name, one after the other.
+RESCTRL_GROUPS = ObjectKind(
+    Level.RESCTRL,
+    "koordlet.host.resctrl.groups",
+    reader="ResctrlGroupReader",
+    writer="ResctrlGroupWriter",
+    is_place=schemata.is_group_name,
+    directory="/sys/fs/resctrl/{}",
+)
+RESCTRL_GROUP = node_row(
+    "resctrl_group",
+    "present or absent",
+    "",
+    groups.parse_presence,
+    RESCTRL_GROUPS,
+    text=groups.PRESENCE_TEXT,
+    needs=groups.RESCTRL_NEEDS,
+)
 
-        For example the number of an inode or a network interface; 0 where the target tells them
-        apart, or nothing does. It must not change when the value becomes absent, or is made.
+RESCTRL_MEMBERSHIPS = ObjectKind(
+    Level.PROCESS,
+    "koordlet.host.resctrl.tasks",
+    reader="ResctrlTaskReader",
+    writer="ResctrlTaskWriter",
+    directory="/proc/",
+)
+RESCTRL_TASKS = node_row(
+    "resctrl_tasks",
+    "control group that a process is in; / for the default one",
+    "{}/cpu_resctrl_groups",
+    tasks.parse_membership,
+    RESCTRL_MEMBERSHIPS,
+    text=tasks.MEMBERSHIP_TEXT,
+    needs=tasks.MEMBERSHIP_NEEDS,
+)
 
-        Raises:
-            OSError: ENOENT, ENODEV or ESRCH mean that the target has ended.
-        """
+TRAFFIC_TREES = ObjectKind(
+    Level.INTERFACE,
+    "koordlet.host.net.tc.objects",
+    reader="TrafficReader",
+    writer="TrafficWriter",
+    is_place=netfiles.is_interface_name,
+    in_node_network=True,
+)
+TRAFFIC_CLASSES = node_row(
+    "traffic_classes",
+    "classes at the root of an interface in bytes/s, and the addresses whose packets they take",
+    "{} (traffic classes)",
+    tree.parse_traffic,
+    TRAFFIC_TREES,
+    may=tree.is_tree,
+    shows=tree.is_kernel_state,
+    text=tree.TRAFFIC,
+    needs=tree.NEEDS,
+)
 
-    def write(self, key: ObjectKey, identity: int, content: str) -> None:
-        """Set the content: what the row's Text makes of the text; ABSENT: delete the object.
+VETH_PEERS = ObjectKind(
+    Level.PROCESS,
+    "koordlet.host.net.tc.objects",
+    reader="VethPeerReader",
+    directory="/proc/",
+    in_node_network=True,
+)
+PROCESS_INTERFACE = node_row(
+    "process_interface",
+    "the node's end of a process's virtual interface (veth); empty: none",
+    "{} (end of its interface)",
+    netfiles.parse_interface,
+    VETH_PEERS,
+    needs=tree.NODE_NETWORK,
+)
 
-        Either all of it is in force on return, or what was there before. It is read back after.
+SOCKET_CGROUPS = ObjectKind(
+    Level.PROCESS,
+    "koordlet.host.net.tc.objects",
+    reader="SocketCgroupReader",
+    directory="/sys/fs/cgroup/",
+    in_node_network=True,
+)
+SOCKET_GROUP = node_row(
+    "socket_group",
+    "level and number of a cgroup of v2 by which packets of the node's own sockets are told",
+    "{} (cgroup of sockets)",
+    tc_objects.parse_socket_cgroup,
+    SOCKET_CGROUPS,
+    needs=tc_objects.CGROUP_MAP_NEEDS,
+)
 
-        Raises:
-            OSError: the kernel refuses; ENOENT, ENODEV or ESRCH: the target has ended, or what is
-                there has another identity.
-            KernelFileError: the same, with words of its own.
-        """
+TERWAY_FILES = ObjectKind(
+    Level.TERWAY,
+    "koordlet.host.terway_files",
+    reader="TerwayFileReader",
+    writer="TerwayFileWriter",
+    is_place=is_terway_file,
+    directory="/var/lib/terway/qos/",
+)
+TERWAY_FILE = node_row(
+    "terway_file",
+    "text of a file of the agent terway-qos: rates in bytes/s, or pods",
+    "{} (file of terway-qos)",
+    terway_files.parse_terway_file,
+    TERWAY_FILES,
+    may=terway_files.is_terway_content,
+    shows=terway_files.may_have_been_found,
+    text=terway_files.CONTENT_TEXT,
+    needs=terway_files.TERWAY_NEEDS,
+)
 
-
-MakeWriter = Callable[[HostPaths], ObjectWriter]
-
-_WRITERS: Mapping[Root, tuple[str, str]] = {
-    Root.RESCTRL_GROUP: ("koordlet.host.resctrl.groups", "ResctrlGroupWriter"),
-    Root.RESCTRL_TASKS: ("koordlet.host.resctrl.tasks", "ResctrlTaskWriter"),
-    Root.COOKIE: ("koordlet.host.cpu_scheduler", "CookieWriter"),
-    Root.TRAFFIC: ("koordlet.host.net.tc.objects", "TrafficWriter"),
-    Root.TERWAY: ("koordlet.host.terway_files", "TerwayFileWriter"),
-}
-
-
-def make_writer(root: Root, paths: HostPaths) -> ObjectWriter:
-    """Return the writer of the objects of a kind; its module is imported now, and not before."""
-    module, name = _WRITERS[root]
-    make: MakeWriter = getattr(import_module(module), name)
-    return make(paths)
+KINDS: tuple[ObjectKind, ...] = tuple(
+    row for row in list(globals().values()) if isinstance(row, ObjectKind)
+)

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import Enum
+from enum import Enum, StrEnum
 from typing import Any, Generic, Protocol, TypeVar
 
 from koord.api.machine import format_cpulist, parse_cpulist, parse_cpulist_file
@@ -61,7 +61,8 @@ def _int64(text: str) -> int | None:
 
 T = TypeVar("T")
 
-ABSENT = "absent"  # text and value of an object that is not there; see Root
+ANOLIS = "an Anolis or Alibaba Cloud kernel"
+ABSENT = "absent"  # text and value of an object that is not there; see ObjectKind
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")  # bytes; the kernel keeps memory limits in pages
 
@@ -168,42 +169,50 @@ def text_for(parse: Callable[[bytes], T]) -> Text[T] | None:
 
 
 class Root(Enum):
-    """The root of a value: the directory of a file's relative path, or a kind of object.
-
-    An object of the kernel is no file (a resctrl group, say). Its value is a text all the same, and
-    "it is not there" is one of its values, ABSENT: to restore that deletes what was
-    made. koordlet.host.objects has the readers and writers of objects, by kind.
-    """
+    """The directory of a file's relative path."""
 
     CGROUP = "cgroup"  # v1: <root>/<controller>/<group>/<name>; v2: <root>/<group>/<name>
     PROC = "proc"
     SYS = "sys"
-    RESCTRL = "resctrl"  # <root>/<control group>/<name>, files of a group
-    RESCTRL_GROUP = "resctrl group"  # the group itself
-    RESCTRL_TASKS = "resctrl tasks"  # which group the threads of a process are in
-    COOKIE = "cookie"  # of core scheduling, of a process
-    TRAFFIC = "traffic"  # classes at the root of a network interface
-    INTERFACE = "interface"  # the node's end of the interface of a process; read only
-    SOCKET_GROUP = "socket group"  # which cgroup tells sockets' packets; read only
-    TERWAY = "terway"  # a file that the agent terway-qos reads
+    RESCTRL = "resctrl"  # <root>/<control group>/<name>
+
+
+class Level(StrEnum):
+    """The level of a target in the tree."""
+
+    NODE = "node"  # sysctl and sysfs values
+    QOS = "qos"  # the cgroup of a Kubernetes QoS class
+    POD = "pod"
+    CONTAINER = "container"  # sandboxes too
+    PROCESS = "process"
+    RESCTRL = "resctrl"  # a control group of resctrl
+    INTERFACE = "interface"  # a network interface of the node
+    TERWAY = "terway"  # a file of the agent terway-qos
 
     @property
-    def is_object(self) -> bool:
-        """Whether values here are no files."""
-        return self in _OBJECTS
+    def is_cgroup(self) -> bool:
+        """Whether targets of the level are cgroups."""
+        return self in CGROUPS
 
 
-_OBJECTS = frozenset(
-    {
-        Root.RESCTRL_GROUP,
-        Root.RESCTRL_TASKS,
-        Root.COOKIE,
-        Root.TRAFFIC,
-        Root.INTERFACE,
-        Root.SOCKET_GROUP,
-        Root.TERWAY,
-    }
-)
+CGROUPS = (Level.QOS, Level.POD, Level.CONTAINER)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ObjectKind:
+    """A kind of kernel object that is no file, a resctrl group say: a row of koordlet.host.objects.
+
+    An object's value is a text all the same, and "it is not there" is one of its values, ABSENT: to
+    restore that deletes what was made.
+    """
+
+    level: Level  # of the targets that have such an object
+    module: str  # has the classes below, and nothing imports it but host; see ObjectReader, -Writer
+    reader: str
+    writer: str = ""  # "": the kind is read only
+    is_place: Callable[[str], bool] | None = None  # which places may be targets; None: the level's
+    directory: str = ""  # where people find it; the name of the row's file follows
+    in_node_network: bool = False  # to read it takes a helper process in the node's network
 
 
 class ObjectTarget(Protocol):
@@ -247,7 +256,7 @@ class File(Generic[T]):
 
     name: str
     parse: Callable[[bytes], T]  # raises ValueError; the host layer adds the path
-    root: Root = Root.CGROUP
+    root: Root | ObjectKind = Root.CGROUP
     controller: str = ""  # v1 hierarchy, for example "memory"; v2: "" for every group's own files
     support: Support = Support.ALWAYS
     text: Text[T] | None = None  # how the value is written; None: read only
@@ -293,9 +302,74 @@ class Resource(Generic[T]):
 
     @property
     def is_object(self) -> bool:
-        """Whether it is no file; see Root."""
-        return any(file.root.is_object for file in self.files.values())
+        """Whether it is no file; see ObjectKind."""
+        return any(isinstance(file.root, ObjectKind) for file in self.files.values())
 
     def __repr__(self) -> str:
         """Its name: the files would fill the message that shows it."""
         return f"Resource({self.name})"
+
+
+def group_file(
+    controller: str,
+    name: str,
+    parse: Callable[[bytes], T],
+    support: Support = Support.ALWAYS,
+    may: Validator | None = None,
+    hold: bool = True,
+    text: Text[T] | None = None,
+    others: tuple[str, ...] = (),
+    initial: str = "",
+    copied: bool = False,
+    follower: str = "",
+) -> File[T]:
+    """A file of every group; controller "" on v2: every group has it, whatever is enabled.
+
+    It is written when text says how, or may says what and its parser leaves only one way.
+    """
+    text = text or (text_for(parse) if may else None)
+    return File(
+        name,
+        parse,
+        controller=controller,
+        support=support,
+        text=text,
+        validate=may,
+        others=others,
+        hold=hold,
+        initial=initial,
+        copied=copied,
+        follower=follower,
+    )
+
+
+def group_row(
+    name: str, unit: str, v1: File[T] | None, v2: File[T] | None, needs: str = ""
+) -> Resource[T]:
+    files = {version: file for version, file in ((1, v1), (2, v2)) if file is not None}
+    return Resource(name, unit, files, needs=needs)
+
+
+def node_row(
+    name: str,
+    unit: str,
+    path: str,
+    parse: Callable[[bytes], T],
+    root: Root | ObjectKind = Root.PROC,
+    *,
+    support: Support = Support.PER_GROUP,
+    may: Validator | None = None,
+    shows: Validator | None = None,
+    text: Text[T] | None = None,
+    needs: str = "",
+    hold: bool = True,
+) -> Resource[T]:
+    """A file outside the cgroup tree, or an object; written as with group_file."""
+    text = text or (text_for(parse) if may else None)
+    file = File(path, parse, root, support=support, text=text, validate=may, shows=shows, hold=hold)
+    return Resource(name, unit, {1: file, 2: file}, needs=needs)
+
+
+def rows_of(names: Mapping[str, object]) -> tuple[Resource[Any], ...]:
+    """Return the rows among a module's names, in their order."""
+    return tuple(row for row in list(names.values()) if isinstance(row, Resource))

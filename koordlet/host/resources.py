@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from koord.api.machine import parse_cpulist_file
-from koordlet.host import cpu_scheduler, procfiles, terway_files
+from koordlet.host import cpu_scheduler, objects, procfiles
 from koordlet.host import resource as forms
 from koordlet.host.cgroups import cgroupfiles as cg
 from koordlet.host.cgroups import keyed_files
@@ -21,35 +21,98 @@ from koordlet.host.cgroups.cgroupfiles import (
     parse_v1_numa_stat,
     parse_v2_numa_stat,
 )
-from koordlet.host.cgroups.keyed_files import UINT32_MAX, UINT64_MAX, DeviceNumbers
+from koordlet.host.cgroups.keyed_files import (  # rows of this table
+    BFQ_DEVICE_WEIGHT as BFQ_DEVICE_WEIGHT,
+)
+from koordlet.host.cgroups.keyed_files import (
+    BLKIO_COST_MODEL as BLKIO_COST_MODEL,
+)
+from koordlet.host.cgroups.keyed_files import (
+    BLKIO_COST_QOS as BLKIO_COST_QOS,
+)
+from koordlet.host.cgroups.keyed_files import (
+    BLKIO_COST_WEIGHT as BLKIO_COST_WEIGHT,
+)
+from koordlet.host.cgroups.keyed_files import (
+    BLKIO_READ_BPS as BLKIO_READ_BPS,
+)
+from koordlet.host.cgroups.keyed_files import (
+    BLKIO_READ_IOPS as BLKIO_READ_IOPS,
+)
+from koordlet.host.cgroups.keyed_files import (
+    BLKIO_WEIGHT as BLKIO_WEIGHT,
+)
+from koordlet.host.cgroups.keyed_files import (
+    BLKIO_WRITE_BPS as BLKIO_WRITE_BPS,
+)
+from koordlet.host.cgroups.keyed_files import (
+    BLKIO_WRITE_IOPS as BLKIO_WRITE_IOPS,
+)
+from koordlet.host.cgroups.keyed_files import (
+    IO_BFQ_WEIGHT as IO_BFQ_WEIGHT,
+)
+from koordlet.host.cgroups.keyed_files import (
+    IO_DEVICE_WEIGHT as IO_DEVICE_WEIGHT,
+)
+from koordlet.host.cgroups.keyed_files import (
+    IO_LATENCY as IO_LATENCY,
+)
+from koordlet.host.cgroups.keyed_files import (
+    IO_MAX as IO_MAX,
+)
+from koordlet.host.cgroups.keyed_files import (
+    IO_WEIGHT as IO_WEIGHT,
+)
+from koordlet.host.cgroups.keyed_files import (
+    NET_CLASS_ID as NET_CLASS_ID,
+)
+from koordlet.host.cgroups.keyed_files import (
+    NET_PRIORITY as NET_PRIORITY,
+)
 from koordlet.host.idle_pages import parse_idle_pages
 from koordlet.host.net import netfiles
-from koordlet.host.net.tc import objects
-from koordlet.host.net.tc import tree as traffic
+from koordlet.host.objects import (  # rows of this table
+    CORE_SCHED_COOKIE as CORE_SCHED_COOKIE,
+)
+from koordlet.host.objects import (
+    PROCESS_INTERFACE as PROCESS_INTERFACE,
+)
+from koordlet.host.objects import (
+    RESCTRL_GROUP as RESCTRL_GROUP,
+)
+from koordlet.host.objects import (
+    RESCTRL_TASKS as RESCTRL_TASKS,
+)
+from koordlet.host.objects import (
+    SOCKET_GROUP as SOCKET_GROUP,
+)
+from koordlet.host.objects import (
+    TERWAY_FILE as TERWAY_FILE,
+)
+from koordlet.host.objects import (
+    TRAFFIC_CLASSES as TRAFFIC_CLASSES,
+)
 from koordlet.host.procfiles import Pressure, parse_pressure
-from koordlet.host.resctrl import groups as resctrl_groups
 from koordlet.host.resctrl import schemata
-from koordlet.host.resctrl import tasks as resctrl_tasks
+from koordlet.host.resctrl.groups import RESCTRL_NEEDS
 from koordlet.host.resource import (
-    File,
+    ANOLIS,
     Resource,
     Root,
     Support,
-    Text,
     Validator,
+    group_file,
+    group_row,
     in_range,
-    text_for,
+    node_row,
+    rows_of,
 )
 
 T = TypeVar("T")
 
-ANOLIS = "an Anolis or Alibaba Cloud kernel"
 ANOLIS_CACHE = "an Anolis kernel from 5.10.134-14"
 ANOLIS_V1 = "cgroup v2, or an Anolis or Alibaba Cloud kernel"
 BANDWIDTH = "CONFIG_CFS_BANDWIDTH"
-BFQ = "the I/O scheduler bfq (CONFIG_IOSCHED_BFQ, the module bfq)"
-BLKIO = "cgroup v1 with CONFIG_BLK_DEV_THROTTLING"
-IO_CONTROLLER = "cgroup v2 with the io controller"
 KIDLED = "an Anolis kernel with kidled (CONFIG_KIDLED)"
 PSI = "CONFIG_PSI, and psi=1 on the kernel command line where it is off by default"
 PSI_GROUP = f"cgroup v2 (or a hybrid or Anolis v1 host) with {PSI}"
@@ -59,85 +122,45 @@ _ANY = in_range(0)
 _SWITCH = in_range(0, 1)
 
 
-def _in(
-    controller: str,
-    name: str,
-    parse: Callable[[bytes], T],
-    support: Support = Support.ALWAYS,
-    may: Validator | None = None,
-    hold: bool = True,
-    text: Text[T] | None = None,
-    others: tuple[str, ...] = (),
-    initial: str = "",
-    copied: bool = False,
-    follower: str = "",
-) -> File[T]:
-    """A file of every group; controller "" on v2: every group has it, whatever is enabled.
-
-    It is written when text says how, or may says what and its parser leaves only one way.
-    """
-    text = text or (text_for(parse) if may else None)
-    return File(
-        name,
-        parse,
-        controller=controller,
-        support=support,
-        text=text,
-        validate=may,
-        others=others,
-        hold=hold,
-        initial=initial,
-        copied=copied,
-        follower=follower,
-    )
-
-
-def _group(
-    name: str, unit: str, v1: File[T] | None, v2: File[T] | None, needs: str = ""
-) -> Resource[T]:
-    files = {version: file for version, file in ((1, v1), (2, v2)) if file is not None}
-    return Resource(name, unit, files, needs=needs)
-
-
 # --- CPU ---
 
-CPU_USAGE = _group(
+CPU_USAGE = group_row(
     "cpu_usage",
     "ns since the group was made",
-    _in("cpuacct", "cpuacct.usage", cg.parse_number),
-    _in("", "cpu.stat", cg.parse_v2_cpu_usage),
+    group_file("cpuacct", "cpuacct.usage", cg.parse_number),
+    group_file("", "cpu.stat", cg.parse_v2_cpu_usage),
 )
-ROOT_CPU_USAGE = _group(
+ROOT_CPU_USAGE = group_row(
     "root_cpu_usage",
     "ns since boot, of the whole machine",
-    _in("cpuacct", "cpuacct.usage", cg.parse_number, Support.ROOT),
+    group_file("cpuacct", "cpuacct.usage", cg.parse_number, Support.ROOT),
     None,
     "cgroup v1; that of v2 counts in clock ticks",
 )
-CPU_TIME = _group(
+CPU_TIME = group_row(
     "cpu_time",
     "ns in user and system mode since the group was made",
-    _in("cpuacct", "cpuacct.stat", cg.parse_v1_cpu_time),
-    _in("", "cpu.stat", cg.parse_v2_cpu_time),
+    group_file("cpuacct", "cpuacct.stat", cg.parse_v1_cpu_time),
+    group_file("", "cpu.stat", cg.parse_v2_cpu_time),
 )
-CPU_THROTTLE = _group(
+CPU_THROTTLE = group_row(
     "cpu_throttle",
     "periods, and ns of waiting",
-    _in("cpu", "cpu.stat", cg.parse_v1_cpu_throttle),
-    _in("cpu", "cpu.stat", cg.parse_v2_cpu_throttle),
+    group_file("cpu", "cpu.stat", cg.parse_v1_cpu_throttle),
+    group_file("cpu", "cpu.stat", cg.parse_v2_cpu_throttle),
     BANDWIDTH,
 )
-CPU_SHARES = _group(
+CPU_SHARES = group_row(
     "cpu_shares",
     "shares, 1024 for a core; on v2 made from the weight",
-    _in(
+    group_file(
         "cpu",
         "cpu.shares",
         cg.parse_number,
         may=in_range(MIN_SHARES, MAX_SHARES),
         initial="1024",
     ),
-    _in(
+    group_file(
         "cpu",
         "cpu.weight",
         cg.parse_cpu_weight,
@@ -145,68 +168,68 @@ CPU_SHARES = _group(
         initial="100",
     ),
 )
-CPU_QUOTA = _group(
+CPU_QUOTA = group_row(
     "cpu_quota",
     "us per period, -1 for no limit",
-    _in("cpu", "cpu.cfs_quota_us", cg.parse_number, text=forms.NUMBER),
-    _in("cpu", "cpu.max", cg.parse_cpu_max_quota, text=forms.CPU_MAX_QUOTA),
+    group_file("cpu", "cpu.cfs_quota_us", cg.parse_number, text=forms.NUMBER),
+    group_file("cpu", "cpu.max", cg.parse_cpu_max_quota, text=forms.CPU_MAX_QUOTA),
     BANDWIDTH,
 )
-CPU_PERIOD = _group(
+CPU_PERIOD = group_row(
     "cpu_period",
     "us",
-    _in("cpu", "cpu.cfs_period_us", cg.parse_number),
-    _in("cpu", "cpu.max", cg.parse_cpu_max_period),
+    group_file("cpu", "cpu.cfs_period_us", cg.parse_number),
+    group_file("cpu", "cpu.max", cg.parse_cpu_max_period),
     BANDWIDTH,
 )
-CPU_BURST = _group(
+CPU_BURST = group_row(
     "cpu_burst",
     "us of unused quota that a period may use up",
-    _in("cpu", "cpu.cfs_burst_us", cg.parse_number, _PER_GROUP, in_range(0, 100_000_000)),
-    _in("cpu", "cpu.max.burst", cg.parse_number, _KUBEPODS, _ANY),
+    group_file("cpu", "cpu.cfs_burst_us", cg.parse_number, _PER_GROUP, in_range(0, 100_000_000)),
+    group_file("cpu", "cpu.max.burst", cg.parse_number, _KUBEPODS, _ANY),
     f"{BANDWIDTH} and Linux 5.14",
 )
-CPU_BVT = _group(
+CPU_BVT = group_row(
     "cpu_bvt",
     "group identity, from 2 (latency sensitive) to -1 (best effort)",
-    _in("cpu", "cpu.bvt_warp_ns", cg.parse_number, _PER_GROUP, in_range(-1, 2)),
-    _in("cpu", "cpu.bvt_warp_ns", cg.parse_number, _PER_GROUP, in_range(-1, 2)),
+    group_file("cpu", "cpu.bvt_warp_ns", cg.parse_number, _PER_GROUP, in_range(-1, 2)),
+    group_file("cpu", "cpu.bvt_warp_ns", cg.parse_number, _PER_GROUP, in_range(-1, 2)),
     ANOLIS,
 )
-CPU_IDLE = _group(
+CPU_IDLE = group_row(
     "cpu_idle",
     "1: runs only when nothing else is runnable",
-    _in("cpu", "cpu.idle", cg.parse_number, _KUBEPODS, _SWITCH),
-    _in("cpu", "cpu.idle", cg.parse_number, _KUBEPODS, _SWITCH),
+    group_file("cpu", "cpu.idle", cg.parse_number, _KUBEPODS, _SWITCH),
+    group_file("cpu", "cpu.idle", cg.parse_number, _KUBEPODS, _SWITCH),
     "Linux 5.15",
 )
-CPUSET_CPUS = _group(
+CPUSET_CPUS = group_row(
     "cpuset_cpus",
     "CPU numbers that the group may use; read only, see cpuset_cpus_wanted",
-    _in("cpuset", "cpuset.cpus", parse_cpulist_file),
-    _in("cpuset", "cpuset.cpus.effective", parse_cpulist_file),
+    group_file("cpuset", "cpuset.cpus", parse_cpulist_file),
+    group_file("cpuset", "cpuset.cpus.effective", parse_cpulist_file),
 )
-CPUSET_CPUS_WANTED = _group(
+CPUSET_CPUS_WANTED = group_row(
     "cpuset_cpus_wanted",
     "CPU numbers that were asked for; on v2 empty for those of the parent",
-    _in("cpuset", "cpuset.cpus", parse_cpulist_file, may=forms.cpu_list, copied=True),
-    _in("cpuset", "cpuset.cpus", parse_cpulist_file, may=forms.cpu_list),
+    group_file("cpuset", "cpuset.cpus", parse_cpulist_file, may=forms.cpu_list, copied=True),
+    group_file("cpuset", "cpuset.cpus", parse_cpulist_file, may=forms.cpu_list),
 )
 
 # --- Members ---
 
 # While a v1 file of ids is held and read every second, the kernel repeats its first answer.
-TASKS = _group(
+TASKS = group_row(
     "tasks",
     "thread ids",
-    _in("cpu", "tasks", cg.parse_ids, may=_ANY, hold=False),
-    _in("", "cgroup.threads", cg.parse_ids, may=_ANY, hold=False),
+    group_file("cpu", "tasks", cg.parse_ids, may=_ANY, hold=False),
+    group_file("", "cgroup.threads", cg.parse_ids, may=_ANY, hold=False),
 )
-CGROUP_PROCS = _group(
+CGROUP_PROCS = group_row(
     "cgroup_procs",
     "process ids",
-    _in("cpu", "cgroup.procs", cg.parse_ids, may=_ANY, hold=False),
-    _in("", "cgroup.procs", cg.parse_ids, may=_ANY, hold=False),
+    group_file("cpu", "cgroup.procs", cg.parse_ids, may=_ANY, hold=False),
+    group_file("", "cgroup.procs", cg.parse_ids, may=_ANY, hold=False),
 )
 
 
@@ -215,11 +238,11 @@ CGROUP_PROCS = _group(
 
 def _pressure(kind: str) -> Resource[Pressure]:
     file = f"{kind}.pressure"
-    return _group(
+    return group_row(
         f"{kind}_pressure",
         "percent of time, and us since the group was made",
-        _in("cpuacct", file, parse_pressure, _KUBEPODS),
-        _in("", file, parse_pressure, _KUBEPODS),
+        group_file("cpuacct", file, parse_pressure, _KUBEPODS),
+        group_file("", file, parse_pressure, _KUBEPODS),
         PSI_GROUP,
     )
 
@@ -237,50 +260,50 @@ def _memory(
 ) -> Resource[int]:
     """A number, or "max" for bytes, in a file that is called the same on both versions."""
     text = forms.BYTES_OR_MAX if unit.startswith("bytes") else forms.NUMBER
-    return _group(
+    return group_row(
         name.replace(".", "_"),
         unit,
-        _in("memory", name, cg.parse_number_or_max, v1, may, text=text),
-        _in("memory", name, cg.parse_number_or_max, v2, may, text=text),
+        group_file("memory", name, cg.parse_number_or_max, v1, may, text=text),
+        group_file("memory", name, cg.parse_number_or_max, v2, may, text=text),
         needs,
     )
 
 
 def _cache_limit(name: str, unit: str, may: Validator) -> Resource[int]:
-    file = _in("memory", f"memory.pagecache_limit.{name}", cg.parse_number, _PER_GROUP, may)
-    return _group(f"memory_pagecache_limit_{name}", unit, None, file, ANOLIS_CACHE)
+    file = group_file("memory", f"memory.pagecache_limit.{name}", cg.parse_number, _PER_GROUP, may)
+    return group_row(f"memory_pagecache_limit_{name}", unit, None, file, ANOLIS_CACHE)
 
 
-MEMORY_USAGE = _group(
+MEMORY_USAGE = group_row(
     "memory_usage",
     "bytes, with kernel memory and page cache",
-    _in("memory", "memory.usage_in_bytes", cg.parse_number),
-    _in("memory", "memory.current", cg.parse_number),
+    group_file("memory", "memory.usage_in_bytes", cg.parse_number),
+    group_file("memory", "memory.current", cg.parse_number),
 )
-MEMORY_STAT = _group(
+MEMORY_STAT = group_row(
     "memory_stat",
     "bytes by use",
-    _in("memory", "memory.stat", cg.parse_v1_memory_stat),
-    _in("memory", "memory.stat", cg.parse_v2_memory_stat),
+    group_file("memory", "memory.stat", cg.parse_v1_memory_stat),
+    group_file("memory", "memory.stat", cg.parse_v2_memory_stat),
 )
-MEMORY_NUMA = _group(
+MEMORY_NUMA = group_row(
     "memory_numa",
     "bytes by NUMA node, without page cache",
-    _in("memory", "memory.numa_stat", parse_v1_numa_stat),
-    _in("memory", "memory.numa_stat", parse_v2_numa_stat),
+    group_file("memory", "memory.numa_stat", parse_v1_numa_stat),
+    group_file("memory", "memory.numa_stat", parse_v2_numa_stat),
     "CONFIG_NUMA; on cgroup v2 Linux 5.10",
 )
-MEMORY_LIMIT = _group(
+MEMORY_LIMIT = group_row(
     "memory_limit",
     "bytes, -1 for no limit",
-    _in(
+    group_file(
         "memory",
         "memory.limit_in_bytes",
         cg.parse_v1_memory_limit,
         text=forms.V1_MEMORY_LIMIT,
         follower="memory.memsw.limit_in_bytes",
     ),
-    _in("memory", "memory.max", cg.parse_number_or_max, text=forms.BYTES_OR_MAX),
+    group_file("memory", "memory.max", cg.parse_number_or_max, text=forms.BYTES_OR_MAX),
 )
 MEMORY_MIN = _memory("memory.min", "bytes, -1 for all", _KUBEPODS, Support.ALWAYS, _ANY, ANOLIS_V1)
 MEMORY_LOW = _memory("memory.low", "bytes, -1 for all", _KUBEPODS, Support.ALWAYS, _ANY, ANOLIS_V1)
@@ -320,10 +343,10 @@ MEMORY_OOM_GROUP = _memory(
     _SWITCH,
     "cgroup v2 with Linux 4.19, or an Anolis kernel",
 )
-MEMORY_IDLE_PAGES = _group(
+MEMORY_IDLE_PAGES = group_row(
     "memory_idle_pages",
     "bytes by kind of page and idle time",
-    _in("memory", "memory.idle_page_stats", parse_idle_pages, _KUBEPODS),
+    group_file("memory", "memory.idle_page_stats", parse_idle_pages, _KUBEPODS),
     None,
     KIDLED,
 )
@@ -332,206 +355,15 @@ MEMORY_PAGECACHE_LIMIT_SIZE = _cache_limit("size", "bytes", _ANY)
 MEMORY_PAGECACHE_LIMIT_SYNC = _cache_limit("sync", "1: reclaim while allocating", _SWITCH)
 
 
-# --- Block devices and network class ---
-
-_BY_DEVICE = "by device; one that is not named has none"
-
-
-def _throttle(name: str, unit: str, high: int) -> Resource[DeviceNumbers]:
-    """A limit of cgroup v1 by device."""
-    file = _in(
-        "blkio",
-        f"blkio.throttle.{name}_device",
-        keyed_files.parse_device_numbers,
-        _KUBEPODS,
-        keyed_files.numbers_up_to(high),
-        text=keyed_files.number_text(),
-    )
-    return _group(f"blkio_throttle_{name}_device", f"{unit} {_BY_DEVICE}", file, None, BLKIO)
-
-
-BLKIO_READ_IOPS = _throttle("read_iops", "operations per second", UINT32_MAX)
-BLKIO_READ_BPS = _throttle("read_bps", "bytes per second", UINT64_MAX)
-BLKIO_WRITE_IOPS = _throttle("write_iops", "operations per second", UINT32_MAX)
-BLKIO_WRITE_BPS = _throttle("write_bps", "bytes per second", UINT64_MAX)
-BLKIO_WEIGHT = _group(
-    "blkio_weight",
-    "1 to 1000, 10 at least with the scheduler cfq",
-    _in(
-        "blkio",
-        "blkio.bfq.weight",
-        cg.parse_number,
-        _PER_GROUP,
-        in_range(1, 1000),
-        others=("blkio.weight",),
-    ),
-    None,
-    f"cgroup v1 with {BFQ}, or Linux before 5.0 with cfq",
-)
-
-
-def _io(
-    name: str, unit: str, names: keyed_files.DeviceLimits, needs: str
-) -> Resource[keyed_files.DeviceSettings]:
-    """Settings of cgroup v2 by device."""
-    file = _in("io", name, names.parse, _PER_GROUP, names.validate, text=names.text())
-    return _group(name.replace(".", "_"), f"{unit} {_BY_DEVICE}", None, file, needs)
-
-
-IO_MAX = _io(
-    "io.max",
-    "rbps and wbps in bytes, riops and wiops in operations per second,",
-    keyed_files.DeviceLimits(
-        {"rbps": UINT64_MAX, "wbps": UINT64_MAX, "riops": UINT32_MAX, "wiops": UINT32_MAX}
-    ),
-    f"{IO_CONTROLLER} and CONFIG_BLK_DEV_THROTTLING",
-)
-IO_LATENCY = _io(
-    "io.latency",
-    "target in us",
-    keyed_files.DeviceLimits({"target": 10**12}),
-    f"{IO_CONTROLLER} and CONFIG_BLK_CGROUP_IOLATENCY",
-)
-
-
-def _io_weight(name: str, high: int, needs: str) -> Resource[int]:
-    """The weight of a group of cgroup v2; those that it has for devices stay as they are."""
-    file = _in(
-        "io",
-        name,
-        keyed_files.parse_default_weight,
-        _PER_GROUP,
-        in_range(1, high),
-        text=keyed_files.weight_text(),
-    )
-    return _group(name.replace(".", "_"), f"1 to {high}, 100 by default", None, file, needs)
-
-
-IO_WEIGHT = _io_weight("io.weight", 10_000, f"{IO_CONTROLLER} and CONFIG_BLK_CGROUP_IOCOST")
-IO_BFQ_WEIGHT = _io_weight("io.bfq.weight", 1000, f"{IO_CONTROLLER} and {BFQ}")
-
-
-def _weights(
-    name: str, v1: File[DeviceNumbers] | None, v2: File[DeviceNumbers] | None, needs: str, unit: str
-) -> Resource[DeviceNumbers]:
-    """The weights of a group for single devices; its own stays as it is."""
-    return _group(name, f"{unit} by device; one that is not named has the group's", v1, v2, needs)
-
-
-def _weight_file(
-    controller: str, name: str, weights: keyed_files.DeviceWeights
-) -> File[DeviceNumbers]:
-    return _in(controller, name, weights.parse, _PER_GROUP, weights.validate, text=weights.text())
-
-
-_BFQ_WEIGHTS = keyed_files.DeviceWeights(1, 1000)
-BLKIO_COST_WEIGHT = _weights(
-    "blkio_cost_weight",
-    _weight_file("blkio", "blkio.cost.weight", keyed_files.DeviceWeights(1, 100, unset="100")),
-    None,
-    ANOLIS,
-    "1 to 100",
-)
-IO_DEVICE_WEIGHT = _weights(
-    "io_device_weight",
-    None,
-    _weight_file("io", "io.weight", keyed_files.DeviceWeights(1, 10_000)),
-    f"{IO_CONTROLLER} and CONFIG_BLK_CGROUP_IOCOST",
-    "1 to 10000",
-)
-BFQ_DEVICE_WEIGHT = _weights(
-    "bfq_device_weight",
-    _weight_file("blkio", "blkio.bfq.weight_device", _BFQ_WEIGHTS),
-    _weight_file("io", "io.bfq.weight", _BFQ_WEIGHTS),
-    BFQ,
-    "1 to 1000",
-)
-
-
-def _cost(
-    name: str, unit: str, words: keyed_files.IoCostSettings
-) -> Resource[keyed_files.DeviceParameters]:
-    """A file of the root group, on v1 of Anolis kernels."""
-    v1, v2 = (
-        _in(
-            controller,
-            f"{controller}.cost.{name}",
-            words.parse,
-            _ROOT,
-            words.validate,
-            text=words.text(),
-        )
-        for controller in ("blkio", "io")
-    )
-    needs = f"{IO_CONTROLLER} and CONFIG_BLK_CGROUP_IOCOST; on cgroup v1 {ANOLIS}"
-    return _group(f"blkio_cost_{name}", f"{unit} by device", v1, v2, needs)
-
-
-BLKIO_COST_QOS = _cost(
-    "qos",
-    "latency targets",
-    keyed_files.IoCostSettings(("enable", "ctrl", "rpct", "rlat", "wpct", "wlat"), "enable=0"),
-)
-BLKIO_COST_MODEL = _cost(
-    "model",
-    "costs",
-    keyed_files.IoCostSettings(
-        ("ctrl", "rbps", "rseqiops", "rrandiops", "wbps", "wseqiops", "wrandiops"), "ctrl=auto"
-    ),
-)
-NET_CLASS_ID = _group(
-    "net_class_id",
-    "class of outgoing packets",
-    _in("net_cls", "net_cls.classid", cg.parse_number, _KUBEPODS, forms.class_id),
-    None,
-    "cgroup v1 with CONFIG_CGROUP_NET_CLASSID",
-)
-
-NET_PRIORITY = _group(
-    "net_priority",
-    "priority of outgoing packets by network interface; one that is not named has 0",
-    _in(
-        "net_prio",
-        "net_prio.ifpriomap",
-        keyed_files.parse_priorities,
-        _KUBEPODS,
-        keyed_files.is_priorities,
-        text=keyed_files.PRIORITIES,
-        copied=True,
-    ),
-    None,
-    "cgroup v1 with CONFIG_CGROUP_NET_PRIO",
-)
-
 # --- The host as a whole ---
 
 
-def _host(
-    name: str,
-    unit: str,
-    path: str,
-    parse: Callable[[bytes], T],
-    root: Root = Root.PROC,
-    *,
-    support: Support = Support.PER_GROUP,
-    may: Validator | None = None,
-    shows: Validator | None = None,
-    text: Text[T] | None = None,
-    needs: str = "",
-    hold: bool = True,
-) -> Resource[T]:
-    """A file outside the cgroup tree, the same whatever the cgroup version; written as with _in."""
-    text = text or (text_for(parse) if may else None)
-    file = File(path, parse, root, support=support, text=text, validate=may, shows=shows, hold=hold)
-    return Resource(name, unit, {1: file, 2: file}, needs=needs)
-
-
-PROC_STAT_TICKS = _host("proc_stat_ticks", "ticks", "stat", procfiles.parse_cpu_ticks)
-PROC_STAT_PER_CPU = _host(
+PROC_STAT_TICKS = node_row("proc_stat_ticks", "ticks", "stat", procfiles.parse_cpu_ticks)
+PROC_STAT_PER_CPU = node_row(
     "proc_stat_per_cpu", "ticks by CPU", "stat", procfiles.parse_per_cpu_ticks
 )
-MEMINFO = _host("meminfo", "bytes", "meminfo", procfiles.parse_meminfo)
-NUMA_MEMINFO = _host(
+MEMINFO = node_row("meminfo", "bytes", "meminfo", procfiles.parse_meminfo)
+NUMA_MEMINFO = node_row(
     "numa_meminfo",
     "bytes of one NUMA node",
     "bus/node/devices/node{}/meminfo",
@@ -539,18 +371,18 @@ NUMA_MEMINFO = _host(
     Root.SYS,
     needs="CONFIG_NUMA",
 )
-NODE_CPU_PRESSURE = _host(
+NODE_CPU_PRESSURE = node_row(
     "node_cpu_pressure", "percent, us", "pressure/cpu", parse_pressure, needs=PSI
 )
-NODE_MEMORY_PRESSURE = _host(
+NODE_MEMORY_PRESSURE = node_row(
     "node_memory_pressure", "percent, us", "pressure/memory", parse_pressure, needs=PSI
 )
-NODE_IO_PRESSURE = _host(
+NODE_IO_PRESSURE = node_row(
     "node_io_pressure", "percent, us", "pressure/io", parse_pressure, needs=PSI
 )
 
 # A held /proc/<pid>/net file would keep the network namespace of an ended pod alive.
-NET_DEV = _host(
+NET_DEV = node_row(
     "net_dev",
     "counters by interface, in the network namespace of a process",
     "{}/net/dev",
@@ -558,20 +390,20 @@ NET_DEV = _host(
     hold=False,
 )
 # Init's network namespace is that of the host; ours may be a pod's.
-NETSTAT = _host("netstat", "by protocol", "1/net/netstat", netfiles.parse_netstat)
-SNMP = _host("snmp", "by protocol", "1/net/snmp", netfiles.parse_netstat)
-SNMP6 = _host("snmp6", "by protocol", "1/net/snmp6", netfiles.parse_snmp6)
-SOCKSTAT = _host("sockstat", "by protocol", "1/net/sockstat", netfiles.parse_sockstat)
-SOCKSTAT6 = _host("sockstat6", "by protocol", "1/net/sockstat6", netfiles.parse_sockstat)
-SOFTNET = _host("softnet", "by CPU", "net/softnet_stat", netfiles.parse_softnet)
-CONNTRACK_COUNT = _host(
+NETSTAT = node_row("netstat", "by protocol", "1/net/netstat", netfiles.parse_netstat)
+SNMP = node_row("snmp", "by protocol", "1/net/snmp", netfiles.parse_netstat)
+SNMP6 = node_row("snmp6", "by protocol", "1/net/snmp6", netfiles.parse_snmp6)
+SOCKSTAT = node_row("sockstat", "by protocol", "1/net/sockstat", netfiles.parse_sockstat)
+SOCKSTAT6 = node_row("sockstat6", "by protocol", "1/net/sockstat6", netfiles.parse_sockstat)
+SOFTNET = node_row("softnet", "by CPU", "net/softnet_stat", netfiles.parse_softnet)
+CONNTRACK_COUNT = node_row(
     "conntrack_count",
     "connections",
     "sys/net/netfilter/nf_conntrack_count",
     procfiles.parse_int,
     needs="the module nf_conntrack",
 )
-CONNTRACK_MAX = _host(
+CONNTRACK_MAX = node_row(
     "conntrack_max",
     "connections",
     "sys/net/netfilter/nf_conntrack_max",
@@ -579,7 +411,7 @@ CONNTRACK_MAX = _host(
     needs="the module nf_conntrack",
 )
 
-MIN_FREE_KBYTES = _host(
+MIN_FREE_KBYTES = node_row(
     "min_free_kbytes",
     "KiB",
     "sys/vm/min_free_kbytes",
@@ -587,7 +419,7 @@ MIN_FREE_KBYTES = _host(
     may=in_range(10_240, 10_485_760),
     shows=_ANY,  # of a small machine it is less
 )
-WATERMARK_SCALE_FACTOR = _host(
+WATERMARK_SCALE_FACTOR = node_row(
     "watermark_scale_factor",
     "parts in 10000",
     "sys/vm/watermark_scale_factor",
@@ -595,7 +427,7 @@ WATERMARK_SCALE_FACTOR = _host(
     may=in_range(10, 400),
     shows=in_range(1, 3000),
 )
-MEMCG_REAPER = _host(
+MEMCG_REAPER = node_row(
     "memcg_reaper",
     "0 or 1",
     "kernel/mm/memcg_reaper/reap_background",
@@ -604,7 +436,7 @@ MEMCG_REAPER = _host(
     may=_SWITCH,
     needs=ANOLIS,
 )
-PAGECACHE_LIMIT = _host(
+PAGECACHE_LIMIT = node_row(
     "pagecache_limit",
     "0 or 1",
     "kernel/mm/pagecache_limit/enabled",
@@ -613,7 +445,7 @@ PAGECACHE_LIMIT = _host(
     may=_SWITCH,
     needs=ANOLIS_CACHE,
 )
-KIDLED_PERIOD = _host(
+KIDLED_PERIOD = node_row(
     "kidled_period",
     "s",
     "kernel/mm/kidled/scan_period_in_seconds",
@@ -622,7 +454,7 @@ KIDLED_PERIOD = _host(
     may=_ANY,
     needs=KIDLED,
 )
-KIDLED_USE_HIERARCHY = _host(
+KIDLED_USE_HIERARCHY = node_row(
     "kidled_use_hierarchy",
     "0 or 1",
     "kernel/mm/kidled/use_hierarchy",
@@ -631,7 +463,7 @@ KIDLED_USE_HIERARCHY = _host(
     may=_SWITCH,
     needs=KIDLED,
 )
-SCHED_FEATURES = _host(
+SCHED_FEATURES = node_row(
     "sched_features",
     "names; NO_X for X switched off",
     "kernel/debug/sched_features",
@@ -640,7 +472,7 @@ SCHED_FEATURES = _host(
     needs="debugfs, and Linux before 5.13",
 )
 SCHED_FEATURE = {  # each by itself
-    name: _host(
+    name: node_row(
         f"sched_feature_{name}",
         "0 or 1",
         SCHED_FEATURES.files[1].name,
@@ -651,7 +483,7 @@ SCHED_FEATURE = {  # each by itself
     )
     for name in cpu_scheduler.SCHED_FEATURE_NAMES
 }
-SCHED_GROUP_IDENTITY = _host(
+SCHED_GROUP_IDENTITY = node_row(
     "sched_group_identity",
     "0 or 1",
     "sys/kernel/sched_group_identity_enabled",
@@ -659,7 +491,7 @@ SCHED_GROUP_IDENTITY = _host(
     may=_SWITCH,
     needs=ANOLIS,
 )
-SCHED_CORE = _host(
+SCHED_CORE = node_row(
     "sched_core",
     "0 or 1",
     "sys/kernel/sched_core",
@@ -667,7 +499,7 @@ SCHED_CORE = _host(
     may=_SWITCH,
     needs=ANOLIS,
 )
-SCHED_IDLE_SAVER_WMARK = _host(
+SCHED_IDLE_SAVER_WMARK = node_row(
     "sched_idle_saver_wmark",
     "us",
     "sys/kernel/sched_idle_saver_wmark",
@@ -675,30 +507,20 @@ SCHED_IDLE_SAVER_WMARK = _host(
     may=_ANY,
     needs=ANOLIS,
 )
-PROCESS_START = _host(
+PROCESS_START = node_row(
     "process_start",
     "ticks since boot, of a process",
     "{}/stat",
     procfiles.parse_start_time,
     hold=False,
 )
-OOM_SCORE_ADJ = _host(
+OOM_SCORE_ADJ = node_row(
     "oom_score_adj",
     "-1000 (never killed) to 1000, of a process",
     "{}/oom_score_adj",
     cg.parse_number,
     may=in_range(-1000, 1000),
     hold=False,
-)
-CORE_SCHED_COOKIE = _host(
-    "core_sched_cookie",
-    "core scheduling cookie of a process, 0 for none, -1 for a new one",
-    "{} (core scheduling cookie)",
-    cpu_scheduler.parse_cookie,
-    Root.COOKIE,
-    shows=cpu_scheduler.is_cookie,
-    text=cpu_scheduler.COOKIE_TEXT,
-    needs=cpu_scheduler.CORE_SCHED_NEEDS,
 )
 
 
@@ -707,7 +529,7 @@ CORE_SCHED_COOKIE = _host(
 
 def _schemata(resource: str, unit: str) -> Resource[str]:
     """One line of a control group's schemata."""
-    return _host(
+    return node_row(
         f"resctrl_{resource.lower()}",
         unit,
         "{}/schemata",
@@ -715,7 +537,7 @@ def _schemata(resource: str, unit: str) -> Resource[str]:
         Root.RESCTRL,
         may=partial(schemata.is_positive, resource),
         text=schemata.schemata_text(resource),
-        needs=resctrl_groups.RESCTRL_NEEDS,
+        needs=RESCTRL_NEEDS,
         hold=False,
     )
 
@@ -723,57 +545,39 @@ def _schemata(resource: str, unit: str) -> Resource[str]:
 def _cache_info(name: str, unit: str, parse: Callable[[bytes], int]) -> Resource[int]:
     """A fact about the L3 caches."""
     path = f"info/L3/{name}"
-    return _host(
+    return node_row(
         f"resctrl_{name}",
         unit,
         path,
         parse,
         Root.RESCTRL,
-        needs=resctrl_groups.RESCTRL_NEEDS,
+        needs=RESCTRL_NEEDS,
         hold=False,
     )
 
 
 RESCTRL_CBM_MASK = _cache_info("cbm_mask", "ways of an L3 cache, as a mask", schemata.parse_mask)
 RESCTRL_MIN_CBM_BITS = _cache_info("min_cbm_bits", "fewest ways of a group", cg.parse_number)
-RESCTRL_GROUP = _host(
-    "resctrl_group",
-    "present or absent",
-    "",
-    resctrl_groups.parse_presence,
-    Root.RESCTRL_GROUP,
-    text=resctrl_groups.PRESENCE_TEXT,
-    needs=resctrl_groups.RESCTRL_NEEDS,
-)
 RESCTRL_L3 = _schemata("L3", "ways of each L3 cache, as a mask in hexadecimal")
 RESCTRL_MB = _schemata("MB", "memory bandwidth by L3 cache: percent, on AMD eighths of GB/s")
-RESCTRL_TASKS = _host(
-    "resctrl_tasks",
-    "control group that a process is in; / for the default one",
-    "{}/cpu_resctrl_groups",
-    resctrl_tasks.parse_membership,
-    Root.RESCTRL_TASKS,
-    text=resctrl_tasks.MEMBERSHIP_TEXT,
-    needs=resctrl_tasks.MEMBERSHIP_NEEDS,
-)
 
 # --- Network ---
 
-DEFAULT_INTERFACE = _host(
+DEFAULT_INTERFACE = node_row(
     "default_interface",
     "interface of the node's IPv4 default route; empty: none",
     "1/net/route",
     netfiles.parse_default_interface,
     hold=False,
 )
-DEFAULT_INTERFACE_6 = _host(
+DEFAULT_INTERFACE_6 = node_row(
     "default_interface_6",
     "interface of the node's IPv6 default route; empty: none",
     "1/net/ipv6_route",
     netfiles.parse_default_interface_6,
     hold=False,
 )
-INTERFACE_SPEED = _host(
+INTERFACE_SPEED = node_row(
     "interface_speed",
     "Mbit/s of a network interface, -1 where its driver does not know it",
     "class/net/{}/speed",
@@ -782,47 +586,11 @@ INTERFACE_SPEED = _host(
     needs="an interface that is up",
     hold=False,
 )
-PROCESS_INTERFACE = _host(
-    "process_interface",
-    "the node's end of a process's virtual interface (veth); empty: none",
-    "{} (end of its interface)",
-    netfiles.parse_interface,
-    Root.INTERFACE,
-    needs=traffic.NODE_NETWORK,
-)
-SOCKET_GROUP = _host(
-    "socket_group",
-    "level and number of a cgroup of v2 by which packets of the node's own sockets are told",
-    "{} (cgroup of sockets)",
-    objects.parse_socket_cgroup,
-    Root.SOCKET_GROUP,
-    needs=objects.CGROUP_MAP_NEEDS,
-)
-TRAFFIC_CLASSES = _host(
-    "traffic_classes",
-    "classes at the root of an interface in bytes/s, and the addresses whose packets they take",
-    "{} (traffic classes)",
-    traffic.parse_traffic,
-    Root.TRAFFIC,
-    may=traffic.is_tree,
-    shows=traffic.is_kernel_state,
-    text=traffic.TRAFFIC,
-    needs=traffic.NEEDS,
-)
-TERWAY_FILE = _host(
-    "terway_file",
-    "text of a file of the agent terway-qos: rates in bytes/s, or pods",
-    "{} (file of terway-qos)",
-    terway_files.parse_terway_file,
-    Root.TERWAY,
-    may=terway_files.is_terway_content,
-    shows=terway_files.may_have_been_found,
-    text=terway_files.CONTENT_TEXT,
-    needs=terway_files.TERWAY_NEEDS,
-)
 
-RESOURCES: tuple[Resource[Any], ...] = tuple(
-    row for row in list(globals().values()) if isinstance(row, Resource)
+_ELSEWHERE = (*rows_of(vars(keyed_files)), *rows_of(vars(objects)))
+RESOURCES: tuple[Resource[Any], ...] = (
+    *(row for row in rows_of(globals()) if row not in _ELSEWHERE),
+    *_ELSEWHERE,
 )
 BY_NAME: Mapping[str, Resource[Any]] = {  # what journals and records call them
     row.name: row for row in (*RESOURCES, *SCHED_FEATURE.values())

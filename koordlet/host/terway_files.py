@@ -17,7 +17,6 @@ from koordlet.host.errors import KernelFileError, TooLarge, Unsupported
 from koordlet.host.paths import HostPaths, check_mount_source
 from koordlet.host.resource import ABSENT, ObjectKey, Text, optional_text
 
-NODE_FILE, PODS_FILE = "global_bps_config", "pod.json"
 TERWAY_DIRECTORY = "/var/lib/terway/qos"  # on the node
 MAX_BYTES = 1 << 20  # bytes
 TERWAY_NEEDS = (
@@ -30,18 +29,13 @@ _FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _RATES = re.compile(r"([a-z][a-z0-9_]{0,63} [0-9]{1,20}(\n|\Z)){0,64}", re.ASCII)
 
 
-def is_terway_file(name: str) -> bool:
-    """Whether a file is one of the two; no other one is read or written."""
-    return name in (NODE_FILE, PODS_FILE)
-
-
 def parse_terway_file(data: bytes) -> str:
     """Return what a reader has found as text. Raises ValueError: it is neither of the two forms."""
     return _text(data.decode("utf-8").removesuffix("\n"))
 
 
 def is_terway_content(text: str) -> bool:
-    """Whether it may be claimed, or be restored: lines of rates, or an object of pods."""
+    """Accept lines of rates, or an object of pods."""
     if len(text) > MAX_BYTES:
         return False
     if _RATES.fullmatch(text):
@@ -146,7 +140,7 @@ _MODE = 0o644  # as Koordinator: its reader may be another user
 
 
 class TerwayFileWriter:
-    """The ObjectWriter of terway-qos's files; see koordlet.host.objects."""
+    """The ObjectWriter of terway-qos's files; see koordlet.host.object_writers."""
 
     def __init__(self, paths: HostPaths) -> None:
         self._paths = paths

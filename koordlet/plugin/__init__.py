@@ -10,9 +10,10 @@ from koord.component.flags import Flag, FlagSet
 from koord.util.errors import InvalidObject, KoordError, OptionError, Unavailable
 from koord.util.stop import Stop
 from koordlet.executor.claims.claim import Claim, ClaimScope
-from koordlet.executor.claims.target import Level, Target
+from koordlet.executor.claims.target import Target
 from koordlet.executor.evictions.eviction import Eviction
 from koordlet.host import resources
+from koordlet.host.resource import Level
 from koordlet.metriccache import keys, kinds
 from koordlet.metriccache.cache import MetricCache
 from koordlet.plugin.base import WAITS_FOR_EVENTS, ExtensionPlugin, Limits

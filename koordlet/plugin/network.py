@@ -10,13 +10,14 @@ from koordlet.host.net.tc.tree import (
     TrafficTree,
     parse_tree,
 )
-from koordlet.host.terway_files import NODE_FILE, PODS_FILE
 from koordlet.rules.network_qos import (
     ANNOTATION,
     BE,
     LINK,
     LS,
     MIN_RATE,
+    NODE_FILE,
+    PODS_FILE,
     SYSTEM,
     ClassRates,
     PodLimits,

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple, TypeVar
 from koord.util.clock import Clock
 from koord.util.errors import InvalidObject
 from koordlet.executor.claims.claim import RELEASE, ApplyResult, ClaimState, DesiredValue, Key
-from koordlet.executor.claims.target import Level
 from koordlet.executor.kernel.view import (
     OnWatchedValues,
     WatchedResources,
@@ -15,7 +14,7 @@ from koordlet.executor.kernel.view import (
 )
 from koordlet.host import kernelfile
 from koordlet.host.cgroups.layout import Driver, Layout
-from koordlet.host.resource import File, Resource
+from koordlet.host.resource import File, Level, Resource
 from koordlet.host.resources import BY_NAME
 from koordlet.replay.record_format import decode
 

@@ -11,6 +11,7 @@ from koord.api.qosstrategy import NetQoSPolicy, NetworkQoS, ResourceQoS
 from koord.api.quantity import Quantity
 from koord.util.errors import InvalidObject
 
+NODE_FILE, PODS_FILE = "global_bps_config", "pod.json"  # of the agent terway-qos
 ANNOTATION = "koordinator.sh/networkQOS"  # of a pod
 MIN_RATE, MAX_RATE = 1000, 1 << 42  # bytes/s that the kernel is asked for
 MAX_BITS = MAX_RATE * 8
@@ -230,3 +231,8 @@ def _entry(each: TerwayPod) -> dict[str, object]:
             "egressBandwidth": each.limits.egress,
         },
     }
+
+
+def is_terway_file(name: str) -> bool:
+    """Whether a file is one of the two; no other one is read or written."""
+    return name in (NODE_FILE, PODS_FILE)

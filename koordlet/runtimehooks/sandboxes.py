@@ -10,9 +10,10 @@ from dataclasses import replace
 
 from koord.api.pod import Container as PodContainer
 from koord.api.pod import Pod
-from koordlet.executor.claims.target import Level, Target
+from koordlet.executor.claims.target import Target
 from koordlet.host.cgroups.cgroupfiles import QUOTA_PERIOD_US
 from koordlet.host.cgroups.layout import Layout, qos_of
+from koordlet.host.resource import Level
 from koordlet.rules.allocations import ALLOCATIONS
 from koordlet.rules.batch_resources import EXTENDED_RESOURCES
 from koordlet.runtimehooks.wire.messages import Container, LinuxResources, PodSandbox

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from koordlet.executor.claims.table import claimable_levels
-from koordlet.executor.claims.target import Level
 from koordlet.host import resources as r
 from koordlet.host.errors import KernelFileError, Unsupported, Vanished
 from koordlet.host.host import Host
+from koordlet.host.resource import Level
 
 from .conftest import MIB, VERSION, Group, Tree, burn, touch
 

@@ -10,11 +10,12 @@ import pytest
 from koord.util.clock import SystemClock
 from koord.util.ownedfiles import OwnedDirectory
 from koordlet.executor.claims.claim import RELEASE, ClaimState, DesiredValue, Key
-from koordlet.executor.claims.target import Level, Target
+from koordlet.executor.claims.target import Target
 from koordlet.executor.journal import Journal
 from koordlet.executor.kernel.writer import Writer
 from koordlet.host import resources as r
 from koordlet.host.host import Host
+from koordlet.host.resource import Level
 
 from .conftest import VERSION, Tree
 

@@ -11,7 +11,7 @@ from koord.api.nodeslo import merge_nodeslo
 from koord.api.pod import Container
 from koord.api.qos import KubeQoS
 from koordlet.host.cpu_scheduler import CookieReader, CookieWriter
-from koordlet.host.resource import Root
+from koordlet.host.objects import COOKIES
 from koordlet.plugin.testing import FakeHost, PluginHarness, make_pod
 from koordlet_plugins.core_sched import (
     GROUP_ID,
@@ -106,8 +106,8 @@ class Node:
     def __init__(self, root, dry_run=False):
         self.host = FakeHost(root, 2)
         self.kernel = FakeCookies()
-        self.host.objects[Root.COOKIE] = CookieReader(self.host.paths, self.kernel)
-        self.host.object_writers[Root.COOKIE] = lambda paths: CookieWriter(paths, self.kernel)
+        self.host.objects[COOKIES] = CookieReader(self.host.paths, self.kernel)
+        self.host.object_writers[COOKIES] = lambda paths: CookieWriter(paths, self.kernel)
         self.metas, self.pods = {}, {}
         self.make_harness(dry_run)
 

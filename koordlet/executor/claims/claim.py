@@ -8,8 +8,8 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Protocol
 
 from koord.util.errors import Unavailable
-from koordlet.executor.claims.target import Level, Target
-from koordlet.host.resource import Resource
+from koordlet.executor.claims.target import Target
+from koordlet.host.resource import Level, Resource
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,9 @@ from koord.api.nodemetric import time_text
 from koord.util.clock import Clock
 from koord.util.stop import first_completed
 from koordlet.executor.claims.claim import ApplyResult, Claim, ClaimState, Key
-from koordlet.executor.claims.target import Level
 from koordlet.executor.kernel.view import Kernel
 from koordlet.host.cgroups.cgroupfiles import QUOTA_PERIOD_US
-from koordlet.host.resource import Resource
+from koordlet.host.resource import Level, Resource
 from koordlet.host.resources import CPU_QUOTA, CPUSET_CPUS_WANTED, PROCESS_START
 
 

@@ -9,10 +9,10 @@ from koord.util.errors import OptionError
 from koord.util.text import nearest
 from koordlet.executor.claims import target
 from koordlet.executor.claims.claim import Claim, ClaimScope, Key, Part
-from koordlet.executor.claims.target import Level, Target
+from koordlet.executor.claims.target import Target
 from koordlet.host.cgroups.cgroupfiles import MIN_QUOTA_US
 from koordlet.host.kernelfile import KernelFile
-from koordlet.host.resource import Resource
+from koordlet.host.resource import Level, Resource
 from koordlet.host.resources import (
     BY_NAME,
     CPU_QUOTA,

@@ -2,58 +2,32 @@
 
 import re
 from dataclasses import dataclass, field
-from enum import StrEnum
 from functools import lru_cache
 from typing import Any
 
 from koord.api.nodeslo import HostApplication
 from koord.api.qos import KubeQoS
 from koordlet.host.cgroups.layout import Layout, host_app_group
-from koordlet.host.net.netfiles import is_interface_name
-from koordlet.host.resctrl.schemata import is_group_name
-from koordlet.host.resource import File, Root, Support
-from koordlet.host.terway_files import is_terway_file
+from koordlet.host.objects import KINDS
+from koordlet.host.resource import CGROUPS, File, Level, ObjectKind, Root, Support
 from koordlet.statesinformer.podmeta import ContainerMeta, PodMeta
 
 _MAX_PLACE_LENGTH = 4096  # characters of a path
 _BAD_STEP = re.compile(r"//|/\.\.?/|[\x00-\x1f\x7f]")  # empty, ".", ".."; control characters
 
 
-class Level(StrEnum):
-    """The level of a target in the tree."""
-
-    NODE = "node"  # sysctl and sysfs values
-    QOS = "qos"  # the cgroup of a Kubernetes QoS class
-    POD = "pod"
-    CONTAINER = "container"  # sandboxes too
-    PROCESS = "process"
-    RESCTRL = "resctrl"  # a control group of resctrl
-    INTERFACE = "interface"  # a network interface of the node
-    TERWAY = "terway"  # a file of the agent terway-qos
-
-    @property
-    def is_cgroup(self) -> bool:
-        """Whether targets of the level are cgroups."""
-        return self in CGROUPS
-
-
-CGROUPS = (Level.QOS, Level.POD, Level.CONTAINER)
-_OF_ROOT = {  # the level of values that are in no cgroup
-    Root.RESCTRL: Level.RESCTRL,
-    Root.RESCTRL_GROUP: Level.RESCTRL,
-    Root.RESCTRL_TASKS: Level.PROCESS,
-    Root.COOKIE: Level.PROCESS,
-    Root.TRAFFIC: Level.INTERFACE,
-    Root.TERWAY: Level.TERWAY,
-}
+# The rules of the places that are names of kernel objects.
+_PLACES = {kind.level: kind.is_place for kind in KINDS if kind.is_place is not None}
 
 
 def levels_of_root(file: File[Any]) -> tuple[Level, ...]:
     """The levels on which a value has a place."""
     if file.root is Root.CGROUP:
         return (Level.NODE,) if file.support is Support.ROOT else CGROUPS
-    if level := _OF_ROOT.get(file.root):
-        return (level,)
+    if isinstance(file.root, ObjectKind):
+        return (file.root.level,)
+    if file.root is Root.RESCTRL:
+        return (Level.RESCTRL,)
     return (Level.PROCESS,) if "{}" in file.name else (Level.NODE,)
 
 
@@ -135,17 +109,12 @@ class Target:
 
 @lru_cache(maxsize=4096)  # several times for each value of each round of a plugin
 def _is_valid(level: Level, place: str) -> bool:
-    match level:
-        case Level.NODE:
-            return not place
-        case Level.PROCESS:
-            return place.isascii() and place.isdigit()
-        case Level.RESCTRL:
-            return is_group_name(place)
-        case Level.INTERFACE:
-            return is_interface_name(place)
-        case Level.TERWAY:
-            return is_terway_file(place)
+    if level is Level.NODE:
+        return not place
+    if level is Level.PROCESS:
+        return place.isascii() and place.isdigit()
+    if is_place := _PLACES.get(level):
+        return is_place(place)
     return len(place) <= _MAX_PLACE_LENGTH and _BAD_STEP.search(f"/{place}/") is None
 
 

@@ -7,13 +7,14 @@ from functools import partial
 from koord.util.clock import Clock
 from koord.util.logs import get_logger
 from koordlet.executor.claims.claim import InitialValue, Key
-from koordlet.executor.claims.target import Level, Target
+from koordlet.executor.claims.target import Target
 from koordlet.executor.journal import JournalError, JournalRecord
 from koordlet.executor.kernel.values import KernelValues
 from koordlet.executor.ledger import Ledger, copied_texts
 from koordlet.host.errors import KernelFileError
 from koordlet.host.host import Host
 from koordlet.host.kernelfile import definition_of
+from koordlet.host.resource import Level
 
 CLAIM_TIMEOUT = 120.0  # seconds from the announcement until a plugin must have claimed the value
 

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from koordlet.executor.claims.claim import Key
-from koordlet.executor.claims.target import Level, levels_of_root
+from koordlet.executor.claims.target import levels_of_root
 from koordlet.executor.journal import StepHook, ignore_step
 from koordlet.host.errors import KernelFileError, NoSuchDevice, Unsupported
 from koordlet.host.host import Host
-from koordlet.host.objects import ObjectWriter, make_writer
+from koordlet.host.object_writers import ObjectWriter, make_writer
 from koordlet.host.processes import check_process
 from koordlet.host.resctrl.groups import last_status
-from koordlet.host.resource import Root, Text
+from koordlet.host.resource import Level, ObjectKind, Root, Text
 from koordlet.host.resources import CGROUP_PROCS, CPUSET_CPUS, RESCTRL_L3, RESCTRL_MB
 
 # Neither made nor cut nor reached through a link; a pipe in its place must not hang.
@@ -52,7 +52,7 @@ class KernelValues:
         self,
         host: Host,
         step: StepHook = ignore_step,
-        object_writers: Mapping[Root, ObjectWriter] | None = None,
+        object_writers: Mapping[ObjectKind, ObjectWriter] | None = None,
     ) -> None:
         """object_writers: the writers of those kinds, in place of the default ones."""
         self._host = host
@@ -199,7 +199,7 @@ class KernelValues:
     def _object_writer(self, key: Key) -> ObjectWriter | None:
         """Return the object writer of the value; None: it is a file."""
         root = self._host.file(key.resource).root
-        if not root.is_object:
+        if not isinstance(root, ObjectKind):
             return None
         object_writer = self._object_writers.get(root)
         if object_writer is None:
@@ -286,6 +286,8 @@ class KernelValues:
 
     def _write(self, place: _WritePlace, key: Key, inode: int, content: bytes) -> None:
         file, path = self._host.file(key.resource), f"{place.directory}/{place.name}"
+        if isinstance(file.root, ObjectKind):
+            raise TypeError(f"{key.resource.name} is no file")
         directory = self._open(place, key, inode)
         try:
             if file.follower and self._follows(key, directory, file.follower):

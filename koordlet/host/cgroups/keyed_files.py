@@ -1,13 +1,25 @@
-"""Cgroup files with a line per key: block devices (blkio, io), network interfaces (net_prio)."""
+"""Cgroup files of block devices (blkio, io) and network class: their text forms and rows."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
+from koordlet.host.cgroups.cgroupfiles import parse_number
 from koordlet.host.net.netfiles import is_interface_name
 from koordlet.host.procfiles import shown
-from koordlet.host.resource import Text, Validator
+from koordlet.host.resource import (
+    ANOLIS,
+    File,
+    Resource,
+    Support,
+    Text,
+    Validator,
+    class_id,
+    group_file,
+    group_row,
+    in_range,
+)
 
 T = TypeVar("T")
 MAX_DEVICES = 256  # in one file
@@ -372,4 +384,178 @@ def is_priorities(text: str) -> bool:
 
 PRIORITIES = keyed_text(
     _priorities_text, parse_priorities, lambda name: f"{name} 0", _interface_order
+)
+
+
+# --- The rows of koordlet.host.resources that these files are ---
+
+BFQ = "the I/O scheduler bfq (CONFIG_IOSCHED_BFQ, the module bfq)"
+BLKIO = "cgroup v1 with CONFIG_BLK_DEV_THROTTLING"
+IO_CONTROLLER = "cgroup v2 with the io controller"
+
+_BY_DEVICE = "by device; one that is not named has none"
+
+
+def _throttle(name: str, unit: str, high: int) -> Resource[DeviceNumbers]:
+    """A limit of cgroup v1 by device."""
+    file = group_file(
+        "blkio",
+        f"blkio.throttle.{name}_device",
+        parse_device_numbers,
+        Support.KUBEPODS,
+        numbers_up_to(high),
+        text=number_text(),
+    )
+    return group_row(f"blkio_throttle_{name}_device", f"{unit} {_BY_DEVICE}", file, None, BLKIO)
+
+
+BLKIO_READ_IOPS = _throttle("read_iops", "operations per second", UINT32_MAX)
+BLKIO_READ_BPS = _throttle("read_bps", "bytes per second", UINT64_MAX)
+BLKIO_WRITE_IOPS = _throttle("write_iops", "operations per second", UINT32_MAX)
+BLKIO_WRITE_BPS = _throttle("write_bps", "bytes per second", UINT64_MAX)
+BLKIO_WEIGHT = group_row(
+    "blkio_weight",
+    "1 to 1000, 10 at least with the scheduler cfq",
+    group_file(
+        "blkio",
+        "blkio.bfq.weight",
+        parse_number,
+        Support.PER_GROUP,
+        in_range(1, 1000),
+        others=("blkio.weight",),
+    ),
+    None,
+    f"cgroup v1 with {BFQ}, or Linux before 5.0 with cfq",
+)
+
+
+def _io(name: str, unit: str, names: DeviceLimits, needs: str) -> Resource[DeviceSettings]:
+    """Settings of cgroup v2 by device."""
+    file = group_file("io", name, names.parse, Support.PER_GROUP, names.validate, text=names.text())
+    return group_row(name.replace(".", "_"), f"{unit} {_BY_DEVICE}", None, file, needs)
+
+
+IO_MAX = _io(
+    "io.max",
+    "rbps and wbps in bytes, riops and wiops in operations per second,",
+    DeviceLimits(
+        {"rbps": UINT64_MAX, "wbps": UINT64_MAX, "riops": UINT32_MAX, "wiops": UINT32_MAX}
+    ),
+    f"{IO_CONTROLLER} and CONFIG_BLK_DEV_THROTTLING",
+)
+IO_LATENCY = _io(
+    "io.latency",
+    "target in us",
+    DeviceLimits({"target": 10**12}),
+    f"{IO_CONTROLLER} and CONFIG_BLK_CGROUP_IOLATENCY",
+)
+
+
+def _io_weight(name: str, high: int, needs: str) -> Resource[int]:
+    """The weight of a group of cgroup v2; those that it has for devices stay as they are."""
+    file = group_file(
+        "io",
+        name,
+        parse_default_weight,
+        Support.PER_GROUP,
+        in_range(1, high),
+        text=weight_text(),
+    )
+    return group_row(name.replace(".", "_"), f"1 to {high}, 100 by default", None, file, needs)
+
+
+IO_WEIGHT = _io_weight("io.weight", 10_000, f"{IO_CONTROLLER} and CONFIG_BLK_CGROUP_IOCOST")
+IO_BFQ_WEIGHT = _io_weight("io.bfq.weight", 1000, f"{IO_CONTROLLER} and {BFQ}")
+
+
+def _weights(
+    name: str, v1: File[DeviceNumbers] | None, v2: File[DeviceNumbers] | None, needs: str, unit: str
+) -> Resource[DeviceNumbers]:
+    """The weights of a group for single devices; its own stays as it is."""
+    return group_row(
+        name, f"{unit} by device; one that is not named has the group's", v1, v2, needs
+    )
+
+
+def _weight_file(controller: str, name: str, weights: DeviceWeights) -> File[DeviceNumbers]:
+    return group_file(
+        controller, name, weights.parse, Support.PER_GROUP, weights.validate, text=weights.text()
+    )
+
+
+_BFQ_WEIGHTS = DeviceWeights(1, 1000)
+BLKIO_COST_WEIGHT = _weights(
+    "blkio_cost_weight",
+    _weight_file("blkio", "blkio.cost.weight", DeviceWeights(1, 100, unset="100")),
+    None,
+    ANOLIS,
+    "1 to 100",
+)
+IO_DEVICE_WEIGHT = _weights(
+    "io_device_weight",
+    None,
+    _weight_file("io", "io.weight", DeviceWeights(1, 10_000)),
+    f"{IO_CONTROLLER} and CONFIG_BLK_CGROUP_IOCOST",
+    "1 to 10000",
+)
+BFQ_DEVICE_WEIGHT = _weights(
+    "bfq_device_weight",
+    _weight_file("blkio", "blkio.bfq.weight_device", _BFQ_WEIGHTS),
+    _weight_file("io", "io.bfq.weight", _BFQ_WEIGHTS),
+    BFQ,
+    "1 to 1000",
+)
+
+
+def _cost(name: str, unit: str, words: IoCostSettings) -> Resource[DeviceParameters]:
+    """A file of the root group, on v1 of Anolis kernels."""
+    v1, v2 = (
+        group_file(
+            controller,
+            f"{controller}.cost.{name}",
+            words.parse,
+            Support.ROOT,
+            words.validate,
+            text=words.text(),
+        )
+        for controller in ("blkio", "io")
+    )
+    needs = f"{IO_CONTROLLER} and CONFIG_BLK_CGROUP_IOCOST; on cgroup v1 {ANOLIS}"
+    return group_row(f"blkio_cost_{name}", f"{unit} by device", v1, v2, needs)
+
+
+BLKIO_COST_QOS = _cost(
+    "qos",
+    "latency targets",
+    IoCostSettings(("enable", "ctrl", "rpct", "rlat", "wpct", "wlat"), "enable=0"),
+)
+BLKIO_COST_MODEL = _cost(
+    "model",
+    "costs",
+    IoCostSettings(
+        ("ctrl", "rbps", "rseqiops", "rrandiops", "wbps", "wseqiops", "wrandiops"), "ctrl=auto"
+    ),
+)
+NET_CLASS_ID = group_row(
+    "net_class_id",
+    "class of outgoing packets",
+    group_file("net_cls", "net_cls.classid", parse_number, Support.KUBEPODS, class_id),
+    None,
+    "cgroup v1 with CONFIG_CGROUP_NET_CLASSID",
+)
+
+NET_PRIORITY = group_row(
+    "net_priority",
+    "priority of outgoing packets by network interface; one that is not named has 0",
+    group_file(
+        "net_prio",
+        "net_prio.ifpriomap",
+        parse_priorities,
+        Support.KUBEPODS,
+        is_priorities,
+        text=PRIORITIES,
+        copied=True,
+    ),
+    None,
+    "cgroup v1 with CONFIG_CGROUP_NET_PRIO",
 )

@@ -16,7 +16,8 @@ from koordlet.host.files import MAX_BYTES, parse_file, read_up_to
 from koordlet.host.net import netlink
 from koordlet.host.net.netfiles import InterfaceCounters, parse_net_dev, parse_tcp_retransmits
 from koordlet.host.net.netlink import HEADER, Span, attributes
-from koordlet.host.processes import OWN_PROCESS, node_network_process
+from koordlet.host.paths import HostPaths
+from koordlet.host.processes import INIT_PROCESS, OWN_PROCESS, node_network_process, sees_host_pids
 from koordlet.host.procfiles import parse_int
 
 if TYPE_CHECKING:
@@ -426,3 +427,21 @@ def link_speed(sys: Path, name: str) -> int | None:
     except KernelFileError:  # EINVAL while the link is down
         return None
     return speed if speed >= 0 else None
+
+
+_NEEDS_NODE_NETWORK = "the node's network namespace (hostNetwork, or hostPID with CAP_SYS_ADMIN)"
+
+
+def node_namespace(paths: HostPaths) -> str:
+    """Return the file of the node's network namespace; "": this process is in it.
+
+    Raises:
+        Unsupported: it cannot be entered from here.
+    """
+    if node_network_process(paths.proc) == OWN_PROCESS:
+        return ""
+    namespace = str(paths.proc / INIT_PROCESS / "ns/net")
+    if not sees_host_pids(paths.proc) or not os.path.lexists(namespace):
+        where = str(paths.proc / "self/ns/net")
+        raise Unsupported.here(where, "that of a container", _NEEDS_NODE_NETWORK)
+    return namespace

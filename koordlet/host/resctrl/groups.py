@@ -1,4 +1,4 @@
-"""Control groups of resctrl: read, made, removed, and what their tasks use of caches and bandwidth.
+"""Control groups of resctrl: read, made, removed.
 
 When a group is removed the kernel returns its tasks to the default group, and its CLOSID is free.
 
@@ -7,15 +7,12 @@ Source: kernel docs, filesystems/resctrl.
 
 import errno
 import os
-import re
 import stat
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
 from koordlet.host.errors import KernelFileError, Unsupported
-from koordlet.host.files import names_in, read_file, read_head
+from koordlet.host.files import read_head
 from koordlet.host.paths import HostPaths
 from koordlet.host.resource import ABSENT, ObjectKey, Root, Text, optional_text
 
@@ -91,53 +88,6 @@ def check_mounted(root: Path) -> None:
         raise Unsupported.here(str(root), "that resctrl is not mounted", RESCTRL_NEEDS)
 
 
-OCCUPANCY = "llc_occupancy"  # bytes, now
-BANDWIDTHS = ("mbm_local_bytes", "mbm_total_bytes")  # bytes since the group was made
-_DOMAIN = re.compile(r"mon_L3_([0-9]{1,5})", re.ASCII)
-_COUNTER = re.compile(r"[0-9]{1,20}", re.ASCII)
-_MAX_COUNTER_BYTES = 100
-
-
-class CacheUsage(NamedTuple):
-    """Usage of one L3 cache by one group, by file. Files the hardware lacks are absent."""
-
-    group: str
-    cache: int
-    values: dict[str, int]
-
-
-def read_usage(paths: HostPaths, groups: tuple[str, ...]) -> list[CacheUsage]:
-    """Return what groups use; those that are not there, or not monitored, are left out.
-
-    Raises:
-        Unsupported: resctrl is not mounted.
-    """
-    check_mounted(paths.resctrl)
-    return [usage for group in groups for usage in _usage_of_group(paths, group)]
-
-
-def _usage_of_group(paths: HostPaths, group: str) -> Iterator[CacheUsage]:
-    data = paths.resctrl / group / "mon_data"
-    for name in names_in(data):
-        if domain := _DOMAIN.fullmatch(name):
-            values = {}
-            for file in (OCCUPANCY, *BANDWIDTHS):
-                try:
-                    found = parse_usage(read_file(data / name / file, _MAX_COUNTER_BYTES))
-                except KernelFileError:
-                    continue  # the group has ended, or the CPU does not count this
-                if found is not None:
-                    values[file] = found
-            if values:
-                yield CacheUsage(group, int(domain[1]), values)
-
-
-def parse_usage(data: bytes) -> int | None:
-    """Return a number of bytes; None: the hardware has none now (Unavailable, Error)."""
-    text = data.decode("ascii", "replace").strip()
-    return int(text) if _COUNTER.fullmatch(text) else None
-
-
 GROUP_MODE = 0o755
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _HINTS = {
@@ -148,7 +98,7 @@ _HINTS = {
 
 
 class ResctrlGroupWriter:
-    """The ObjectWriter of resctrl control groups; see koordlet.host.objects."""
+    """The ObjectWriter of resctrl control groups; see koordlet.host.object_writers."""
 
     def __init__(self, paths: HostPaths) -> None:
         self._paths = paths

@@ -92,7 +92,7 @@ def schemata_text(resource: str) -> Text[str]:
 
 
 def is_positive(resource: str, text: str) -> bool:
-    """Whether each cache has a part: the kernel takes no empty mask."""
+    """Accept a part of each cache, of which none is empty."""
     try:
         return all(number > 0 for number in entries(resource, text).values())
     except ValueError:

@@ -80,7 +80,7 @@ _WRITE = os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class ResctrlTaskWriter:
-    """The ObjectWriter of a process's control group; see koordlet.host.objects."""
+    """The ObjectWriter of a process's control group; see koordlet.host.object_writers."""
 
     def __init__(self, paths: HostPaths) -> None:
         self._paths = paths

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from koord.util.stop import Stop
 from koordlet.executor.claims.claim import AuditText, Claim, ClaimOutcome, ClaimState
-from koordlet.executor.claims.target import Level
-from koordlet.host.resource import Resource
+from koordlet.host.resource import Level, Resource
 from koordlet.plugin.base import ExtensionPlugin
 from koordlet.plugin.extensions import Rejections
 from koordlet.plugin.interfaces import Client, States

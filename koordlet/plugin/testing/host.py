@@ -8,9 +8,10 @@ from pathlib import Path
 from koord.api.qos import KubeQoS
 from koordlet.host.cgroups.cgroupfiles import QUOTA_PERIOD_US
 from koordlet.host.cgroups.layout import Driver, Layout
-from koordlet.host.objects import MakeWriter, ObjectReader
+from koordlet.host.object_writers import MakeWriter
+from koordlet.host.objects import ObjectReader
 from koordlet.host.paths import HostPaths
-from koordlet.host.resource import Root
+from koordlet.host.resource import ObjectKind
 from koordlet.plugin.testing import kernelfiles
 
 PSI_RESOURCES = ("cpu", "memory", "io")
@@ -257,8 +258,8 @@ class FakeHost(FakeTree):
         self._devices: dict[str, tuple[int, int]] = {}
         self._write_machine()
         self.root = self.group("")
-        self.objects: dict[Root, ObjectReader] = {}  # what reads objects, in place of the usual
-        self.object_writers: dict[Root, MakeWriter] = {}  # what sets them
+        self.objects: dict[ObjectKind, ObjectReader] = {}  # in place of the default
+        self.object_writers: dict[ObjectKind, MakeWriter] = {}  # what sets them
         self._qos_groups = {qos: self.group(self.layout.qos_dir(qos)) for qos in KubeQoS}
 
     def group(self, path: str) -> FakeGroup:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from koordlet.executor.claims.claim import Key
 from koordlet.executor.kernel.values import KernelValues
+from koordlet.host.objects import RESCTRL_GROUPS, RESCTRL_MEMBERSHIPS
 from koordlet.host.resctrl import schemata
 from koordlet.host.resctrl.groups import ResctrlGroupWriter
 from koordlet.host.resctrl.tasks import ResctrlTaskWriter
@@ -51,8 +52,8 @@ class FakeResctrl:
         self._write("info/last_cmd_status", "ok\n")
         self._write("full", "\n".join(lines) + "\n")  # what a new group has; no file of a kernel
         _fill(self.root, self.root)
-        host.object_writers[Root.RESCTRL_GROUP] = FakeResctrlGroups
-        host.object_writers[Root.RESCTRL_TASKS] = FakeResctrlTasks
+        host.object_writers[RESCTRL_GROUPS] = FakeResctrlGroups
+        host.object_writers[RESCTRL_MEMBERSHIPS] = FakeResctrlTasks
         text = host.read("proc/cpuinfo").replace("GenuineIntel", vendor)
         host.write("proc/cpuinfo", text + "\n")
 

@@ -16,13 +16,14 @@ from koord.api.nodeslo import merge_nodeslo
 from koord.api.qos import QOS_LABEL
 from koord.util.simulatedclock import SimulatedClock
 from koordlet.executor.claims.claim import Key
-from koordlet.executor.claims.target import Level, Target
+from koordlet.executor.claims.target import Target
 from koordlet.host import resources as r
 from koordlet.host.cpu_scheduler import COOKIE_TEXT, NEW_COOKIE, CookieWriter
 from koordlet.host.errors import Unsupported
 from koordlet.host.host import Host
 from koordlet.host.idle_pages import IDLE_BITMAP, SCAN_AGE, IdleTracking
 from koordlet.host.procfiles import parse_start_time
+from koordlet.host.resource import Level
 from koordlet.metriccache.kinds import (
     POD_MEMORY_COLD_PAGE_SIZE,
     POD_MEMORY_USAGE_WITH_PAGE_CACHE,

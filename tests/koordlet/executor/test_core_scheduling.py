@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from koord.util.ownedfiles import OwnedDirectory
 from koordlet.doctor.probes import core_scheduling_problem
 from koordlet.executor.claims.claim import ClaimState, DesiredValue, Key
-from koordlet.executor.claims.target import Level, Target
+from koordlet.executor.claims.target import Target
 from koordlet.executor.journal import Journal, ignore_step
 from koordlet.executor.kernel.values import KernelValues
 from koordlet.executor.kernel.writer import Writer
@@ -26,8 +26,9 @@ from koordlet.host.cpu_scheduler import (
 from koordlet.host.errors import KernelFileError, Unsupported, Vanished
 from koordlet.host.files import Descriptors
 from koordlet.host.host import Host
+from koordlet.host.objects import COOKIES
 from koordlet.host.paths import HostPaths
-from koordlet.host.resource import Root
+from koordlet.host.resource import Level
 from koordlet.host.resources import CORE_SCHED_COOKIE
 from koordlet.plugin.testing import FakeHost, SimulatedClock
 from tests.support.node.fake_cookies import FIRST, FakeCookies
@@ -52,8 +53,8 @@ class Bench:
 
     def writer(self, step=ignore_step):
         reader = CookieReader(self.fake.paths, self.kernel)
-        host = Host(self.fake.paths, Descriptors(0), objects={Root.COOKIE: reader})
-        values = KernelValues(host, step, {Root.COOKIE: CookieWriter(host.paths, self.kernel)})
+        host = Host(self.fake.paths, Descriptors(0), objects={COOKIES: reader})
+        values = KernelValues(host, step, {COOKIES: CookieWriter(host.paths, self.kernel)})
         journal = Journal(OwnedDirectory.open(self.run_dir), "boot")
         return Writer(host, journal, SimulatedClock(), values=values)
 
@@ -174,7 +175,7 @@ def test_what_the_kernel_says_to_a_look(bench, number, kind):
 def test_what_this_kernel_says():
     """Most have no core scheduling: then it is EINVAL or ENODEV, and the agent goes without."""
     reader = CookieReader(HostPaths.for_mode("hostMode"))
-    problem = core_scheduling_problem()
+    problem = core_scheduling_problem(HostPaths.for_mode("hostMode"))
     if not problem:
         assert parse_cookie(reader.read("self")) == prctl(GET, 0)
         return

@@ -7,11 +7,12 @@ import pytest
 
 from koord.util.ownedfiles import OwnedDirectory
 from koordlet.executor.claims.claim import RELEASE, Claim, ClaimState, DesiredValue, Key
-from koordlet.executor.claims.target import Level, Target
+from koordlet.executor.claims.target import Target
 from koordlet.executor.journal import Journal
 from koordlet.executor.kernel.writer import Writer
 from koordlet.host.files import Descriptors
 from koordlet.host.host import Host
+from koordlet.host.resource import Level
 from koordlet.host.resources import (
     BLKIO_READ_BPS,
     BLKIO_WEIGHT,

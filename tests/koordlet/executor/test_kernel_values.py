@@ -6,11 +6,12 @@ import os
 import pytest
 
 from koordlet.executor.claims.claim import Key
-from koordlet.executor.claims.target import Level, Target
+from koordlet.executor.claims.target import Target
 from koordlet.executor.kernel.values import KernelValues
 from koordlet.host.errors import KernelFileError
 from koordlet.host.files import Descriptors
 from koordlet.host.host import Host
+from koordlet.host.resource import Level
 from koordlet.host.resources import CPU_SHARES, CPUSET_CPUS_WANTED
 from koordlet.plugin.testing import FakeHost
 

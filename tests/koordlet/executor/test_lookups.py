@@ -6,10 +6,11 @@ import pytest
 
 from koordlet.executor.claims.claim import Key
 from koordlet.executor.claims.in_force import MAX_LOOKUPS, ObservedValue, read_claimed_values
-from koordlet.executor.claims.target import Level, Target
+from koordlet.executor.claims.target import Target
 from koordlet.executor.kernel.view import InlineWorker, KernelView, WatchedValue
 from koordlet.host.files import Descriptors
 from koordlet.host.host import Host
+from koordlet.host.resource import Level
 from koordlet.host.resources import CPU_QUOTA, MEMORY_HIGH, MIN_FREE_KBYTES, OOM_SCORE_ADJ
 from koordlet.plugin.testing import FakeHost, SimulatedClock
 

@@ -14,7 +14,7 @@ from koord.util.ownedfiles import OwnedDirectory
 from koordlet.executor.claimmanager import ClaimManager
 from koordlet.executor.claims.claim import RELEASE, Claim, ClaimScope, ClaimState, DesiredValue, Key
 from koordlet.executor.claims.in_force import ObservedValue, claimed_value_json
-from koordlet.executor.claims.target import Level, Target
+from koordlet.executor.claims.target import Target
 from koordlet.executor.journal import Journal, ignore_step
 from koordlet.executor.kernel.plan import ValueChange, ordered_steps
 from koordlet.executor.kernel.values import KernelValues
@@ -22,7 +22,8 @@ from koordlet.executor.kernel.view import InlineWorker
 from koordlet.executor.kernel.writer import Writer
 from koordlet.host.files import Descriptors
 from koordlet.host.host import Host
-from koordlet.host.resource import ABSENT, Root
+from koordlet.host.objects import RESCTRL_GROUPS
+from koordlet.host.resource import ABSENT, Level
 from koordlet.host.resources import RESCTRL_GROUP
 from koordlet.plugin.testing import FakeHost, SimulatedClock
 
@@ -72,8 +73,8 @@ class Bench:
         self.run_dir.mkdir(exist_ok=True)
 
     def writer(self, step=ignore_step):
-        host = Host(self.fake.paths, Descriptors(0), objects={Root.RESCTRL_GROUP: self.shelf})
-        values = KernelValues(host, step, {Root.RESCTRL_GROUP: self.shelf})
+        host = Host(self.fake.paths, Descriptors(0), objects={RESCTRL_GROUPS: self.shelf})
+        values = KernelValues(host, step, {RESCTRL_GROUPS: self.shelf})
         journal = Journal(OwnedDirectory.open(self.run_dir), "boot")
         return Writer(host, journal, self.clock, values=values)
 

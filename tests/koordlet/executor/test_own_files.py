@@ -9,13 +9,14 @@ from koord.util.errors import OptionError
 from koord.util.ownedfiles import OwnedDirectory
 from koordlet.executor.claims.claim import RELEASE, Claim, ClaimScope, ClaimState, DesiredValue, Key
 from koordlet.executor.claims.table import ClaimTable
-from koordlet.executor.claims.target import Level, Target
+from koordlet.executor.claims.target import Target
 from koordlet.executor.journal import Journal
 from koordlet.executor.kernel.values import KernelValues
 from koordlet.executor.kernel.writer import Writer
 from koordlet.host.files import Descriptors
 from koordlet.host.host import Host
 from koordlet.host.kernelfile import ChoiceForm, IntegerForm, IntegerOrMaxForm, KernelFile
+from koordlet.host.resource import Level
 from koordlet.plugin.testing import FakeHost, SimulatedClock
 from tests.support.node.model_tree import BOOT, Died, Mortal
 

@@ -15,7 +15,7 @@ from koord.util.ownedfiles import OwnedDirectory
 from koordlet.executor.claimmanager import ClaimManager
 from koordlet.executor.claims.claim import RELEASE, Claim, ClaimScope, ClaimState, DesiredValue, Key
 from koordlet.executor.claims.in_force import ObservedValue, claimed_value_json
-from koordlet.executor.claims.target import Level, Target
+from koordlet.executor.claims.target import Target
 from koordlet.executor.journal import Journal, ignore_step
 from koordlet.executor.kernel.values import KernelValues
 from koordlet.executor.kernel.view import InlineWorker
@@ -26,7 +26,8 @@ from koordlet.host.host import Host
 from koordlet.host.net.netfiles import is_interface_name
 from koordlet.host.net.tc.kernel import KernelTraffic
 from koordlet.host.net.tc.objects import TrafficReader, TrafficWriter
-from koordlet.host.resource import ABSENT, Root
+from koordlet.host.objects import TRAFFIC_TREES
+from koordlet.host.resource import ABSENT, Level
 from koordlet.host.resources import TRAFFIC_CLASSES
 from koordlet.plugin.testing import FakeHost, SimulatedClock
 from tests.support.node.network_namespace import needs_namespaces, own_network, tc
@@ -58,8 +59,8 @@ class Bench:
 
     def writer(self, step=ignore_step):
         reader = TrafficReader(self.fake.paths, self.traffic)
-        host = Host(self.fake.paths, Descriptors(0), objects={Root.TRAFFIC: reader})
-        object_writers = {Root.TRAFFIC: TrafficWriter(host.paths, self.traffic)}
+        host = Host(self.fake.paths, Descriptors(0), objects={TRAFFIC_TREES: reader})
+        object_writers = {TRAFFIC_TREES: TrafficWriter(host.paths, self.traffic)}
         journal = Journal(OwnedDirectory.open(self.run_dir), "boot")
         return Writer(host, journal, self.clock, values=KernelValues(host, step, object_writers))
 

@@ -15,7 +15,7 @@ from koordlet.host.host import Host
 from koordlet.host.net.guard.commit_confirm import CommitConfirmTraffic, PendingChangesFile
 from koordlet.host.net.tc.kernel import KernelTraffic
 from koordlet.host.net.tc.objects import TrafficReader, TrafficWriter
-from koordlet.host.resource import Root
+from koordlet.host.objects import TRAFFIC_TREES
 from koordlet.host.resources import TRAFFIC_CLASSES
 from koordlet.plugin.testing import FakeHost, SimulatedClock
 from tests.support.node.network_namespace import needs_namespaces, own_network
@@ -46,8 +46,8 @@ def writer_and_guard(root):
         clock, kernel, paths = SimulatedClock(), KernelTraffic(), FakeHost(root / "host", 2).paths
         record = PendingChangesFile(OwnedDirectory.open(root / "state"), "boot")
         guard = CommitConfirmTraffic(kernel, Server(kernel), record, clock)
-        host = Host(paths, Descriptors(0), objects={Root.TRAFFIC: TrafficReader(paths, guard)})
-        values = KernelValues(host, ignore_step, {Root.TRAFFIC: TrafficWriter(host.paths, guard)})
+        host = Host(paths, Descriptors(0), objects={TRAFFIC_TREES: TrafficReader(paths, guard)})
+        values = KernelValues(host, ignore_step, {TRAFFIC_TREES: TrafficWriter(host.paths, guard)})
         journal = Journal(OwnedDirectory.open(root / "run"), "boot")
         yield Writer(host, journal, clock, values=values), guard, clock
 

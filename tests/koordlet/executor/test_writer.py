@@ -6,9 +6,10 @@ import pytest
 
 from koord.api.machine import parse_cpulist
 from koordlet.executor.claims.claim import ClaimState, DesiredValue, Key
-from koordlet.executor.claims.target import Level, Target
+from koordlet.executor.claims.target import Target
 from koordlet.executor.journal import AppendLog
 from koordlet.executor.kernel.conflicts import OnForeignChange
+from koordlet.host.resource import Level
 from koordlet.host.resources import OOM_SCORE_ADJ
 from tests.support.node.kernel_model import MOST
 from tests.support.node.model_tree import (

@@ -109,7 +109,8 @@ def test_files_of_the_table_are_refused_by_the_row_that_has_them():
         KernelFile("cpu.cfs_quota_us", "us", PERCENT)
     for row in BY_NAME.values():
         for file in row.files.values():
-            for name in (file.name, *file.others, f"/{file.root.value}/{file.name}", row.name):
+            root = file.root.value if isinstance(file.root, Root) else file.root.directory
+            for name in (file.name, *file.others, f"/{root}/{file.name}", row.name):
                 with pytest.raises(InvalidObject):
                     KernelFile(name, "x", PERCENT)
 

@@ -17,7 +17,8 @@ from koordlet.host.net.tc.objects import (
     VethPeerReader,
 )
 from koordlet.host.net.tc.tree import ForeignQdisc, no_such_interface
-from koordlet.host.resource import ABSENT, Root
+from koordlet.host.objects import SOCKET_CGROUPS, TRAFFIC_TREES, VETH_PEERS
+from koordlet.host.resource import ABSENT
 from koordlet.plugin.network import ANNOTATION, parse_tree
 from koordlet.plugin.testing import FakeHost, PluginHarness, make_pod
 from koordlet_plugins.net_qos.plugin import TCNetworkQoS
@@ -87,11 +88,11 @@ class Bench:
     def __init__(self, root, version=2, **options):
         self.host = FakeHost(root, version)
         self.traffic = FakeTraffic()
-        self.host.objects[Root.TRAFFIC] = TrafficReader(self.host.paths, self.traffic)
-        self.host.objects[Root.INTERFACE] = VethPeerReader(self.host.paths, self.traffic)
+        self.host.objects[TRAFFIC_TREES] = TrafficReader(self.host.paths, self.traffic)
+        self.host.objects[VETH_PEERS] = VethPeerReader(self.host.paths, self.traffic)
         sockets = SocketCgroupReader(self.host.paths, self.traffic)
-        self.host.objects[Root.SOCKET_GROUP] = sockets
-        self.host.object_writers[Root.TRAFFIC] = lambda paths: TrafficWriter(paths, self.traffic)
+        self.host.objects[SOCKET_CGROUPS] = sockets
+        self.host.object_writers[TRAFFIC_TREES] = lambda paths: TrafficWriter(paths, self.traffic)
         self.route("eth0")
         self.host.write("sys/class/net/eth0/speed", "10000\n")
         self.plugin = TCNetworkQoS()

@@ -23,7 +23,7 @@ from koordlet.host.net.tc.objects import (
     TrafficWriter,
     VethPeerReader,
 )
-from koordlet.host.resource import Root
+from koordlet.host.objects import SOCKET_CGROUPS, TRAFFIC_TREES, VETH_PEERS
 from koordlet.plugin.network import ANNOTATION
 from koordlet.plugin.testing import FakeHost, PluginHarness, make_pod
 from koordlet_plugins.net_qos.plugin import TCNetworkQoS
@@ -123,10 +123,10 @@ class Node:
             KernelTraffic().supports_cgroup_map()  # loads modules: slow when emulated
         traffic = HelperTraffic(lambda: start(config), SystemClock())
         stack.callback(traffic.close)
-        self.host.objects[Root.TRAFFIC] = TrafficReader(self.host.paths, traffic)
-        self.host.objects[Root.INTERFACE] = VethPeerReader(self.host.paths, traffic)
-        self.host.objects[Root.SOCKET_GROUP] = RealGroup(self.host.paths, traffic)
-        self.host.object_writers[Root.TRAFFIC] = lambda paths: TrafficWriter(paths, traffic)
+        self.host.objects[TRAFFIC_TREES] = TrafficReader(self.host.paths, traffic)
+        self.host.objects[VETH_PEERS] = VethPeerReader(self.host.paths, traffic)
+        self.host.objects[SOCKET_CGROUPS] = RealGroup(self.host.paths, traffic)
+        self.host.object_writers[TRAFFIC_TREES] = lambda paths: TrafficWriter(paths, traffic)
 
     def _namespace(self):
         holder = self._begin(["unshare", "-n", "sh", "-c", "echo here; exec sleep 100"])

@@ -7,7 +7,7 @@ from pathlib import Path
 from koord.api.machine import format_cpulist
 from koord.util.ownedfiles import OwnedDirectory
 from koordlet.executor.claims.claim import RELEASE, ApplyResult, DesiredValue, Key
-from koordlet.executor.claims.target import Level, Target
+from koordlet.executor.claims.target import Target
 from koordlet.executor.journal import Journal, ignore_step
 from koordlet.executor.kernel.conflicts import OnForeignChange
 from koordlet.executor.kernel.values import KernelValues
@@ -15,7 +15,7 @@ from koordlet.executor.kernel.writer import Writer
 from koordlet.host.files import Descriptors
 from koordlet.host.host import Host
 from koordlet.host.paths import HostPaths
-from koordlet.host.resource import Resource
+from koordlet.host.resource import Level, Resource
 from koordlet.host.resources import CPU_BURST, CPU_IDLE, CPU_QUOTA, CPU_SHARES, CPUSET_CPUS_WANTED
 from koordlet.plugin.testing import SimulatedClock
 from tests.support.node.kernel_model import DEFAULT_SHARES, FIELDS, MOST, KernelModel, ModelGroup

@@ -6,27 +6,11 @@ from functools import cache
 
 from koordlet.host.cgroups.hierarchies import CgroupFs
 from koordlet.host.errors import KernelFileError, Unsupported, Vanished
+from koordlet.host.net.interfaces import node_namespace
 from koordlet.host.net.tc.tree import MAX_CGROUP_LEVEL, NODE_NETWORK, TrafficControl
 from koordlet.host.paths import HostPaths
-from koordlet.host.processes import INIT_PROCESS, OWN_PROCESS, node_network_process, sees_host_pids
+from koordlet.host.processes import INIT_PROCESS, sees_host_pids
 from koordlet.host.resource import ObjectKey
-
-_NEEDS_NODE_NETWORK = "the node's network namespace (hostNetwork, or hostPID with CAP_SYS_ADMIN)"
-
-
-def node_namespace(paths: HostPaths) -> str:
-    """Return the file of the node's network namespace; "": this process is in it.
-
-    Raises:
-        Unsupported: it cannot be entered from here.
-    """
-    if node_network_process(paths.proc) == OWN_PROCESS:
-        return ""
-    namespace = str(paths.proc / INIT_PROCESS / "ns/net")
-    if not sees_host_pids(paths.proc) or not os.path.lexists(namespace):
-        where = str(paths.proc / "self/ns/net")
-        raise Unsupported.here(where, "that of a container", _NEEDS_NODE_NETWORK)
-    return namespace
 
 
 @cache
@@ -141,7 +125,7 @@ class SocketCgroupReader:
 
 
 class TrafficWriter:
-    """The ObjectWriter of traffic trees; see koordlet.host.objects.
+    """The ObjectWriter of traffic trees; see koordlet.host.object_writers.
 
     control: in place of the default one.
     """

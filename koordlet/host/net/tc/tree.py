@@ -260,7 +260,7 @@ def parse_tree(text: str) -> TrafficTree:
 
 
 def is_tree(text: str) -> bool:
-    """Whether it may be claimed."""
+    """Accept a tree as TrafficTree writes it."""
     try:
         parse_tree(text)
     except ValueError:
