@@ -7,6 +7,7 @@ from functools import partial
 from types import ModuleType
 from typing import Any
 
+import koord.plugin as shared
 import koordlet.plugin as api
 from koordlet.executor.claims.table import claimable_levels, is_writable
 from koordlet.host import resources
@@ -42,6 +43,7 @@ pid or the number of a NUMA node. What koordlet measures is cheaper to have from
 """
 _NAMES = "All that `koordlet.plugin` exports. Of koordlet, this and what follows is for plugins."
 _MODULES = {
+    "## Names for plugins of all daemons": shared,
     "## Names for claims, kernel values and storage": kernel,
     "## Names for metrics": metrics,
     "## Names for metric kinds of your own": publishing,
@@ -79,6 +81,7 @@ _WITHOUT_DOCSTRING = {
     "NODE_LOCAL_STORAGE": "The name of the node's LocalStorage in the metric cache",
     "WAITS_FOR_EVENTS": "Limits of a plugin whose run only waits, without rounds",
     "AnyKind": "A Kind whose key the type checker does not know",
+    "OK": "The HealthStatus of a part that is well",
     "UpdateCbFn": "A callback: (state type, state, CallbackTarget), plain or async",
 }
 # What a plugin calls on what it is given; all public methods where none are named.

@@ -1,8 +1,6 @@
-"""Storage for plugins: facts, kinds and rules."""
+"""Storage for plugins of koord-scheduler: facts, kinds and rules."""
 
 from koord.cluster.columns import FrozenShards
-from koord.cluster.facts import NodeTerm
-from koord.cluster.predicates.nodes import matches_terms, node_matches_terms
 from koord.cluster.storage import (
     AVAILABLE,
     LOST,
@@ -11,7 +9,6 @@ from koord.cluster.storage import (
     ClaimReference,
     CsiDriver,
     CsiNode,
-    NodeDriver,
     StorageCapacity,
     StorageClass,
     StorageObjects,
@@ -29,7 +26,6 @@ from koord.cluster.storage_kinds import (
     VOLUME,
     VOLUME_ATTACHMENT,
 )
-from koord.kube.client import PERSISTENT_CLAIMS, PERSISTENT_VOLUMES
 from koord_scheduler.rules.volumes import (
     VolumePods,
     Volumes,
@@ -52,25 +48,21 @@ __all__ = [
     "AVAILABLE",
     "BOUND_BY_CONTROLLER",
     "CLAIM",
-    "CSI_DRIVER",
-    "CSI_NODE",
+    "CSI_DRIVER",  # a kind for handle.services.changes
+    "CSI_NODE",  # a kind for handle.services.changes
     "LOST",
-    "PERSISTENT_CLAIMS",
-    "PERSISTENT_VOLUMES",
     "READ_WRITE_ONCE_POD",
     "SELECTED_NODE",
-    "STORAGE_CAPACITY",
-    "STORAGE_CLASS",
+    "STORAGE_CAPACITY",  # a kind for handle.services.changes
+    "STORAGE_CLASS",  # a kind for handle.services.changes
     "VOLUME",
-    "VOLUME_ATTACHMENT",
+    "VOLUME_ATTACHMENT",  # a kind for handle.services.changes
     "Claim",
     "ClaimReference",
     "CsiDriver",
     "CsiNode",
     "FrozenCapacities",
     "FrozenVolumes",
-    "NodeDriver",
-    "NodeTerm",
     "StorageCapacity",
     "StorageClass",
     "StorageObjects",
@@ -81,10 +73,8 @@ __all__ = [
     "Volumes",
     "is_ephemeral",
     "limit_on",
-    "matches_terms",
     "missing",
     "named_claims",
-    "node_matches_terms",
     "uses_claim",
     "volumes_of",
     "volumes_on",

@@ -5,10 +5,8 @@ pods, publishing and rules, and koord.api. testing is the test kit. docs/writing
 tutorial.
 """
 
-from koord.component.features import FeatureSpec, Stage
+from koord.component.features import FeatureSpec
 from koord.component.flags import Flag, FlagSet
-from koord.util.errors import InvalidObject, KoordError, OptionError, Unavailable
-from koord.util.stop import Stop
 from koordlet.executor.claims.claim import Claim, ClaimScope
 from koordlet.executor.claims.target import Target
 from koordlet.executor.evictions.eviction import Eviction
@@ -36,21 +34,15 @@ __all__ = [
     "FeatureSpec",
     "Flag",
     "FlagSet",
-    "InvalidObject",
-    "KoordError",
     "Level",
-    "Limits",
+    "Limits",  # of a plugin whose rounds take more than usual
     "MetricCache",
-    "OptionError",
     "PluginRegistry",
     "PodMeta",
-    "Stage",
     "StateType",
     "States",
-    "Stop",
     "Target",
-    "Unavailable",
-    "UpdateCbFn",
+    "UpdateCbFn",  # type of a callback
     "keys",
     "kinds",
     "resources",

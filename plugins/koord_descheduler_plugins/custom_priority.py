@@ -14,19 +14,18 @@ from enum import StrEnum
 import numpy as np
 
 from koord.api.labelselector import LabelSelector
+from koord.plugin import get_logger
+from koord.plugin.args import FieldError, FieldPath, invalid, required, takes_args
+from koord.plugin.kube import NODES, KubeError
 from koord_descheduler.plugin import (
-    NODES,
     Action,
     BalancePlugin,
     ClusterNode,
     ClusterPod,
     EvictOptions,
-    FieldError,
-    FieldPath,
     Findings,
     Handle,
     HypotheticalMoves,
-    KubeError,
     Namespaces,
     PluginRegistry,
     PodSelector,
@@ -36,11 +35,7 @@ from koord_descheduler.plugin import (
     check_namespaces,
     check_pod_selectors,
     check_unique,
-    get_logger,
-    invalid,
     not_selected,
-    required,
-    takes_args,
 )
 
 

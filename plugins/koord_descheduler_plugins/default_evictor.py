@@ -8,35 +8,35 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
+from koord.api.eviction import EvictionOutcome
 from koord.api.gojson import wire
-from koord.api.labelselector import LabelSelector
+from koord.api.labelselector import LabelSelector, parse_selector_text
+from koord.plugin import LimitedLog, get_logger
+from koord.plugin.args import (
+    FieldError,
+    FieldPath,
+    Seconds,
+    UInt,
+    invalid_duration,
+    takes_args,
+    unsupported,
+)
 from koord_descheduler.plugin import (
     ClusterPod,
-    EvictionOutcome,
     EvictOptions,
     EvictorFilter,
     EvictPlugin,
-    FieldError,
-    FieldPath,
     FilterPlugin,
     Handle,
-    LimitedLog,
     NodeFit,
     PluginRegistry,
     PodEvictions,
     PriorityThreshold,
-    Seconds,
-    UInt,
     check_label_selector,
     check_selector_text,
     controller_of,
     evictorfilter,
-    get_logger,
-    invalid_duration,
     nodes_matching,
-    parse_selector_text,
-    takes_args,
-    unsupported,
 )
 
 

@@ -15,13 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from koord.api.labelselector import LabelSelector
+from koord.plugin.args import FieldError, invalid, takes_args
 from koord_descheduler.plugin import (
     Action,
     BalancePlugin,
     ClusterNode,
     ClusterPod,
     EvictOptions,
-    FieldError,
     Findings,
     Handle,
     HypotheticalMoves,
@@ -33,9 +33,7 @@ from koord_descheduler.plugin import (
     check_namespaces,
     check_pod_selectors,
     check_unique,
-    invalid,
     not_selected,
-    takes_args,
 )
 
 _RESOURCES = ("cpu", "memory")

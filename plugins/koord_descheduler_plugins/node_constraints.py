@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from koord.api.labelselector import LabelSelector
+from koord.plugin.args import FieldError, invalid, required, takes_args
 from koord_descheduler.plugin import (
     ClusterPod,
     EvictionCandidate,
-    FieldError,
     Handle,
     Mask,
     Namespaces,
@@ -22,12 +22,9 @@ from koord_descheduler.plugin import (
     Taint,
     View,
     check_pods,
-    invalid,
     matches_node_affinity,
     matches_terms,
     pods_in,
-    required,
-    takes_args,
 )
 
 

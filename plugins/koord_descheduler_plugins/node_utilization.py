@@ -12,35 +12,37 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from koord.plugin.args import (
+    FieldError,
+    FieldPath,
+    Int32,
+    Key,
+    UInt,
+    invalid,
+    required,
+    takes_args,
+    warning,
+)
 from koord_descheduler.plugin import (
     Action,
     BalancePlugin,
     ClusterNode,
     ClusterPod,
     Evictions,
-    FieldError,
-    FieldPath,
     Handle,
-    Int32,
-    Key,
     Mask,
     Move,
     MoveSource,
     Namespaces,
     Percents,
     PluginRegistry,
-    UInt,
     Utilization,
     View,
     check_percents,
-    invalid,
     least_important,
     nodes_named,
     plan_moves,
     pods_in,
-    required,
-    takes_args,
-    warning,
 )
 
 

@@ -5,24 +5,19 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from koord.api.labelselector import LabelSelector
+from koord.plugin.args import FieldError, Int32, UInt, invalid, required, takes_args
 from koord_descheduler.plugin import (
     ClusterPod,
     ContainerKind,
     ContainerState,
     EvictionCandidate,
-    FieldError,
     Handle,
-    Int32,
     Namespaces,
     PluginRegistry,
     PureDeschedulePlugin,
-    UInt,
     View,
     check_pods,
-    invalid,
     pods_in,
-    required,
-    takes_args,
 )
 
 

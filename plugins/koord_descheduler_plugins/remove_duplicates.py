@@ -10,13 +10,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from koord.plugin.args import FieldError, takes_args
 from koord_descheduler.plugin import (
     Action,
     BalancePlugin,
     ClusterNode,
     ClusterPod,
     Evictions,
-    FieldError,
     Handle,
     HypotheticalMoves,
     Mask,
@@ -29,7 +29,6 @@ from koord_descheduler.plugin import (
     least_important,
     matches_node_affinity,
     pods_in,
-    takes_args,
     tolerates_taints,
 )
 

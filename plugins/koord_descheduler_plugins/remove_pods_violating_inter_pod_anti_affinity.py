@@ -11,13 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from koord.api.labelselector import LabelSelector
+from koord.plugin.args import FieldError, takes_args
 from koord_descheduler.plugin import (
     AffinityTerm,
     ClusterNode,
     ClusterPod,
     DeschedulePlugin,
     Evictions,
-    FieldError,
     Handle,
     Namespaces,
     PluginRegistry,
@@ -25,7 +25,6 @@ from koord_descheduler.plugin import (
     check_pods,
     least_important,
     pods_in,
-    takes_args,
 )
 
 

@@ -13,13 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from koord.api.labelselector import LabelSelector
+from koord.plugin.args import FieldError, takes_args
 from koord_descheduler.plugin import (
     Action,
     BalancePlugin,
     ClusterNode,
     ClusterPod,
     Evictions,
-    FieldError,
     Handle,
     HypotheticalMoves,
     Mask,
@@ -36,7 +36,6 @@ from koord_descheduler.plugin import (
     pods_in,
     selector_of,
     selects,
-    takes_args,
     tolerates_taints,
 )
 

@@ -14,19 +14,17 @@ from enum import StrEnum
 from typing import Self
 
 from koord.api.labelselector import LabelSelector
+from koord.plugin import get_logger
+from koord.plugin.args import FieldError, Int32, Key, invalid, required, takes_args
+from koord.plugin.kube import PODS, KubeError
 from koord_descheduler.plugin import (
-    PODS,
     Action,
     BalancePlugin,
     ClusterNode,
     ClusterPod,
     EvictOptions,
-    FieldError,
     Findings,
     Handle,
-    Int32,
-    Key,
-    KubeError,
     Namespaces,
     PluginRegistry,
     PodSelector,
@@ -35,16 +33,12 @@ from koord_descheduler.plugin import (
     check_namespaces,
     check_pod_selectors,
     check_unique,
-    get_logger,
-    invalid,
     is_deleting,
     is_mirror,
     is_of_daemon_set,
     is_static,
     is_system_critical,
     not_selected,
-    required,
-    takes_args,
 )
 
 _RESOURCES = ("cpu", "memory")

@@ -2,22 +2,17 @@
 
 from typing import Any
 
+from koord.plugin import KoordError
+from koord.plugin.kube import MERGE_PATCH, PODS, Conflict, KubeError, TooManyRequests, Unreachable
 from koord_scheduler.plugin import (
-    MERGE_PATCH,
-    PODS,
     BindPlugin,
     ClusterPod,
-    Conflict,
     CycleState,
     Handle,
-    KoordError,
-    KubeError,
     PodChanges,
     PreBindExtensions,
     PreBindPlugin,
     Status,
-    TooManyRequests,
-    Unreachable,
     pod_changes,
 )
 

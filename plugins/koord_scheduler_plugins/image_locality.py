@@ -16,16 +16,14 @@ from koord_scheduler.plugin import (
     ClusterPod,
     CycleState,
     Handle,
-    Mask,
     NodeInfo,
     PreScorePlugin,
     ScorePlugin,
-    Scores,
     Status,
-    VectorScorePlugin,
     View,
     in_time,
 )
+from koord_scheduler.plugin.vector import Mask, Scores, VectorScorePlugin
 
 _MIB = 1 << 20
 MIN_THRESHOLD = 23 * _MIB  # bytes; a sum below it is worth nothing

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from koord.plugin.args import FieldError, invalid, takes_args
 from koord_scheduler.plugin import (
     MAX_NODE_SCORE,
     Action,
@@ -20,12 +21,9 @@ from koord_scheduler.plugin import (
     CycleState,
     EnqueueExtensions,
     EventResource,
-    ExistingAntiAffinity,
-    FieldError,
     FilterPlugin,
     Handle,
     HintedEvent,
-    Mask,
     NodeInfo,
     NodeScore,
     NormalizeScorePlugin,
@@ -33,21 +31,23 @@ from koord_scheduler.plugin import (
     PreFilterPlugin,
     PreScorePlugin,
     QueueingHint,
+    ScorePlugin,
+    Status,
+    View,
+    selects,
+)
+from koord_scheduler.plugin.vector import (
+    ExistingAntiAffinity,
+    Mask,
     RequiredAffinity,
     RequiredAntiAffinity,
-    ScorePlugin,
     Scores,
-    Status,
     TopologyCounts,
     VectorFilterPlugin,
     VectorNormalizeScorePlugin,
     VectorScorePlugin,
     Verdicts,
-    View,
     WeightedTerms,
-    invalid,
-    selects,
-    takes_args,
 )
 
 

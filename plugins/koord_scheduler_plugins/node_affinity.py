@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 
 from koord.api.labelselector import LabelSelector, Requirement, check_selector
+from koord.plugin import KoordError
+from koord.plugin.args import FieldError, FieldPath, invalid, required, takes_args
 from koord_scheduler.plugin import (
     Action,
     ClusterEvent,
@@ -15,41 +17,37 @@ from koord_scheduler.plugin import (
     CycleState,
     EnqueueExtensions,
     EventResource,
-    FieldError,
-    FieldPath,
     FilterPlugin,
     Handle,
     HintedEvent,
-    KoordError,
-    Mask,
     NodeInfo,
     NodeTerm,
-    Numbers,
     PreferredTerm,
     PreFilterPlugin,
     PreFilterResult,
     PreScorePlugin,
     QueueingHint,
     ScorePlugin,
-    Scores,
     Status,
+    View,
+    affinity_allows,
+    is_label_requirement,
+    is_name_requirement,
+    term_matches,
+)
+from koord_scheduler.plugin.vector import (
+    Mask,
+    Numbers,
+    Scores,
     VectorFilterPlugin,
     VectorNormalizeScorePlugin,
     VectorScorePlugin,
     Verdicts,
-    View,
-    affinity_allows,
     default_normalize,
     has_name,
-    invalid,
-    is_label_requirement,
-    is_name_requirement,
     matches_node_affinity,
     matches_terms,
     preferences_met,
-    required,
-    takes_args,
-    term_matches,
 )
 
 

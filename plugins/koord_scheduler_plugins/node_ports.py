@@ -16,16 +16,14 @@ from koord_scheduler.plugin import (
     FilterPlugin,
     Handle,
     HintedEvent,
-    Mask,
     NodeInfo,
     PreFilterPlugin,
     QueueingHint,
     Status,
-    VectorFilterPlugin,
     View,
-    has_free_ports,
     ports_conflict,
 )
+from koord_scheduler.plugin.vector import Mask, VectorFilterPlugin, has_free_ports
 
 
 class NodePorts(PreFilterPlugin, FilterPlugin, VectorFilterPlugin, EnqueueExtensions):

@@ -6,30 +6,28 @@ from enum import StrEnum
 
 import numpy as np
 
+from koord.plugin.args import FieldError, Key, invalid, takes_args, warning
 from koord_scheduler.plugin import (
     MAX_NODE_SCORE,
     ClusterPod,
     CycleState,
-    FieldError,
     Handle,
-    Key,
-    LeastAllocated,
-    Mask,
-    MostAllocated,
     NodeInfo,
     PreScorePlugin,
     ScorePlugin,
+    Status,
+    View,
+)
+from koord_scheduler.plugin.vector import (
+    LeastAllocated,
+    Mask,
+    MostAllocated,
     Scorer,
     Scores,
-    Status,
     VectorScorePlugin,
-    View,
-    invalid,
     pod_amount,
-    takes_args,
     use_of_all,
     use_of_node,
-    warning,
 )
 
 _UNCOUNTED = ("pods", "storage")  # no pod requests these of a node

@@ -11,6 +11,8 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from koord.api.labelselector import LabelSelector, Requirement, check_selector
+from koord.plugin import KoordError
+from koord.plugin.args import FieldError, duplicate, invalid, required, takes_args
 from koord_scheduler.plugin import (
     MAX_NODE_SCORE,
     Action,
@@ -18,16 +20,12 @@ from koord_scheduler.plugin import (
     ClusterNode,
     ClusterPod,
     ClusterState,
-    CodedColumn,
     CycleState,
     EnqueueExtensions,
     EventResource,
-    FieldError,
     FilterPlugin,
     Handle,
     HintedEvent,
-    KoordError,
-    Mask,
     NodeInfo,
     NodeScore,
     NormalizeScorePlugin,
@@ -36,27 +34,27 @@ from koord_scheduler.plugin import (
     PreScorePlugin,
     QueueingHint,
     ScorePlugin,
-    Scores,
     Selector,
     SpreadConstraint,
     Status,
+    View,
+    in_time,
+    selects,
+)
+from koord_scheduler.plugin.vector import (
+    CodedColumn,
+    Mask,
+    Scores,
     TopologySpread,
     VectorFilterPlugin,
     VectorNormalizeScorePlugin,
     VectorScorePlugin,
     Verdicts,
-    View,
     counted_nodes,
-    duplicate,
-    in_time,
-    invalid,
     labelled_by,
     pods_counted,
-    required,
     selector_of,
-    selects,
     spreads,
-    takes_args,
 )
 
 

@@ -7,6 +7,8 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from koord.api.annotations import NO_HINT, SCHEDULING_HINTS, NodeHint, scheduling_hint
+from koord.plugin import KoordError
+from koord.plugin.args import FieldError, invalid, takes_args
 from koord_scheduler.plugin import (
     Action,
     ClusterEvent,
@@ -14,18 +16,14 @@ from koord_scheduler.plugin import (
     CycleState,
     EnqueueExtensions,
     EventResource,
-    FieldError,
     Handle,
     HintedEvent,
-    KoordError,
-    PreferNodesPlugin,
     PreFilterPlugin,
     PreFilterResult,
     Status,
     View,
-    invalid,
-    takes_args,
 )
+from koord_scheduler.plugin.koordinator import PreferNodesPlugin
 
 _KEY = "SchedulingHint/hint"
 

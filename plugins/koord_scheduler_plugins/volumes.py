@@ -7,8 +7,8 @@ from typing import Any, Self
 
 import numpy as np
 
+from koord.plugin import OK, PartHealth, SharedPart, Stop
 from koord_scheduler.plugin import (
-    OK,
     Action,
     ClusterEvent,
     ClusterPod,
@@ -19,17 +19,11 @@ from koord_scheduler.plugin import (
     FilterPlugin,
     Handle,
     HintedEvent,
-    Mask,
     NodeInfo,
-    PartHealth,
     PreFilterExtensions,
     PreFilterPlugin,
     QueueingHint,
-    SharedPart,
     Status,
-    Stop,
-    VectorFilterPlugin,
-    Verdicts,
     View,
     in_time,
 )
@@ -50,6 +44,7 @@ from koord_scheduler.plugin.storage import (
     volumes_of,
     volumes_on,
 )
+from koord_scheduler.plugin.vector import Mask, VectorFilterPlugin, Verdicts
 
 _RESTRICTIONS_STATE = "VolumeRestrictions/PreFilter"
 _DISK = Status.unschedulable("node(s) had no available disk")

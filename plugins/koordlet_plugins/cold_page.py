@@ -6,6 +6,7 @@ neither, and the plugin is idle there. What the node had before is restored when
 
 from typing import ClassVar
 
+from koord.plugin import Stop
 from koordlet.plugin import (
     Claim,
     ClaimScope,
@@ -15,7 +16,6 @@ from koordlet.plugin import (
     MetricCache,
     PluginRegistry,
     States,
-    Stop,
     Target,
     resources,
 )

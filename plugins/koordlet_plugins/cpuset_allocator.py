@@ -9,12 +9,12 @@ from koord.api.kubelet import STATIC
 from koord.api.node import SYSTEM_QOS_RESOURCE, SystemQoS
 from koord.api.pod import Pod
 from koord.api.qos import KubeQoS, QoSClass
+from koord.plugin import InvalidObject
 from koordlet.plugin import (
     Claim,
     ClaimScope,
     Client,
     FlagSet,
-    InvalidObject,
     Level,
     MetricCache,
     PluginRegistry,

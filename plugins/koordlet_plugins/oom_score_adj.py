@@ -12,12 +12,12 @@ from typing import cast
 from koord.api.annotations import json_annotation, place
 from koord.api.gojson import INT64, MapOf
 from koord.api.pod import Pod
+from koord.plugin import InvalidObject
 from koordlet.plugin import (
     Claim,
     ClaimScope,
     Client,
     ContainerMeta,
-    InvalidObject,
     Level,
     MetricCache,
     PluginRegistry,

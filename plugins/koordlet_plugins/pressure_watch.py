@@ -9,16 +9,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from koord.plugin import OptionError, Stop
 from koordlet.plugin import (
     Client,
     ExtensionPlugin,
     FeatureSpec,
     FlagSet,
     MetricCache,
-    OptionError,
     PluginRegistry,
     States,
-    Stop,
     kinds,
 )
 from koordlet.plugin.publishing import AnyKind

@@ -9,6 +9,7 @@ from typing import ClassVar, NamedTuple
 
 from koord.api.qosstrategy import SystemStrategy
 from koord.api.quantity import Quantity
+from koord.plugin import Stop
 from koordlet.plugin import (
     Claim,
     ClaimScope,
@@ -19,7 +20,6 @@ from koordlet.plugin import (
     MetricCache,
     PluginRegistry,
     States,
-    Stop,
     Target,
     resources,
 )

@@ -7,17 +7,18 @@ from typing import Any
 import pytest
 
 import koord_descheduler.plugin
+from koord.api.labelselector import LabelSelector
+from koord.plugin import OptionError
 from koord_descheduler.framework.profile import ProfileError
 from koord_descheduler.plugin import (
     BalancePlugin,
     ClusterNode,
     EvictOptions,
     Handle,
-    LabelSelector,
-    OptionError,
+    Namespaces,
     PluginRegistry,
     Status,
-    pod_filter,
+    pods_in,
 )
 from tests.support.descheduler.framework import NODES, Kit, make_pod
 
@@ -29,18 +30,14 @@ class DrainShop(BalancePlugin):
         app = (args or {}).get("app")
         if not app:
             raise OptionError("app", app, "name the app whose pods should move")
-        self._wanted = pod_filter(
-            exclude=["kube-system"],
-            selector=LabelSelector({"app": app}),
-            custom=handle.evictor().filter,
-        )
+        self._named = pods_in(Namespaces(exclude=("kube-system",)), LabelSelector({"app": app}))
         self._handle = handle
 
     async def balance(self, nodes: Sequence[ClusterNode]) -> Status | None:
         evictor = self._handle.evictor()
         for node in nodes:
-            for pod in self._handle.list_pods_on_node(node.name, self._wanted):
-                if evictor.pre_eviction_filter(pod):
+            for pod in self._handle.list_pods_on_node(node.name, self._named):
+                if evictor.filter(pod) and evictor.pre_eviction_filter(pod):
                     await evictor.evict(pod, EvictOptions(reason=f"drain {node.name}"))
         return None
 

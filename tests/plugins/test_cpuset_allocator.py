@@ -12,7 +12,8 @@ from koord.api.node import Node, SystemQoS
 from koord.api.nodeslo import HostApplication, NodeSLO
 from koord.api.pod import Container
 from koord.api.qos import QOS_LABEL, KubeQoS, QoSClass
-from koordlet.plugin import InvalidObject, PodMeta, resources
+from koord.plugin import InvalidObject
+from koordlet.plugin import PodMeta, resources
 from koordlet.plugin.testing import FakeHost, PluginHarness, make_pod
 from koordlet.rules.node_topology import (
     CpuManagerPolicy,

@@ -8,7 +8,8 @@ import pytest
 from koord.api.nodeslo import HostApplication, NodeSLO, merge_nodeslo
 from koord.api.qos import QOS_LABEL, KubeQoS
 from koord.api.qosstrategy import CPUPolicy, CPUQoS, QoSClassStrategy, QoSPolicies, ResourceQoS
-from koordlet.plugin import InvalidObject, PodMeta, resources
+from koord.plugin import InvalidObject
+from koordlet.plugin import PodMeta, resources
 from koordlet.plugin.testing import FakeGroup, FakeHost, PluginHarness, make_pod
 from koordlet_plugins.group_identity import (
     CPU_QOS,

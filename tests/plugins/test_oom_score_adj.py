@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.api.pod import Container
-from koordlet.plugin import InvalidObject, PodMeta
+from koord.plugin import InvalidObject
+from koordlet.plugin import PodMeta
 from koordlet.plugin.pods import processes as processes_of_pods
 from koordlet.plugin.testing import FakeHost, FakePod, PluginHarness, make_pod
 from koordlet_plugins.oom_score_adj import OOMScoreAdj, Scores, pod_scores

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordlet.plugin import OptionError, kinds
+from koord.plugin import OptionError
+from koordlet.plugin import kinds
 from koordlet.plugin.testing import PluginHarness, make_pod
 from koordlet_plugins.pressure_watch import (
     LOGGED,

@@ -17,8 +17,9 @@ from koord.api.node import Node
 from koord.api.nodemetric import NodeMetricSpec
 from koord.api.nodeslo import NodeSLO
 from koord.kube.eviction import EVICTION_TIMEOUT
+from koord.plugin import Stop
 from koordlet.executor.evictions.evictor import ENDING_TIMEOUT
-from koordlet.plugin import StateType, Stop
+from koordlet.plugin import StateType
 from koordlet.plugin.base import Limits
 from koordlet.plugin.testing import SimulatedClock
 from koordlet.qosmanager.admission import Outcome

@@ -4,7 +4,8 @@ import pytest
 from koordlet_busy_node import BusyNode, BusyOptions, busiest
 
 from koord.api.node import Node
-from koordlet.plugin import OptionError, kinds
+from koord.plugin import OptionError
+from koordlet.plugin import kinds
 from koordlet.plugin.testing import PluginHarness, make_pod
 
 

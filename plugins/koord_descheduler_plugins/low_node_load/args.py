@@ -6,23 +6,25 @@ from enum import StrEnum
 from typing import Self, TypeVar
 
 from koord.api.labelselector import LabelSelector
-from koord_descheduler.plugin import (
+from koord.plugin.args import (
     FieldError,
     FieldPath,
     Int32,
     Key,
-    Namespaces,
-    Percents,
-    PodSelector,
     Seconds,
     UInt32,
-    check_label_selector,
-    check_namespaces,
-    check_pod_selectors,
     invalid,
     invalid_duration,
     required,
     warning,
+)
+from koord_descheduler.plugin import (
+    Namespaces,
+    Percents,
+    PodSelector,
+    check_label_selector,
+    check_namespaces,
+    check_pod_selectors,
 )
 
 _M = TypeVar("_M", Percents, Mapping[str, int])

@@ -12,6 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from koord.plugin import get_logger
+from koord.plugin.args import takes_args
 from koord_descheduler.plugin import (
     GROUP_VERSION,
     BalancePlugin,
@@ -24,9 +26,7 @@ from koord_descheduler.plugin import (
     PluginRegistry,
     PodDecision,
     Status,
-    get_logger,
     not_selected,
-    takes_args,
 )
 from koord_descheduler_plugins.low_node_load.args import LowNodeLoadArgs, Planner
 from koord_descheduler_plugins.low_node_load.exact import ExactRound

@@ -6,20 +6,14 @@ from dataclasses import dataclass, replace
 
 from koord.api.podmigrationjob import JobPhase, JobReason, PodMigrationJob
 from koord.api.reservation import Reservation
+from koord.plugin import Clock, LimitedLog, LogState, Stop, get_logger
+from koord.plugin.kube import ApiError, KubeError, TooManyRequests
 from koord_descheduler.plugin import (
-    ApiError,
-    Clock,
     ClusterPod,
     ClusterState,
-    KubeError,
-    LimitedLog,
-    LogState,
     OrderKey,
-    Stop,
-    TooManyRequests,
     controller_of,
     eviction_order,
-    get_logger,
 )
 from koord_descheduler_plugins.migration.jobs import Outdated, Records
 from koord_descheduler_plugins.migration.rules import ProfileRules

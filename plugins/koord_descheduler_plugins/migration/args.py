@@ -7,22 +7,24 @@ from typing import Annotated, Self
 
 from koord.api.gojson import NUMBER, Scalar, wire
 from koord.api.labelselector import LabelSelector
-from koord_descheduler.plugin import (
+from koord.plugin.args import (
     FieldError,
     FieldPath,
     Int32,
     Key,
-    Namespaces,
-    PriorityThreshold,
     Seconds,
-    check_label_selector,
-    check_namespaces,
-    check_selector_text,
     invalid,
     invalid_duration,
     parse_float,
     unsupported,
     warning,
+)
+from koord_descheduler.plugin import (
+    Namespaces,
+    PriorityThreshold,
+    check_label_selector,
+    check_namespaces,
+    check_selector_text,
 )
 
 

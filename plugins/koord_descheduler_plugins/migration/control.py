@@ -7,16 +7,9 @@ from collections.abc import Awaitable, Callable
 
 from koord.api.podmigrationjob import PodMigrationJob
 from koord.api.reservation import Reservation
-from koord_descheduler.plugin import (
-    Backoff,
-    Clock,
-    KubeError,
-    LimitedLog,
-    PartHealth,
-    Services,
-    Stop,
-    get_logger,
-)
+from koord.plugin import Backoff, Clock, LimitedLog, PartHealth, Stop, get_logger
+from koord.plugin.kube import KubeError
+from koord_descheduler.plugin import Services
 from koord_descheduler_plugins.migration.arbitrator import Arbitrator, Scavenger
 from koord_descheduler_plugins.migration.jobs import Records
 from koord_descheduler_plugins.migration.reconciler import MigrationMetrics, Reconciler

@@ -8,6 +8,9 @@ from koord.api.podmigrationjob import (
     JobPod,
     PodMigrationJob,
 )
+from koord.plugin import LimitedLog, get_logger
+from koord.plugin.args import takes_args
+from koord.plugin.kube import KubeError
 from koord_descheduler.plugin import (
     GROUP_VERSION,
     ClusterPod,
@@ -15,11 +18,7 @@ from koord_descheduler.plugin import (
     EvictOptions,
     Evictor,
     Handle,
-    KubeError,
-    LimitedLog,
     PluginRegistry,
-    get_logger,
-    takes_args,
 )
 from koord_descheduler_plugins.migration.args import MigrationControllerArgs
 from koord_descheduler_plugins.migration.control import NAME, MigrationControl

@@ -21,32 +21,26 @@ from koord.api.podmigrationjob import (
     status_patch,
 )
 from koord.api.reservation import ORDER_LABEL, Reservation, read_reservation
-from koord_descheduler.plugin import (
-    OK,
+from koord.plugin import OK, HealthStatus, PartHealth, Stop, get_logger
+from koord.plugin.kube import (
     PODS,
     AlreadyExists,
     ApiError,
     Change,
     ChangeKind,
-    ClusterPod,
     Conflict,
     Event,
     EventType,
-    HealthStatus,
     KubeError,
-    Migration,
     MissingKind,
     NotFound,
     ObjectRef,
-    PartHealth,
     PatchRejected,
     Resource,
-    Services,
     SharedInformer,
-    Stop,
     Watched,
-    get_logger,
 )
+from koord_descheduler.plugin import ClusterPod, Migration, Services
 
 _REMEMBERED = 4096  # uids of jobs that were deleted
 _NONE: Mapping[str, PodMigrationJob] = MappingProxyType({})

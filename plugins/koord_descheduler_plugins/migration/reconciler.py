@@ -17,23 +17,19 @@ from koord.api.podmigrationjob import (
     PodMigrationJob,
     time_text,
 )
-from koord_descheduler.plugin import (
+from koord.plugin import KoordError, get_logger
+from koord.plugin.args import duration_text
+from koord.plugin.kube import (
     PODS,
     ApiError,
-    ClusterPod,
     Deadline,
     Event,
     EventType,
-    KoordError,
     KubeError,
     ObjectRef,
     PatchRejected,
-    PodEvictions,
-    Services,
-    duration_text,
-    get_logger,
-    read_rejection,
 )
+from koord_descheduler.plugin import ClusterPod, PodEvictions, Services, read_rejection
 from koord_descheduler_plugins.migration.args import EvictionPolicy
 from koord_descheduler_plugins.migration.jobs import COMPONENT, Outdated, Records, condition_event
 from koord_descheduler_plugins.migration.rules import EvictionRate, ObjectLimiters, ProfileRules

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 
 from koord.api.labelselector import LabelSelector, parse_selector_text
 from koord.api.podmigrationjob import EVICT_POLICY, FORCED, PodMigrationJob
+from koord.plugin import Clock
 from koord_descheduler.plugin import (
-    Clock,
     ClusterPod,
     ClusterState,
     EvictorRules,

@@ -6,43 +6,42 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from koord.plugin import KoordError
+from koord.plugin.args import FieldError, Int32, invalid, takes_args
 from koord_scheduler.plugin import (
-    ABSENT,
     POD_DELETED,
-    BudgetsByNamespace,
-    Candidate,
     ClusterPod,
     Code,
     CycleState,
-    Diagnosis,
     EnqueueExtensions,
-    ExtensionPointError,
-    FieldError,
     Handle,
     HintedEvent,
-    Int32,
-    KoordError,
-    LowerPriorityPods,
-    Mask,
-    NodeFilters,
-    NodeStatuses,
-    NodeWhatIf,
     PostFilterPlugin,
     PostFilterResult,
     PreEnqueuePlugin,
     QueueingHint,
     Status,
     View,
+    is_time_over,
+    remaining_time,
+)
+from koord_scheduler.plugin.preemption import (
+    ABSENT,
+    BudgetsByNamespace,
+    Candidate,
+    Diagnosis,
+    ExtensionPointError,
+    LowerPriorityPods,
+    NodeFilters,
+    NodeStatuses,
+    NodeWhatIf,
     by_namespace,
     candidates_wanted,
     choose,
     find_victims,
-    invalid,
-    is_time_over,
     may_preempt,
-    remaining_time,
-    takes_args,
 )
+from koord_scheduler.plugin.vector import Mask
 from koord_scheduler_plugins.default_preemption.preemption import Preemption, Preemptions, preempted
 
 NO_HELP = Status.unresolvable("Preemption is not helpful for scheduling")

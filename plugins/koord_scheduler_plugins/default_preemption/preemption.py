@@ -9,13 +9,10 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
-from koord_scheduler.plugin import (
-    OK,
-    POD,
+from koord.plugin import OK, PartHealth, SharedPart, Stop, get_logger
+from koord.plugin.kube import (
     PODS,
     STRATEGIC_MERGE_PATCH,
-    Candidate,
-    ClusterPod,
     Conflict,
     Deadline,
     Event,
@@ -23,13 +20,9 @@ from koord_scheduler.plugin import (
     KubeError,
     NotFound,
     ObjectRef,
-    PartHealth,
-    Services,
-    SharedPart,
-    Stop,
-    get_logger,
-    may_preempt,
 )
+from koord_scheduler.plugin import POD, ClusterPod, Services
+from koord_scheduler.plugin.preemption import Candidate, may_preempt
 
 PART = "preemption"
 READY_TIMEOUT = 30.0  # seconds for all requests about one victim

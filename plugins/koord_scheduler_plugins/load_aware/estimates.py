@@ -16,16 +16,9 @@ from koord.api.annotations import (
     scaling_factors,
 )
 from koord.api.qos import KoordPriorityClass, KubeQoS, priority_class_with_default, qos_with_default
-from koord_scheduler.plugin import (
-    ClusterPod,
-    FieldError,
-    FieldPath,
-    Key,
-    KoordError,
-    PodSpec,
-    Seconds,
-    invalid,
-)
+from koord.plugin import KoordError
+from koord.plugin.args import FieldError, FieldPath, Key, Seconds, invalid
+from koord_scheduler.plugin import ClusterPod, PodSpec
 
 _WEIGHTS = {"cpu": 1, "memory": 1}
 _THRESHOLDS = {"cpu": 65, "memory": 95}

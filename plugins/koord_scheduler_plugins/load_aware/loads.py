@@ -15,14 +15,8 @@ from koord.api.annotations import (
 )
 from koord.api.qos import KoordPriorityClass
 from koord.api.reservation import RESERVE_POD
-from koord_scheduler.plugin import (
-    ClusterNode,
-    ClusterPod,
-    KoordError,
-    ReportedUsage,
-    Status,
-    UsageReport,
-)
+from koord.plugin import KoordError
+from koord_scheduler.plugin import ClusterNode, ClusterPod, ReportedUsage, Status, UsageReport
 from koord_scheduler_plugins.load_aware.estimates import (
     Assigned,
     Estimator,

@@ -7,37 +7,37 @@ from typing import Any
 
 import numpy as np
 
+from koord.plugin.args import takes_args
 from koord_scheduler.plugin import (
     NODE,
     NODE_METRIC,
     POD,
     Action,
-    APIServiceProvider,
     ClusterEvent,
     ClusterNode,
     ClusterPod,
     CycleState,
-    Endpoint,
     EnqueueExtensions,
     EventResource,
     FilterPlugin,
     Handle,
     HintedEvent,
-    Mask,
     NodeInfo,
-    PluginRequest,
     PreFilterPlugin,
     QueueingHint,
     ReservePlugin,
     ScorePlugin,
-    Scores,
     Status,
     UsageReport,
+    View,
+)
+from koord_scheduler.plugin.koordinator import APIServiceProvider, Endpoint, PluginRequest
+from koord_scheduler.plugin.vector import (
+    Mask,
+    Scores,
     VectorFilterPlugin,
     VectorScorePlugin,
     Verdicts,
-    View,
-    takes_args,
 )
 from koord_scheduler_plugins.load_aware.estimates import (
     Assigned,

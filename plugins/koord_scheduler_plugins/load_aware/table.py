@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from koord_scheduler.plugin import Clock, ClusterNode, ClusterPod, Mask, UsageReport, View
+from koord.plugin import Clock
+from koord_scheduler.plugin import ClusterNode, ClusterPod, UsageReport, View
+from koord_scheduler.plugin.vector import Mask
 from koord_scheduler_plugins.load_aware.estimates import Estimator, Vector
 from koord_scheduler_plugins.load_aware.loads import (
     UNBOUNDED,

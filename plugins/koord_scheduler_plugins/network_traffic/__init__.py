@@ -15,32 +15,22 @@ from zlib import crc32
 from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.core import GaugeMetricFamily
 
+from koord.plugin import OK, Clock, HealthStatus, KoordError, PartHealth, Stop, get_logger
+from koord.plugin.args import takes_args
+from koord.plugin.kube import ApiConfig, RequestLimits, Transport
 from koord_scheduler.plugin import (
-    OK,
-    ApiConfig,
-    Clock,
     ClusterPod,
     ClusterState,
     CycleState,
     Handle,
-    HealthStatus,
-    KoordError,
     NodeInfo,
     NodeScore,
     NormalizeScorePlugin,
-    PartHealth,
-    RequestLimits,
     ScorePlugin,
-    Scores,
     Status,
-    Stop,
-    Transport,
-    VectorNormalizeScorePlugin,
-    VectorScorePlugin,
     View,
-    get_logger,
-    takes_args,
 )
+from koord_scheduler.plugin.vector import Scores, VectorNormalizeScorePlugin, VectorScorePlugin
 from koord_scheduler_plugins.network_traffic.readings import (
     UNKNOWN,
     Direction,

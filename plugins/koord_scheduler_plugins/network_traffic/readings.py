@@ -10,7 +10,10 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from koord_scheduler.plugin import FieldError, KoordError, Scores, Seconds, View, invalid, required
+from koord.plugin import KoordError
+from koord.plugin.args import FieldError, Seconds, invalid, required
+from koord_scheduler.plugin import View
+from koord_scheduler.plugin.vector import Scores
 
 TUTORIAL_INTERFACE = "ens192"
 EVERY_INTERFACE = "*"

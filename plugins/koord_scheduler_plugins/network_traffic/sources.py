@@ -10,7 +10,8 @@ from urllib.parse import quote, urlsplit
 
 from msgspec import DecodeError, Struct, ValidationError, json
 
-from koord_scheduler.plugin import Call, Clock, KoordError, KubeError, Transport, get_logger
+from koord.plugin import Clock, KoordError, get_logger
+from koord.plugin.kube import Call, KubeError, Transport
 from koord_scheduler_plugins.network_traffic.readings import (
     EVERY_INTERFACE,
     MeasureError,

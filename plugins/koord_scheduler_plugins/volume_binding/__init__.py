@@ -6,9 +6,11 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
+from koord.plugin import Clock, KoordError
+from koord.plugin.args import takes_args
+from koord.plugin.kube import PERSISTENT_CLAIMS, PERSISTENT_VOLUMES
 from koord_scheduler.plugin import (
     Action,
-    Clock,
     ClusterEvent,
     ClusterNode,
     ClusterPod,
@@ -19,8 +21,6 @@ from koord_scheduler.plugin import (
     FilterPlugin,
     Handle,
     HintedEvent,
-    KoordError,
-    Mask,
     NodeInfo,
     PreBindPlugin,
     PreFilterPlugin,
@@ -28,20 +28,13 @@ from koord_scheduler.plugin import (
     QueueingHint,
     ReservePlugin,
     ScorePlugin,
-    Scores,
     Services,
     Status,
-    VectorFilterPlugin,
-    VectorScorePlugin,
-    Verdicts,
     View,
-    takes_args,
 )
 from koord_scheduler.plugin.storage import (
     BOUND_BY_CONTROLLER,
     CLAIM,
-    PERSISTENT_CLAIMS,
-    PERSISTENT_VOLUMES,
     SELECTED_NODE,
     VOLUME,
     Claim,
@@ -51,6 +44,13 @@ from koord_scheduler.plugin.storage import (
     StorageClass,
     Volume,
     uses_claim,
+)
+from koord_scheduler.plugin.vector import (
+    Mask,
+    Scores,
+    VectorFilterPlugin,
+    VectorScorePlugin,
+    Verdicts,
 )
 from koord_scheduler_plugins.volume_binding.assumed import AssumedVolumes
 from koord_scheduler_plugins.volume_binding.podvolumes import (

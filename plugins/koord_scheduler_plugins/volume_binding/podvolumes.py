@@ -8,35 +8,28 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from koord.plugin.args import FieldError, Int32, invalid, required
 from koord_scheduler.plugin import (
     MAX_NODE_SCORE,
     ClusterNode,
     ClusterPod,
-    FieldError,
-    Int32,
-    Mask,
-    Numbers,
-    Scores,
+    NodeTerm,
     Status,
-    Verdicts,
     View,
     in_time,
-    invalid,
-    required,
+    node_matches_terms,
 )
 from koord_scheduler.plugin.storage import (
     LOST,
     Claim,
-    NodeTerm,
     StorageCapacity,
     StorageClass,
     StorageObjects,
     Volume,
     is_ephemeral,
-    matches_terms,
     missing,
-    node_matches_terms,
 )
+from koord_scheduler.plugin.vector import Mask, Numbers, Scores, Verdicts, matches_terms
 from koord_scheduler_plugins.volume_binding.assumed import AssumedVolumes
 from koord_scheduler_plugins.volume_binding.tables import (
     Candidates,

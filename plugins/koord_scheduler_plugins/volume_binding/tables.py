@@ -7,19 +7,17 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from koord_scheduler.plugin import ClusterNode, CodedColumn, Mask, View, in_time
+from koord_scheduler.plugin import ClusterNode, NodeTerm, View, in_time, node_matches_terms
 from koord_scheduler.plugin.storage import (
     AVAILABLE,
     Claim,
     FrozenCapacities,
     FrozenVolumes,
-    NodeTerm,
     StorageCapacity,
     StorageObjects,
     Volume,
-    matches_terms,
-    node_matches_terms,
 )
+from koord_scheduler.plugin.vector import CodedColumn, Mask, matches_terms
 
 Places = NDArray[np.intp]
 """For each node the place of a volume in a list; its length: none. Shape (nodes,)."""

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from koord.api.qos import KubeQoS, QoSClass
 from koord.api.qosstrategy import CPUSuppressPolicy
+from koord.plugin import OptionError, Stop
 from koordlet.plugin import (
     ClaimScope,
     Client,
@@ -15,9 +16,7 @@ from koordlet.plugin import (
     FlagSet,
     Level,
     MetricCache,
-    OptionError,
     States,
-    Stop,
     resources,
 )
 from koordlet.plugin.kernel import AuditText, Resource, WatchedValue

@@ -8,7 +8,8 @@ from urllib.parse import quote
 from koord.api.fields import Fields
 from koord.api.pod import Pod
 from koord.api.qosstrategy import Block, BlockType, IOConfig
-from koordlet.plugin import Client, InvalidObject, KoordError
+from koord.plugin import InvalidObject, KoordError
+from koordlet.plugin import Client
 from koordlet.plugin.kernel import LocalStorage
 from koordlet_plugins.blkio_reconcile.limits import has_half_a_model
 

@@ -8,7 +8,8 @@ from koord.api.annotations import json_annotation, place
 from koord.api.gojson import shape_of, wire
 from koord.api.pod import Pod
 from koord.api.qosstrategy import Block, BlockType, IOConfig
-from koordlet.plugin import InvalidObject, resources
+from koord.plugin import InvalidObject
+from koordlet.plugin import resources
 from koordlet.plugin.kernel import Resource
 
 Devices = Mapping[str, IOConfig]  # settings by device, "<major>:<minor>"

@@ -8,12 +8,12 @@ from koord.api.annotations import place
 from koord.api.pod import Pod
 from koord.api.qos import KubeQoS, QoSClass
 from koord.api.qosstrategy import BlkIOQoS, Block, ResourceQoS
+from koord.plugin import InvalidObject
 from koordlet.plugin import (
     Claim,
     ClaimScope,
     Client,
     FlagSet,
-    InvalidObject,
     Level,
     MetricCache,
     PodMeta,

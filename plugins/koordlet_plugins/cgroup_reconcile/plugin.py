@@ -7,6 +7,7 @@ from koord.api.pod import Pod
 from koord.api.qos import KubeQoS
 from koord.api.qosstrategy import ResourceQoS
 from koord.api.quantity import Quantity
+from koord.plugin import Stop
 from koordlet.plugin import (
     Claim,
     ClaimScope,
@@ -17,7 +18,6 @@ from koordlet.plugin import (
     PodMeta,
     States,
     StateType,
-    Stop,
     Target,
     resources,
 )

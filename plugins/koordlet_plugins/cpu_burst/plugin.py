@@ -10,6 +10,7 @@ from koord.api.node import Node
 from koord.api.pod import pod_request
 from koord.api.qosstrategy import CPUBurst as Settings
 from koord.api.quantity import Quantity
+from koord.plugin import Stop
 from koordlet.plugin import (
     Claim,
     ClaimScope,
@@ -20,7 +21,6 @@ from koordlet.plugin import (
     MetricCache,
     PodMeta,
     States,
-    Stop,
     keys,
     kinds,
     resources,

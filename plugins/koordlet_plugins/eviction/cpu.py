@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from koord.api.eviction import EvictionOutcome
 from koord.api.pod import BATCH_CPU, Pod, amount, cpu_resource, pod_request
 from koord.api.qosstrategy import CPUEvictPolicy, ResourceThreshold
+from koord.plugin import Stop
 from koordlet.plugin import (
     WAITS_FOR_EVENTS,
     Client,
@@ -14,7 +15,6 @@ from koordlet.plugin import (
     FlagSet,
     MetricCache,
     States,
-    Stop,
     kinds,
 )
 from koordlet_plugins.eviction.plan import (

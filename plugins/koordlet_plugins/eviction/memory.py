@@ -7,15 +7,14 @@ from enum import StrEnum
 
 from koord.api.eviction import EvictionOutcome
 from koord.api.pod import Pod, memory_resource
+from koord.plugin import OptionError, Stop
 from koordlet.plugin import (
     WAITS_FOR_EVENTS,
     Client,
     ExtensionPlugin,
     FlagSet,
     MetricCache,
-    OptionError,
     States,
-    Stop,
     kinds,
     resources,
 )

@@ -11,15 +11,8 @@ from koord.api.eviction import EvictionOutcome
 from koord.api.node import Node
 from koord.api.pod import Pod
 from koord.api.qosstrategy import ResourceThreshold
-from koordlet.plugin import (
-    Eviction,
-    ExtensionPlugin,
-    MetricCache,
-    PodMeta,
-    States,
-    Unavailable,
-    keys,
-)
+from koord.plugin import Unavailable
+from koordlet.plugin import Eviction, ExtensionPlugin, MetricCache, PodMeta, States, keys
 from koordlet.plugin.publishing import Kind
 from koordlet_plugins.eviction.plan import EvictionPlan, EvictionTask, ReleaseTarget, amounts_text
 from koordlet_plugins.eviction.settings import EvictionBlocked

@@ -7,7 +7,7 @@ from koord.api.eviction import EvictionOutcome
 from koord.api.node import Node
 from koord.api.pod import amount
 from koord.api.qosstrategy import ResourceThreshold
-from koordlet.plugin import KoordError
+from koord.plugin import KoordError
 
 THIRD = 3  # a window with fewer than a third of its possible samples does not count
 

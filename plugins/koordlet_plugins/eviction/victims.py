@@ -11,7 +11,7 @@ from typing import Any
 from koord.api.gojson import parse_json
 from koord.api.pod import Pod
 from koord.api.qos import QoSClass
-from koordlet.plugin import InvalidObject
+from koord.plugin import InvalidObject
 
 EVICTION_ENABLED = "koordinator.sh/eviction-enabled"  # label
 EVICTION_POLICY = "koordinator.sh/eviction-policy"  # annotation: list of features as JSON

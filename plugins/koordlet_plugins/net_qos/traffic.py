@@ -6,7 +6,7 @@ from typing import NamedTuple
 from zlib import crc32
 
 from koord.api.pod import Pod
-from koordlet.plugin import InvalidObject
+from koord.plugin import InvalidObject
 from koordlet.plugin.network import (
     BE,
     LINK,

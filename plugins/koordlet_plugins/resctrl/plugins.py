@@ -6,7 +6,8 @@ from koord.api.annotations import place
 from koord.api.pod import Pod
 from koord.api.qos import QoSClass
 from koord.api.qosstrategy import ResctrlQoS, ResourceQoS
-from koordlet.plugin import InvalidObject, PodMeta, StateType, Target
+from koord.plugin import InvalidObject
+from koordlet.plugin import PodMeta, StateType, Target
 from koordlet.plugin.kernel import Part
 from koordlet.plugin.pods import pods_of
 from koordlet_plugins.resctrl.groups import (

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from koord.api.annotations import json_annotation, place
 from koord.api.gojson import between, shape_of, wire
 from koord.api.pod import Pod
-from koordlet.plugin import InvalidObject
+from koord.plugin import InvalidObject
 
 AMD = "AuthenticAMD"
 _AMD_UNLIMITED = 2048

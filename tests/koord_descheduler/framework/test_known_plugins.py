@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from koord.component.config.field_errors import InvalidConfig
+from koord.plugin.args import FieldError, Seconds, invalid, takes_args
 from koord_descheduler.config.configuration import Point
 from koord_descheduler.config.file import parse_configuration
 from koord_descheduler.framework.profile import build_profile, known_plugins, profile_settings
@@ -16,14 +17,10 @@ from koord_descheduler.plugin import (
     ClusterPod,
     EvictOptions,
     Evictor,
-    FieldError,
     Handle,
     Plugin,
     PluginRegistry,
-    Seconds,
     Status,
-    invalid,
-    takes_args,
 )
 from koord_descheduler_plugins.low_node_load.args import LowNodeLoadArgs
 from tests.support.descheduler.framework import NODES, Kit

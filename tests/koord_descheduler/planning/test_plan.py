@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from koord.component.terminal import plain
+from koord.plugin.args import takes_args
 from koord_descheduler.cli.plan import main
 from koord_descheduler.config.file import parse_configuration
 from koord_descheduler.framework.profile import known_plugins
@@ -26,7 +27,6 @@ from koord_descheduler.plugin import (
     NodeDecision,
     PluginRegistry,
     PodDecision,
-    takes_args,
 )
 from koord_descheduler.plugin.testing import FakeCluster
 from koord_descheduler_plugins.low_node_load.args import AnomalyCondition, LowNodeLoadArgs

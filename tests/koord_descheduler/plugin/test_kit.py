@@ -9,6 +9,7 @@ import pytest
 
 from koord.component.config.field_errors import InvalidConfig
 from koord.kube.errors import Conflict, NotFound, TooManyRequests
+from koord.plugin.args import FieldError, invalid, takes_args
 from koord_descheduler.framework.profile import ProfileError
 from koord_descheduler.plugin import (
     Action,
@@ -18,13 +19,10 @@ from koord_descheduler.plugin import (
     DeschedulePlugin,
     EvictOptions,
     Evictor,
-    FieldError,
     Handle,
     PodDecision,
     Status,
     fits,
-    invalid,
-    takes_args,
 )
 from koord_descheduler.plugin.testing import (
     FakeCluster,

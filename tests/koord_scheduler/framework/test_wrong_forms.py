@@ -8,6 +8,7 @@ import pytest
 
 from koord.component.plugins.discovery import discover
 from koord.component.plugins.registry import PluginError
+from koord.plugin import SharedPart
 from koord_scheduler.config.profiles import EnabledPlugin, Point, Profile
 from koord_scheduler.framework.profile import ProfileError, build_profile
 from koord_scheduler.plugin import (
@@ -24,13 +25,12 @@ from koord_scheduler.plugin import (
     Plugin,
     PluginRegistry,
     PreBindPlugin,
-    PreferNodesPlugin,
     ReservePlugin,
     ScorePlugin,
-    SharedPart,
     Status,
     View,
 )
+from koord_scheduler.plugin.koordinator import PreferNodesPlugin
 from koord_scheduler.plugin.testing import PluginHarness, fake_cluster, fake_services, make_pod
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from koord.cluster.state import ClusterState
+from koord.plugin.kube import Event, EventType, ObjectRef
 from koord_scheduler.plugin import (
     NODE_METRIC,
     Action,
@@ -14,13 +15,10 @@ from koord_scheduler.plugin import (
     ClusterPod,
     CycleState,
     EnqueueExtensions,
-    Event,
     EventResource,
-    EventType,
     Handle,
     HintedEvent,
     NodeInfo,
-    ObjectRef,
     PermitPlugin,
     PostFilterPlugin,
     PostFilterResult,

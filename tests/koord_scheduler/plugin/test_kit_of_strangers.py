@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from koord.plugin.kube import Change, Resource
 from koord_scheduler.plugin import (
-    Change,
     ClusterPod,
     CycleState,
     FilterPlugin,
@@ -15,7 +15,6 @@ from koord_scheduler.plugin import (
     PostFilterResult,
     PreFilterPlugin,
     PreFilterResult,
-    Resource,
     Status,
     View,
 )

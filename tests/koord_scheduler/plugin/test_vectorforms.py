@@ -12,22 +12,24 @@ from koord_scheduler.plugin import (
     ClusterPod,
     CycleState,
     FilterPlugin,
-    Mask,
     NodeInfo,
     NodeScore,
     NormalizeScorePlugin,
     PreScorePlugin,
     ScorePlugin,
-    Scores,
     Status,
+    View,
+)
+from koord_scheduler.plugin.testing import assert_forms_agree, disagreements
+from koord_scheduler.plugin.vector import (
+    Mask,
+    Scores,
     VectorFilterPlugin,
     VectorNormalizeScorePlugin,
     VectorScorePlugin,
-    View,
     default_normalize,
     tolerates_taints,
 )
-from koord_scheduler.plugin.testing import assert_forms_agree, disagreements
 from tests.support.clusters import Cluster, node, pod
 from tests.support.scheduler.framework import FreeCpu, PlainFilter, make_pod, make_view
 

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from koord.cluster.facts import ClusterPod
 from koord.cluster.view import View
 from koord_scheduler.framework.cyclestate import CycleState
-from koord_scheduler.plugin import Code, Mask, QueueingHint, Verdicts
+from koord_scheduler.plugin import Code, QueueingHint
 from koord_scheduler.plugin.testing import assert_forms_agree
+from koord_scheduler.plugin.vector import Mask, Verdicts
 from koord_scheduler_plugins.node_resources import NodeResourcesFit, NodeResourcesFitArgs
 from tests.support.clusters import Json, node, pod, read_node, read_pod
 from tests.support.scheduler.framework import Kit, make_pod

@@ -3,16 +3,8 @@
 import pytest
 
 from koord.api.qos import KubeQoS
-from koordlet.plugin import (
-    Claim,
-    ClaimScope,
-    ExtensionPlugin,
-    Level,
-    OptionError,
-    Target,
-    Unavailable,
-    resources,
-)
+from koord.plugin import OptionError, Unavailable
+from koordlet.plugin import Claim, ClaimScope, ExtensionPlugin, Level, Target, resources
 from koordlet.plugin.kernel import ClaimState
 from koordlet.plugin.testing import FakeHost, PluginHarness
 

@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 from prometheus_client import CollectorRegistry
 
+from koord.plugin import Unavailable
 from koord.util.simulatedclock import SimulatedClock
-from koordlet.plugin import Claim, ExtensionPlugin, Target, Unavailable, kinds, resources
+from koordlet.plugin import Claim, ExtensionPlugin, Target, kinds, resources
 from koordlet.plugin.base import PluginContext
 from koordlet.plugin.metrics import PluginMetrics
 from koordlet.plugin.testing import CapturedLog, make_pod

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from koord.api.fields import Fields
 from koord.api.nodeslo import merge_nodeslo
+from koord.plugin import InvalidObject, OptionError
 from koord.util import documents
-from koordlet.plugin import Extension, ExtensionPlugin, InvalidObject, OptionError
+from koordlet.plugin import Extension, ExtensionPlugin
 from koordlet.plugin.base import MAX_PARTS, MAX_REASON
 from koordlet.plugin.testing import PluginHarness
 

@@ -8,16 +8,9 @@ import pytest
 from koord.api.eviction import EvictionOutcome
 from koord.api.nodeslo import NodeSLO
 from koord.api.qos import KubeQoS
+from koord.plugin import Unavailable
 from koord.util.errors import OptionError
-from koordlet.plugin import (
-    ClaimScope,
-    ExtensionPlugin,
-    Level,
-    StateType,
-    Unavailable,
-    kinds,
-    resources,
-)
+from koordlet.plugin import ClaimScope, ExtensionPlugin, Level, StateType, kinds, resources
 from koordlet.plugin.testing import CapturedLog, PluginHarness, cpu_seconds, make_pod
 
 

@@ -4,8 +4,8 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from koord.component.plugins.registry import PluginError
+from koord.plugin import KoordError
 from koord.util.text import snake_case
-from koordlet.plugin import KoordError
 from koordlet.plugin.metrics import PluginMetrics
 
 

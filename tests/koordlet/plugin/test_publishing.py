@@ -4,8 +4,9 @@ from typing import NamedTuple
 
 import pytest
 
+from koord.plugin import OptionError
 from koordlet.metriccache.keys import UnknownSeries
-from koordlet.plugin import ExtensionPlugin, OptionError, kinds
+from koordlet.plugin import ExtensionPlugin, kinds
 from koordlet.plugin.publishing import Cadence, Kind, Published, RetentionClass, defect_of
 from koordlet.plugin.testing import PluginHarness
 from koordlet.server.control_app import aggregates, find_kind

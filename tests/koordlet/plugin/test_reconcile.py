@@ -7,8 +7,9 @@ import pytest
 
 from koord.api.pod import Pod
 from koord.component.flags import FlagSet
+from koord.plugin import InvalidObject
 from koord.util.errors import OptionError
-from koordlet.plugin import Claim, ClaimScope, InvalidObject, Level, PodMeta, Target, resources
+from koordlet.plugin import Claim, ClaimScope, Level, PodMeta, Target, resources
 from koordlet.plugin.pods import ReconcilingPlugin, containers_of, pods_of
 from koordlet.plugin.testing import FakeHost, PluginHarness, make_pod
 

@@ -8,17 +8,16 @@ from prometheus_client import CollectorRegistry
 
 from koord.component.flags import FlagSet
 from koord.component.plugins.registry import PluginError
+from koord.plugin import KoordError, Unavailable
 from koord.util.errors import OptionError
 from koordlet.features import feature_gates
 from koordlet.plugin import (
     ClaimScope,
     ExtensionPlugin,
     FeatureSpec,
-    KoordError,
     Level,
     PluginRegistry,
     Target,
-    Unavailable,
     resources,
 )
 from koordlet.plugin.kernel import Part, Resource

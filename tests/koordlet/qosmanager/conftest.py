@@ -10,9 +10,10 @@ from prometheus_client import CollectorRegistry
 
 from koord.api.node import Node
 from koord.component.features import FeatureGates, FeatureSpec, Stage
+from koord.plugin import Stop
 from koord.util.health import Health, PartHealth
 from koordlet.features import feature_gates
-from koordlet.plugin import ExtensionPlugin, FlagSet, PluginRegistry, Stop
+from koordlet.plugin import ExtensionPlugin, FlagSet, PluginRegistry
 from koordlet.plugin.interfaces import UnavailableClient
 from koordlet.plugin.testing.scripted import SimulatedClock
 from koordlet.qosmanager import QOSExtensionConfig, QOSManager

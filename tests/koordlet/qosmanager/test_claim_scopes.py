@@ -6,6 +6,7 @@ import pytest
 
 from koord.api.qos import KubeQoS
 from koord.component.features import FeatureSpec
+from koord.plugin import Stop
 from koord.util.ownedfiles import OwnedDirectory
 from koordlet.executor.claimmanager import ClaimManager
 from koordlet.executor.journal import Journal
@@ -13,7 +14,7 @@ from koordlet.executor.kernel.view import InlineWorker, KernelView
 from koordlet.executor.kernel.writer import Writer
 from koordlet.host.files import Descriptors
 from koordlet.host.host import Host
-from koordlet.plugin import ClaimScope, Level, Stop, Target, resources
+from koordlet.plugin import ClaimScope, Level, Target, resources
 from koordlet.plugin.testing import FakeHost
 
 OFF = FeatureSpec()

@@ -5,7 +5,8 @@ import asyncio
 import pytest
 
 from koord.component.features import FeatureSpec
-from koordlet.plugin import Limits, Stop
+from koord.plugin import Stop
+from koordlet.plugin import Limits
 
 OFF = FeatureSpec()
 

@@ -9,8 +9,9 @@ import pytest
 from koord.api.nodeslo import NodeSLO
 from koord.component.features import FeatureSpec
 from koord.component.plugins.registry import PluginBlocked
+from koord.plugin import Stop
 from koord.util.ownedfiles import OwnedDirectory
-from koordlet.plugin import WAITS_FOR_EVENTS, ExtensionPlugin, StateType, Stop
+from koordlet.plugin import WAITS_FOR_EVENTS, ExtensionPlugin, StateType
 
 OFF = FeatureSpec()
 

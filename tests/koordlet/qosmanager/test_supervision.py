@@ -7,8 +7,9 @@ import json
 import pytest
 from prometheus_client import generate_latest
 
+from koord.plugin import Stop, Unavailable
 from koord.util.ownedfiles import OwnedDirectory
-from koordlet.plugin import WAITS_FOR_EVENTS, Limits, Stop, Unavailable
+from koordlet.plugin import WAITS_FOR_EVENTS, Limits
 from koordlet.qosmanager.runner import Breaker
 
 

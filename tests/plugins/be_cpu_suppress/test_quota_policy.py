@@ -6,7 +6,8 @@ from itertools import pairwise
 import pytest
 
 from koord.api.qos import KubeQoS
-from koordlet.plugin import FlagSet, OptionError, kinds
+from koord.plugin import OptionError
+from koordlet.plugin import FlagSet, kinds
 from koordlet.plugin.testing import make_pod
 from koordlet_plugins.be_cpu_suppress.plugin import STALE_ROUNDS, SuppressFlags
 

@@ -7,7 +7,7 @@ import pytest
 
 from koord.api.nodeslo import merge_nodeslo
 from koord.api.qos import KubeQoS
-from koordlet.plugin import Unavailable
+from koord.plugin import Unavailable
 from koordlet.plugin.kernel import NODE_LOCAL_STORAGE, LocalStorage
 from koordlet.plugin.testing import FakeHost, PluginHarness, make_pod
 from koordlet_plugins.blkio_reconcile import BlkIOReconcile

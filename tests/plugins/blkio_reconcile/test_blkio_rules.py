@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.api.qosstrategy import Block, BlockType, IOConfig
-from koordlet.plugin import InvalidObject, resources
+from koord.plugin import InvalidObject
+from koordlet.plugin import resources
 from koordlet.plugin.kernel import LocalStorage
 from koordlet.plugin.testing import make_pod
 from koordlet_plugins.blkio_reconcile.devices import (

@@ -8,7 +8,8 @@ from koord.api.nodeslo import merge_nodeslo
 from koord.api.pod import Container, Pod
 from koord.api.qos import KubeQoS
 from koord.api.qosstrategy import MemoryQoS
-from koordlet.plugin import KoordError, resources
+from koord.plugin import KoordError
+from koordlet.plugin import resources
 from koordlet.plugin.testing import make_pod
 from koordlet_plugins.cgroup_reconcile.settings import (
     ANNOTATION,

@@ -5,7 +5,7 @@ import pytest
 from koord.api.pod import Container
 from koord.api.qos import KubeQoS
 from koord.api.qosstrategy import CPUBurst, CPUBurstPolicy
-from koordlet.plugin import KoordError
+from koord.plugin import KoordError
 from koordlet.plugin.testing import make_pod
 from koordlet_plugins.cpu_burst.plan import (
     ANNOTATION,

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from koord.api.eviction import EvictionOutcome
-from koordlet.plugin import OptionError, kinds
+from koord.plugin import OptionError
+from koordlet.plugin import kinds
 from koordlet.plugin.testing import make_pod
 from koordlet_plugins.eviction.memory import MemoryEvict, Signals, parse_signals
 from koordlet_plugins.eviction.victims import EVICTION_POLICY

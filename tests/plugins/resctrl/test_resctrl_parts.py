@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.api.qosstrategy import ResctrlQoS
-from koordlet.plugin import InvalidObject
+from koord.plugin import InvalidObject
 from koordlet.plugin.testing import make_pod
 from koordlet_plugins.resctrl.plugins import class_lines
 from koordlet_plugins.resctrl.rules import (

@@ -3,21 +3,18 @@
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
+from koord.plugin.args import FieldError, Int32, invalid, takes_args
 from koord_descheduler.plugin import (
     Action,
     BalancePlugin,
     ClusterNode,
     ClusterPod,
     EvictOptions,
-    FieldError,
     Handle,
-    Int32,
     NodeDecision,
     PodDecision,
     WhatIf,
     fits,
-    invalid,
-    takes_args,
 )
 
 

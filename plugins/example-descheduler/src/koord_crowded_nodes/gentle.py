@@ -3,18 +3,9 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from koord_descheduler.plugin import (
-    ClusterPod,
-    EvictOptions,
-    Evictor,
-    FieldError,
-    Handle,
-    KoordError,
-    Seconds,
-    check_unique,
-    invalid,
-    takes_args,
-)
+from koord.plugin import KoordError
+from koord.plugin.args import FieldError, Seconds, invalid, takes_args
+from koord_descheduler.plugin import ClusterPod, EvictOptions, Evictor, Handle, check_unique
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from koord.plugin.args import FieldError, Int32, invalid, takes_args
 from koord_scheduler.plugin import (
     Action,
     ClusterEvent,
@@ -13,23 +14,16 @@ from koord_scheduler.plugin import (
     CycleState,
     EnqueueExtensions,
     EventResource,
-    FieldError,
     FilterPlugin,
     Handle,
     HintedEvent,
-    Int32,
-    Mask,
     NodeInfo,
     QueueingHint,
     ScorePlugin,
-    Scores,
     Status,
-    VectorFilterPlugin,
-    VectorScorePlugin,
     View,
-    invalid,
-    takes_args,
 )
+from koord_scheduler.plugin.vector import Mask, Scores, VectorFilterPlugin, VectorScorePlugin
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from koord.plugin.args import FieldError, Int32, invalid, takes_args
 from koord_scheduler.plugin import (
     POD,
     Action,
@@ -11,17 +12,13 @@ from koord_scheduler.plugin import (
     CycleState,
     EnqueueExtensions,
     EventResource,
-    FieldError,
     Handle,
     HintedEvent,
-    Int32,
     PreFilterPlugin,
     QueueingHint,
     ReservePlugin,
     Status,
     View,
-    invalid,
-    takes_args,
 )
 
 

@@ -5,16 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from koord.api.quantity import Quantity
-from koordlet.plugin import (
-    Client,
-    ExtensionPlugin,
-    FlagSet,
-    MetricCache,
-    OptionError,
-    States,
-    Stop,
-    kinds,
-)
+from koord.plugin import OptionError, Stop
+from koordlet.plugin import Client, ExtensionPlugin, FlagSet, MetricCache, States, kinds
 
 INTERVAL = 10.0  # seconds between rounds
 

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from koord.api.labelselector import LabelSelector
 from koord.component.config.field_errors import InvalidConfig
-from koord_descheduler.plugin import Action, LabelSelector
+from koord_descheduler.plugin import Action
 from koord_descheduler.plugin.testing import FakeCluster, PluginHarness, make_node
 from koord_descheduler_plugins.custom_priority import CustomPriority, PriorityLevel, levels_of
 from tests.support.descheduler.one_cycle import Outcome, one_cycle

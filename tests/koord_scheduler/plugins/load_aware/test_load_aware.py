@@ -14,7 +14,8 @@ from koord.component.plugins.discovery import discover
 from koord.controlplane.testing import make_pod, make_workload
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.nodes.adapters import filter_vector
-from koord_scheduler.plugin import HintedEvent, PluginRegistry, PluginRequest, QueueingHint
+from koord_scheduler.plugin import HintedEvent, PluginRegistry, QueueingHint
+from koord_scheduler.plugin.koordinator import PluginRequest
 from koord_scheduler_plugins.load_aware.plugin import LoadAwareScheduling
 from tests.support.scheduler.load_aware import (
     GI,

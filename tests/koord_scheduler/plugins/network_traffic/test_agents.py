@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from koord.plugin import KoordError
+from koord.plugin.kube import ApiConfig, RequestLimits, Transport
 from koord.util.simulatedclock import SimulatedClock
-from koord_scheduler.plugin import ApiConfig, KoordError, RequestLimits, Transport
 from koord_scheduler_plugins.network_traffic.readings import NetworkTrafficArgs, Traffic
 from koord_scheduler_plugins.network_traffic.sources import (
     AgentsSource,

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from koord.plugin import KoordError
+from koord.plugin.kube import ApiConfig, RequestLimits, Transport
 from koord.util.clock import SystemClock
-from koord_scheduler.plugin import ApiConfig, KoordError, RequestLimits, Transport
 from koord_scheduler_plugins.network_traffic.readings import (
     MeasureError,
     NetworkTrafficArgs,

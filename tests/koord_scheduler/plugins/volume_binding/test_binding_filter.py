@@ -8,12 +8,7 @@ from hypothesis import strategies as st
 
 from koord_scheduler.framework.status import Code
 from koord_scheduler.plugin import QueueingHint
-from koord_scheduler.plugin.storage import (
-    CLAIM,
-    CSI_DRIVER,
-    STORAGE_CAPACITY,
-    STORAGE_CLASS,
-)
+from koord_scheduler.plugin.storage import CLAIM, CSI_DRIVER, STORAGE_CAPACITY, STORAGE_CLASS
 from koord_scheduler.plugin.testing import assert_forms_agree
 from koord_scheduler_plugins.volume_binding import VolumeBinding
 from koord_scheduler_plugins.volume_binding.podvolumes import ShapePoint, VolumeBindingArgs

@@ -1,0 +1,30 @@
+"""What plugins of all three daemons may use: errors, time, health, logs.
+
+args has the checks of a plugin's arguments, kube the API server: resources, client, informers,
+errors. Quantities and label selectors are in koord.api (quantity, labelselector).
+"""
+
+from koord.component.plugins.shared import SharedPart
+from koord.util.clock import Clock
+from koord.util.errors import InvalidObject, KoordError, OptionError, Unavailable
+from koord.util.flowcontrol import Backoff
+from koord.util.health import OK, HealthStatus, PartHealth
+from koord.util.logs import LimitedLog, LogState, get_logger
+from koord.util.stop import Stop
+
+__all__ = [
+    "OK",
+    "Backoff",
+    "Clock",
+    "HealthStatus",
+    "InvalidObject",
+    "KoordError",
+    "LimitedLog",
+    "LogState",
+    "OptionError",
+    "PartHealth",
+    "SharedPart",
+    "Stop",
+    "Unavailable",
+    "get_logger",
+]

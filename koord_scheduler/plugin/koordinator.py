@@ -1,0 +1,106 @@
+"""What plugins as large as Koordinator's stand on.
+
+Its extensions of the framework: a plugin takes part by having an interface (endpoints, parts that
+run with the leader, transformers, reservations, NUMA admission); the network between nodes and the
+scheduler itself come from the handle. The account of what pods hold of quotas, devices or groups.
+Plans of whole groups of pods. Source: Koordinator, pkg/scheduler/frameworkext.
+"""
+
+from koord.cluster.account import AccountKind, FrozenAccount, Holding, Pool
+from koord_scheduler.framework.diagnosis import Suggestion, SuggestionType, suggest
+from koord_scheduler.framework.extension.auditor import AuditRecord
+from koord_scheduler.framework.extension.networktopology import (
+    CLUSTER_LAYER,
+    NODE_LAYER,
+    NetworkTopology,
+    NetworkTree,
+    TopologyNode,
+)
+from koord_scheduler.framework.extension.numa import (
+    NUMATopologyHint,
+    NUMATopologyHintProvider,
+    NUMATopologyPolicy,
+)
+from koord_scheduler.framework.extension.providers import (
+    APIServiceProvider,
+    ControllerProvider,
+    Endpoint,
+    InformerFactoryProvider,
+    PluginRequest,
+    PrivateInformer,
+)
+from koord_scheduler.framework.extension.reservations import (
+    Reservation,
+    ReservationCache,
+    ReservationFilterPlugin,
+    ReservationNominator,
+    ReservationPreAllocationRestorePlugin,
+    ReservationPreBindPlugin,
+    ReservationRestorePlugin,
+    ReservationScore,
+    ReservationScoreExtensions,
+    ReservationScorePlugin,
+)
+from koord_scheduler.framework.extension.transformers import (
+    FilterTransformer,
+    FindOneNodePlugin,
+    PostFilterTransformer,
+    PreferNodesPlugin,
+    PreFilterTransformer,
+    ScoreTransformer,
+    Transformed,
+)
+from koord_scheduler.framework.groupplan import GroupPlan, GroupPlanner, NodeOrder, NoGroupPlan
+from koord_scheduler.framework.handle import SchedulerControl
+from koord_scheduler.framework.handlers import FailedPod
+from koord_scheduler.framework.interfaces import NextPodPlugin, ResizePodPlugin
+
+__all__ = [
+    "CLUSTER_LAYER",  # layer of a TopologyNode
+    "NODE_LAYER",  # layer of a TopologyNode
+    "APIServiceProvider",
+    "AccountKind",  # declares what pods hold of a kind of pools
+    "AuditRecord",  # argument of handle.services.auditor.record()
+    "ControllerProvider",  # interface of Koordinator's providers
+    "Endpoint",
+    "FailedPod",  # argument of a filter of failures, handle.services.failures
+    "FilterTransformer",  # interface of Koordinator's transformers
+    "FindOneNodePlugin",  # interface that Koordinator adds
+    "FrozenAccount",  # the account of a view
+    "GroupPlan",  # answer of a GroupPlanner
+    "GroupPlanner",  # plans the nodes of a whole group
+    "Holding",  # answer of an AccountKind
+    "InformerFactoryProvider",  # interface of Koordinator's providers
+    "NUMATopologyHint",
+    "NUMATopologyHintProvider",
+    "NUMATopologyPolicy",
+    "NetworkTopology",  # in handle.services.network
+    "NetworkTree",  # in handle.services.network
+    "NextPodPlugin",  # interface that Koordinator adds
+    "NoGroupPlan",  # error of a GroupPlanner
+    "NodeOrder",  # argument of a GroupPlanner
+    "PluginRequest",
+    "Pool",  # the sums of one pool
+    "PostFilterTransformer",  # interface of Koordinator's transformers
+    "PreFilterTransformer",  # interface of Koordinator's transformers
+    "PreferNodesPlugin",
+    "PrivateInformer",  # answer of an InformerFactoryProvider
+    "Reservation",  # argument of the interfaces of reservations
+    "ReservationCache",  # interface of Koordinator's reservations
+    "ReservationFilterPlugin",  # interface of Koordinator's reservations
+    "ReservationNominator",  # interface of Koordinator's reservations
+    "ReservationPreAllocationRestorePlugin",  # interface of Koordinator's reservations
+    "ReservationPreBindPlugin",  # interface of Koordinator's reservations
+    "ReservationRestorePlugin",  # interface of Koordinator's reservations
+    "ReservationScore",  # argument of ReservationScoreExtensions
+    "ReservationScoreExtensions",  # interface of Koordinator's reservations
+    "ReservationScorePlugin",  # interface of Koordinator's reservations
+    "ResizePodPlugin",  # interface that Koordinator adds
+    "SchedulerControl",  # answer of handle.scheduler()
+    "ScoreTransformer",  # interface of Koordinator's transformers
+    "Suggestion",  # argument of suggest
+    "SuggestionType",  # field of a Suggestion
+    "TopologyNode",  # in handle.services.network
+    "Transformed",  # answer of a transformer
+    "suggest",  # offers a change to the user whose pod is pending
+]

@@ -1,0 +1,32 @@
+"""Preemption: what-ifs of nodes without some of their pods, and the choice of victims."""
+
+from koord_scheduler.framework.calls import ExtensionPointError
+from koord_scheduler.framework.diagnosis import ABSENT, Diagnosis, NodeStatuses
+from koord_scheduler.framework.handle import NodeFilters, NodeWhatIf
+from koord_scheduler.rules.preemption import (
+    BudgetsByNamespace,
+    Candidate,
+    LowerPriorityPods,
+    by_namespace,
+    candidates_wanted,
+    choose,
+    find_victims,
+    may_preempt,
+)
+
+__all__ = [
+    "ABSENT",
+    "BudgetsByNamespace",
+    "Candidate",
+    "Diagnosis",
+    "ExtensionPointError",
+    "LowerPriorityPods",
+    "NodeFilters",
+    "NodeStatuses",
+    "NodeWhatIf",
+    "by_namespace",
+    "candidates_wanted",
+    "choose",
+    "find_victims",
+    "may_preempt",
+]
