@@ -2,9 +2,15 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from pkgutil import iter_modules
 
 from prometheus_client import Metric
 
+from koordlet import collectors
+from koordlet.collectors.engine.collector import FamilySpec
+from koordlet.prediction import prediction
 from koordlet.reporter.loop import NodeMetricReporter
 from koordlet.server.app import INTERNAL_FAMILIES, UPSTREAM_COUNTERS
 from reference.fakedaemon import FamilyExposition
@@ -37,15 +43,11 @@ KOORDINATORS_HISTOGRAMS = frozenset(
 KOORDINATORS = INTERNAL_FAMILIES | KOORDINATORS_EXTERNAL | KOORDINATORS_HISTOGRAMS
 
 _REPORT_GATES = {NodeMetricReporter.name: ("NodeMetricPromMetrics",)}
-_UNITS_BY_NAME = {  # where the name does not say it
+_COLLECTORS = f"{collectors.__name__}."
+_UNITS_BY_NAME = {  # where neither the name nor a row says it
     "koordlet_start_time": "Unix seconds",
     "koordlet_build_info": "1",
     "koordlet_plugin_state": "0 or 1",
-    "koordlet_node_psi": "percent",
-    "koordlet_qos_psi": "percent",
-    "koordlet_pod_psi": "percent",
-    "koordlet_container_psi": "percent",
-    "koordlet_host_application_resource_usage": "cores, bytes",
     "koordlet_node_metric_node_usage": "cores, bytes",
     "koordlet_node_metric_system_usage": "cores, bytes",
     "koordlet_node_metric_numa_node_usage": "cores, bytes",
@@ -83,10 +85,18 @@ class Family:
     @property
     def unit(self) -> str:
         """What a value counts; a plain number of things when the name says nothing else."""
-        if self.name in _UNITS_BY_NAME:
-            return _UNITS_BY_NAME[self.name]
+        if unit := _declared_units().get(self.name) or _UNITS_BY_NAME.get(self.name):
+            return unit
         ends = (unit for end, unit in _UNITS_BY_END.items() if self.name.endswith(end))
         return next(ends, "count")
+
+
+@cache
+def _declared_units() -> dict[str, str]:
+    """The units of the rows of collectors, and of what is made of the same rows."""
+    modules = [import_module(each.name) for each in iter_modules(collectors.__path__, _COLLECTORS)]
+    rows = (row for module in (*modules, prediction) for row in vars(module).values())
+    return {row.name: row.unit for row in rows if isinstance(row, FamilySpec) and row.unit}
 
 
 def all_families(exposition: FamilyExposition) -> list[Family]:

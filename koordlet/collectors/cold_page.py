@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from prometheus_client import Metric
 
-from koordlet.collectors.engine.collector import Tick, gauge
+from koordlet.collectors.engine.collector import FamilySpec, Tick
 from koordlet.host.cgroups.hierarchies import CgroupFs
 from koordlet.host.cgroups.layout import host_app_group
 from koordlet.host.idle_pages import IDLE_BITMAP
@@ -58,6 +58,14 @@ class _ColdPageGroup(NamedTuple):
     group: str
 
 
+_NODE_MEMORY_COLD_PAGE_BYTES = FamilySpec(
+    "koordlet_node_memory_cold_page_bytes",
+    "Pages of files that were not used for 300 seconds or longer.",
+    ("node",),
+    "bytes",
+)
+
+
 class ColdPageCollector:
     """Has no samples on kernels with neither; then the usage with hot pages is that without any."""
 
@@ -87,11 +95,8 @@ class ColdPageCollector:
 
     def families(self) -> Iterator[Metric]:
         latest = self._latest
-        yield gauge(
-            "koordlet_node_memory_cold_page_bytes",
-            "Pages of files that were not used for 300 seconds or longer.",
-            ["node"],
-            [(self._label, latest)] if latest is not None else (),
+        yield _NODE_MEMORY_COLD_PAGE_BYTES.metric(
+            [(self._label, latest)] if latest is not None else ()
         )
 
     def _cold_by_kidled(self, tick: Tick) -> dict[str, int]:

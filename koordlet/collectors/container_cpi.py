@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from prometheus_client import Metric
 
 from koord.api.machine import parse_cpulist_file
-from koordlet.collectors.engine.collector import LabelledValue, Tick, gauge
+from koordlet.collectors.engine.collector import FamilySpec, LabelledValue, Tick
 from koordlet.host.cgroups.hierarchies import CgroupFs
 from koordlet.host.errors import Unsupported
 from koordlet.host.files import parse_file
@@ -57,6 +57,14 @@ class _CpiCounts(NamedTuple):
     counts: list[float]  # in the order of _FIELDS
 
 
+_CONTAINER_CPI = FamilySpec(
+    "koordlet_container_cpi",
+    ("Cycles and instructions of a container in the latest window of --collect-cpi-timewindow."),
+    _LABELS,
+    "count",
+)
+
+
 class ContainerCpiCollector:
     """Counts for a window in each interval, on ticks of the usage samples.
 
@@ -91,13 +99,7 @@ class ContainerCpiCollector:
 
     def families(self) -> Iterator[Metric]:
         if self._options.enabled(CPI_GATE):
-            yield gauge(
-                "koordlet_container_cpi",
-                "Cycles and instructions of a container in the latest window of "
-                "--collect-cpi-timewindow.",
-                _LABELS,
-                self._rows(),
-            )
+            yield _CONTAINER_CPI.metric(self._rows())
 
     def _begin(self, tick: Tick) -> None:
         self._next = tick.monotonic + self._options.interval

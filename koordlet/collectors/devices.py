@@ -5,7 +5,7 @@ from pathlib import Path
 
 from prometheus_client import Metric
 
-from koordlet.collectors.engine.collector import LabelledValue, Tick, gauge
+from koordlet.collectors.engine.collector import FamilySpec, LabelledValue, Tick
 from koordlet.collectors.pod_usage import POD_LABELS, pod_labels
 from koordlet.host.devices import XpuFiles, read_rdma_interfaces
 from koordlet.host.errors import KernelFileError
@@ -36,6 +36,14 @@ _GpuUse = tuple[float, int]  # percent of the cores, bytes
 Publish = Callable[[str, object], None]
 
 
+_RDMA_INTERFACE_ACTIVE = FamilySpec(
+    "koordlet_rdma_interface_active",
+    "Whether all ports of an RDMA interface are active.",
+    ("node", "device", "bus_id"),
+    "0 or 1",
+)
+
+
 class RdmaCollector:
     """Publishes the RDMA interfaces."""
 
@@ -58,15 +66,18 @@ class RdmaCollector:
         return ()
 
     def families(self) -> Iterator[Metric]:
-        yield gauge(
-            "koordlet_rdma_interface_active",
-            "Whether all ports of an RDMA interface are active.",
-            ("node", "device", "bus_id"),
-            (
-                ((self._node, each.name, each.topology.bus), float(each.active))
-                for each in self._latest
-            ),
+        yield _RDMA_INTERFACE_ACTIVE.metric(
+            ((self._node, each.name, each.topology.bus), float(each.active))
+            for each in self._latest
         )
+
+
+_XPU_HEALTHY = FamilySpec(
+    "koordlet_xpu_healthy",
+    "Whether a device that a file describes is healthy.",
+    ("node", "vendor", "model", *_GPU),
+    "0 or 1",
+)
 
 
 class XpuCollector:
@@ -104,18 +115,48 @@ class XpuCollector:
             )
 
     def families(self) -> Iterator[Metric]:
-        yield gauge(
-            "koordlet_xpu_healthy",
-            "Whether a device that a file describes is healthy.",
-            ("node", "vendor", "model", *_GPU),
+        yield _XPU_HEALTHY.metric(
             (
-                (
-                    (self._node, each.vendor, each.model, str(each.minor), each.uuid),
-                    float(not each.error),
-                )
-                for each in self._latest
-            ),
+                (self._node, each.vendor, each.model, str(each.minor), each.uuid),
+                float(not each.error),
+            )
+            for each in self._latest
         )
+
+
+_GPU_HEALTHY = FamilySpec(
+    "koordlet_gpu_healthy",
+    "Whether a GPU is healthy: it answers, and had no critical Xid.",
+    ("node", *_GPU),
+    "0 or 1",
+)
+_GPU_CORE_USAGE_PERCENT = FamilySpec(
+    "koordlet_gpu_core_usage_percent",
+    "Share of a GPU's cores in use, in percent.",
+    ("node", *_GPU),
+    "percent",
+)
+_GPU_MEMORY_USAGE_BYTES = FamilySpec(
+    "koordlet_gpu_memory_usage_bytes",
+    "Memory of a GPU in use by processes.",
+    ("node", *_GPU),
+    "bytes",
+)
+_GPU_MEMORY_TOTAL_BYTES = FamilySpec(
+    "koordlet_gpu_memory_total_bytes", "Memory that a GPU has.", ("node", *_GPU), "bytes"
+)
+_POD_GPU_CORE_USAGE_PERCENT = FamilySpec(
+    "koordlet_pod_gpu_core_usage_percent",
+    "Share of a GPU's cores that a pod uses, in percent.",
+    (*POD_LABELS, *_GPU),
+    "percent",
+)
+_POD_GPU_MEMORY_USAGE_BYTES = FamilySpec(
+    "koordlet_pod_gpu_memory_usage_bytes",
+    "Memory of a GPU that a pod uses.",
+    (*POD_LABELS, *_GPU),
+    "bytes",
+)
 
 
 class GpuCollector:
@@ -181,43 +222,12 @@ class GpuCollector:
             )
             for each in gpus
         ]
-        labels = ("node", *_GPU)
-        yield gauge(
-            "koordlet_gpu_healthy",
-            "Whether a GPU is healthy: it answers, and had no critical Xid.",
-            labels,
-            ((key, float(not gpu.error)) for key, _, _, gpu in used),
-        )
-        yield gauge(
-            "koordlet_gpu_core_usage_percent",
-            "Share of a GPU's cores in use, in percent.",
-            labels,
-            ((key, min(core, 100.0)) for key, core, _, _ in used),
-        )
-        yield gauge(
-            "koordlet_gpu_memory_usage_bytes",
-            "Memory of a GPU in use by processes.",
-            labels,
-            ((key, memory) for key, _, memory, _ in used),
-        )
-        yield gauge(
-            "koordlet_gpu_memory_total_bytes",
-            "Memory that a GPU has.",
-            labels,
-            ((key, gpu.memory) for key, _, _, gpu in used),
-        )
-        yield gauge(
-            "koordlet_pod_gpu_core_usage_percent",
-            "Share of a GPU's cores that a pod uses, in percent.",
-            (*POD_LABELS, *_GPU),
-            self._of_pods(0),
-        )
-        yield gauge(
-            "koordlet_pod_gpu_memory_usage_bytes",
-            "Memory of a GPU that a pod uses.",
-            (*POD_LABELS, *_GPU),
-            self._of_pods(1),
-        )
+        yield _GPU_HEALTHY.metric(((key, float(not gpu.error)) for key, _, _, gpu in used))
+        yield _GPU_CORE_USAGE_PERCENT.metric(((key, min(core, 100.0)) for key, core, _, _ in used))
+        yield _GPU_MEMORY_USAGE_BYTES.metric(((key, memory) for key, _, memory, _ in used))
+        yield _GPU_MEMORY_TOTAL_BYTES.metric(((key, gpu.memory) for key, _, _, gpu in used))
+        yield _POD_GPU_CORE_USAGE_PERCENT.metric(self._of_pods(0))
+        yield _POD_GPU_MEMORY_USAGE_BYTES.metric(self._of_pods(1))
 
     def _of_pods(self, part: int) -> Iterator[LabelledValue]:
         for pod, gpu, use in self._pods:

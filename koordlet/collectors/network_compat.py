@@ -2,18 +2,17 @@
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from prometheus_client import Metric
 
-from koordlet.collectors.engine.collector import LabelledValue, counter, gauge, untyped
+from koordlet.collectors.engine.collector import FamilySpec, FamilyType, counter_or_gauge
 from koordlet.host.net.interfaces import Link, LinkStats
 from koordlet.host.net.netfiles import InterfaceCounters, Softnet
 
 ConstantLabel = tuple[str, str]  # name and value
 Protocols = Mapping[str, Mapping[str, int]]  # protocol -> field -> value
-_Family = Callable[[str, str, Sequence[str], Iterable[LabelledValue]], Metric]
 
 _PAGE_SIZE = os.sysconf("SC_PAGE_SIZE")
 _NETDEV = {  # part of the name -> field
@@ -58,6 +57,11 @@ _NETSTAT = re.compile(  # node_exporter's default --collector.netstat.fields
 )
 
 
+def _statistic(name: str, labels: Sequence[str], type: FamilyType | None = None) -> FamilySpec:
+    """The family of a name that node_exporter or cAdvisor gave, which says its unit."""
+    return FamilySpec(name, f"Statistic {name}.", labels, type=type or counter_or_gauge(name))
+
+
 class NodeExporter:
     """Makes the families. constant adds one label to all of them.
 
@@ -93,36 +97,35 @@ class NodeExporter:
         for protocol, fields in found.items():
             for field, value in fields.items():
                 if _NETSTAT.fullmatch(f"{protocol}_{field}"):
-                    yield self._single(untyped, f"node_netstat_{protocol}_{field}", value)
+                    yield self._single(f"node_netstat_{protocol}_{field}", value, "untyped")
 
     def sockstat(self, found: Protocols) -> Iterator[Metric]:
         """Sockets in use, of the sockstat and sockstat6 files together."""
         for protocol, fields in found.items():
             for field, value in fields.items():
-                yield self._single(gauge, f"node_sockstat_{protocol}_{field}", value)
+                yield self._single(f"node_sockstat_{protocol}_{field}", value)
             if "mem" in fields:
                 size = fields["mem"] * _PAGE_SIZE
-                yield self._single(gauge, f"node_sockstat_{protocol}_mem_bytes", size)
+                yield self._single(f"node_sockstat_{protocol}_mem_bytes", size)
 
     def softnet(self, found: Mapping[int, Softnet]) -> Iterator[Metric]:
         """Packets by the CPU that received them."""
         for part, field in _SOFTNET.items():
             rows = [((str(n), *self._values), getattr(cpu, field)) for n, cpu in found.items()]
             name = f"node_softnet_{part}_total"
-            yield counter(name, f"Statistic {name}.", ("cpu", *self._names), rows)
+            yield _statistic(name, ("cpu", *self._names)).metric(rows)
 
     def conntrack(self, entries: int, limit: int) -> Iterator[Metric]:
         """Yield the entries and the limit of the table of tracked connections."""
-        yield self._single(gauge, "node_nf_conntrack_entries", entries)
-        yield self._single(gauge, "node_nf_conntrack_entries_limit", limit)
+        yield self._single("node_nf_conntrack_entries", entries)
+        yield self._single("node_nf_conntrack_entries_limit", limit)
 
     def _by_device(self, name: str, rows: Iterable[tuple[str, float | None]]) -> Metric:
-        family = counter if name.endswith("_total") else gauge
         known = [((device, *self._values), value) for device, value in rows if value is not None]
-        return family(name, f"Statistic {name}.", ("device", *self._names), known)
+        return _statistic(name, ("device", *self._names)).metric(known)
 
-    def _single(self, family: _Family, name: str, value: float) -> Metric:
-        return family(name, f"Statistic {name}.", self._names, [(self._values, value)])
+    def _single(self, name: str, value: float, type: FamilyType | None = None) -> Metric:
+        return _statistic(name, self._names, type).metric([(self._values, value)])
 
     def _info(self, links: Mapping[str, Link]) -> Metric:
         names = ("device", "address", "broadcast", "duplex", "operstate", "ifalias", *self._names)
@@ -130,7 +133,9 @@ class NodeExporter:
             ((name, x.address, x.broadcast, "", x.operstate, x.alias, *self._values), 1.0)
             for name, x in links.items()
         ]
-        return gauge("node_network_info", "What the interface is; always 1.", names, rows)
+        return FamilySpec("node_network_info", "What the interface is; always 1.", names).metric(
+            rows
+        )
 
 
 InterfacesByName = Mapping[str, InterfaceCounters]  # by name of the interface
@@ -178,4 +183,4 @@ def cadvisor_network_families(
     for part, field in _CADVISOR_COUNTERS.items():
         name = f"container_network_{part}_total"
         values = ((labels, getattr(counters, field)) for labels, counters in rows)
-        yield counter(name, f"Statistic {name}.", ("interface", *CadvisorContainer._fields), values)
+        yield _statistic(name, ("interface", *CadvisorContainer._fields)).metric(values)

@@ -25,8 +25,12 @@ class NodeInfoCollector:
         """publish(name, object) makes an object known to the rest of the daemon."""
         self._paths = paths
         self._publish = publish
-        self._cpu_status = StatusCounter("koordlet_collect_node_cpu_info_status", node)
-        self._numa_status = StatusCounter("koordlet_collect_node_numa_info_status", node)
+        self._cpu_status = StatusCounter(
+            "koordlet_collect_node_cpu_info_status", "Reads of the CPU topology, by status.", node
+        )
+        self._numa_status = StatusCounter(
+            "koordlet_collect_node_numa_info_status", "Reads of the NUMA nodes, by status.", node
+        )
         self.numa_of_cpu: Mapping[int, int] = {}
         self.numa_nodes: tuple[int, ...] = ()
 
@@ -51,8 +55,8 @@ class NodeInfoCollector:
         return tuple(read_numa_nodes(self._paths.sys))
 
     def families(self) -> Iterator[Metric]:
-        yield self._cpu_status.family("Reads of the CPU topology, by status.")
-        yield self._numa_status.family("Reads of the NUMA nodes, by status.")
+        yield self._cpu_status.family()
+        yield self._numa_status.family()
 
 
 NODE_LOCAL_STORAGE = "node_local_storage_info"  # key in the metric cache; a LocalStorage
@@ -70,7 +74,11 @@ class NodeStorageCollector:
         """publish(name, object) makes an object known to the rest of the daemon."""
         self._paths = paths
         self._publish = publish
-        self._status = StatusCounter("koordlet_collect_node_local_storage_info_status", node)
+        self._status = StatusCounter(
+            "koordlet_collect_node_local_storage_info_status",
+            "Reads of the local storage, by status.",
+            node,
+        )
 
     def collect(self, tick: Tick) -> Iterable[Sample]:
         storage = tick.call("local storage", self._read)
@@ -83,4 +91,4 @@ class NodeStorageCollector:
         return read_local_storage(self._paths.sys, self._paths.proc)
 
     def families(self) -> Iterator[Metric]:
-        yield self._status.family("Reads of the local storage, by status.")
+        yield self._status.family()

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from prometheus_client import Metric
 
-from koordlet.collectors.engine.collector import Tick, counter, gauge
+from koordlet.collectors.engine.collector import FamilySpec, Tick, counter_or_gauge
 from koordlet.collectors.engine.usage import Rates
 from koordlet.collectors.network_compat import NodeExporter, Protocols
 from koordlet.host.net.interfaces import LinkSpeeds, LinkStats, NodeNetwork
@@ -82,11 +82,13 @@ def traffic_families(
     for part in parts:
         field, text = _TRAFFIC_COUNTERS[part]
         rows = ((labels, getattr(found, field)) for labels, found in counters.items())
-        yield counter(f"{prefix}_{part}_total", text, names, rows)
+        unit = "bytes" if part.endswith("bytes") else "count"
+        yield FamilySpec(f"{prefix}_{part}_total", text, names, unit, "counter").metric(rows)
     for direction, field in (("receive", "received"), ("transmit", "sent")):
         rows = ((labels, getattr(rate, field)) for labels, rate in traffic.items())
         name = f"{prefix}_{direction}_bytes_per_second"
-        yield gauge(name, f"Bytes {field} per second, over the latest interval.", names, rows)
+        text = f"Bytes {field} per second, over the latest interval."
+        yield FamilySpec(name, text, names, "bytes per second").metric(rows)
 
 
 NODE_NETWORK_GATE = "NodeNetworkCollector"
@@ -94,6 +96,14 @@ NODE_NETWORK_GATE = "NodeNetworkCollector"
 LINK_SPEED_INTERVAL = 60.0  # seconds; asking a driver can take it a while
 
 _POD_SIDE = ("veth", "cali", "lxc", "nerdctl")  # the node's ends of pods' interfaces, by CNI plugin
+
+
+_NODE_NETWORK_SPEED_BYTES = FamilySpec(
+    "koordlet_node_network_speed_bytes",
+    "Bytes per second that the link can carry in each direction.",
+    ("node", "device"),
+    "bytes per second",
+)
 
 
 class NodeNetworkCollector:
@@ -164,11 +174,8 @@ class NodeNetworkCollector:
             {(node, name): stats.counters for name, stats in _own_interfaces(interfaces).items()},
             {(node, name): rate for name, rate in traffic.items()},
         )
-        yield gauge(
-            "koordlet_node_network_speed_bytes",
-            "Bytes per second that the link can carry in each direction.",
-            ("node", "device"),
-            [((node, name), speed) for name, speed in self._speeds.items()],
+        yield _NODE_NETWORK_SPEED_BYTES.metric(
+            [((node, name), speed) for name, speed in self._speeds.items()]
         )
         if self._exporter is not None:
             yield from self._exporter.netdev(interfaces)
@@ -255,18 +262,20 @@ class NetProtocolsCollector:
         for protocol, name, part, text in _ERROR_COUNTERS:
             value = latest.protocols.get(protocol, {}).get(name)
             if value is not None:
-                yield self._single(counter, f"{part}_total", text, value)
+                yield self._single(f"{part}_total", text, value)
         if latest.softnet:
             dropped = sum(cpu.dropped for cpu in latest.softnet.values())
             text = "Received packets dropped because the backlog of a CPU was full."
-            yield self._single(counter, "softnet_dropped_total", text, dropped)
+            yield self._single("softnet_dropped_total", text, dropped)
         if latest.conntrack:
             entries, limit = latest.conntrack
-            yield self._single(gauge, "conntrack_entries", "Connections tracked.", entries)
-            yield self._single(gauge, "conntrack_entries_limit", "Most that can be.", limit)
+            yield self._single("conntrack_entries", "Connections tracked.", entries)
+            yield self._single("conntrack_entries_limit", "Most that can be.", limit)
 
-    def _single(self, family: Callable[..., Metric], part: str, text: str, value: float) -> Metric:
-        return family(f"koordlet_node_network_{part}", text, ("node",), [(self._node, value)])
+    def _single(self, part: str, text: str, value: float) -> Metric:
+        name = f"koordlet_node_network_{part}"
+        spec = FamilySpec(name, text, ("node",), "count", counter_or_gauge(name))
+        return spec.metric([(self._node, value)])
 
 
 def _read_protocols(tick: Tick, process: str) -> _ProtocolReading:

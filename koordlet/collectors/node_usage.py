@@ -5,7 +5,7 @@ from typing import Generic, TypeVar
 
 from prometheus_client import Metric
 
-from koordlet.collectors.engine.collector import Tick, gauge
+from koordlet.collectors.engine.collector import FamilySpec, Tick
 from koordlet.collectors.engine.usage import (
     HOST_APPS_SLOT,
     KUBEPODS_SLOT,
@@ -45,6 +45,16 @@ from koordlet.metriccache.kinds import (
     Sample,
 )
 
+_NODE_USED_CPU_CORES = FamilySpec(
+    "koordlet_node_used_cpu_cores", "CPU cores that the node uses.", ("node",), "cores"
+)
+_NODE_USED_MEMORY_BYTES = FamilySpec(
+    "koordlet_node_used_memory_bytes",
+    "Memory that the node uses, without page cache.",
+    ("node",),
+    "bytes",
+)
+
 
 class NodeResourceCollector:
     """CPU and memory are sampled together or not at all, so that their means cover one time."""
@@ -77,18 +87,8 @@ class NodeResourceCollector:
         if usage is None:
             return
         node = (self._node,)
-        yield gauge(
-            "koordlet_node_used_cpu_cores",
-            "CPU cores that the node uses.",
-            ["node"],
-            [(node, usage.cpu)],
-        )
-        yield gauge(
-            "koordlet_node_used_memory_bytes",
-            "Memory that the node uses, without page cache.",
-            ["node"],
-            [(node, usage.memory)],
-        )
+        yield _NODE_USED_CPU_CORES.metric([(node, usage.cpu)])
+        yield _NODE_USED_MEMORY_BYTES.metric([(node, usage.memory)])
 
 
 def numa_cores(
@@ -108,6 +108,20 @@ def numa_cores(
             busy = (ticks - previous) / (seconds * TICKS_PER_SECOND)
             cores[numa] = cores.get(numa, 0.0) + busy
     return cores
+
+
+_NODE_NUMA_CPU_USAGE_CORES = FamilySpec(
+    "koordlet_node_numa_cpu_usage_cores",
+    "CPU cores in use on the NUMA node.",
+    ("node", "numa_node_id"),
+    "cores",
+)
+_NODE_NUMA_MEMORY_USAGE_BYTES = FamilySpec(
+    "koordlet_node_numa_memory_usage_bytes",
+    "Memory in use on the NUMA node, without page cache.",
+    ("node", "numa_node_id"),
+    "bytes",
+)
 
 
 class NodeNumaCollector:
@@ -153,18 +167,11 @@ class NodeNumaCollector:
 
     def families(self) -> Iterator[Metric]:
         cores, memory = self._latest
-        labels = ("node", "numa_node_id")
-        yield gauge(
-            "koordlet_node_numa_cpu_usage_cores",
-            "CPU cores in use on the NUMA node.",
-            labels,
-            (((self._node, str(numa)), used) for numa, used in cores.items()),
+        yield _NODE_NUMA_CPU_USAGE_CORES.metric(
+            (((self._node, str(numa)), used) for numa, used in cores.items())
         )
-        yield gauge(
-            "koordlet_node_numa_memory_usage_bytes",
-            "Memory in use on the NUMA node, without page cache.",
-            labels,
-            (((self._node, str(numa)), size) for numa, size in memory.items()),
+        yield _NODE_NUMA_MEMORY_USAGE_BYTES.metric(
+            (((self._node, str(numa)), size) for numa, size in memory.items())
         )
 
 
@@ -237,6 +244,20 @@ def numa_memory_rest(node: Mapping[int, int], pods: Mapping[int, int]) -> dict[i
     return {numa: max(used - pods.get(numa, 0), 0) for numa, used in node.items()}
 
 
+_SYSTEM_CPU_USAGE_CORES = FamilySpec(
+    "koordlet_system_cpu_usage_cores",
+    "CPU cores used outside of pods and host applications.",
+    ("node",),
+    "cores",
+)
+_SYSTEM_MEMORY_USAGE_BYTES = FamilySpec(
+    "koordlet_system_memory_usage_bytes",
+    "Memory used outside of pods and host applications, without page cache.",
+    ("node",),
+    "bytes",
+)
+
+
 class SystemResourceCollector:
     """Runs after the collectors of all parts. A part may be as old as `outdated` seconds."""
 
@@ -272,18 +293,8 @@ class SystemResourceCollector:
         system = self._latest
         if system is None:
             return
-        yield gauge(
-            "koordlet_system_cpu_usage_cores",
-            "CPU cores used outside of pods and host applications.",
-            ["node"],
-            [(self._label, system.cpu)],
-        )
-        yield gauge(
-            "koordlet_system_memory_usage_bytes",
-            "Memory used outside of pods and host applications, without page cache.",
-            ["node"],
-            [(self._label, system.memory)],
-        )
+        yield _SYSTEM_CPU_USAGE_CORES.metric([(self._label, system.cpu)])
+        yield _SYSTEM_MEMORY_USAGE_BYTES.metric([(self._label, system.memory)])
 
 
 class _LatestUsage(Generic[T]):

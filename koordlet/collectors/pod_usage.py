@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from prometheus_client import Metric
 
-from koordlet.collectors.engine.collector import Tick, gauge
+from koordlet.collectors.engine.collector import FamilySpec, Tick
 from koordlet.collectors.engine.usage import (
     PODS_NUMA_MEMORY_SLOT,
     PODS_SLOT,
@@ -81,6 +81,17 @@ def _rows(pods: tuple[PodMeta, ...]) -> Iterator[GroupRow]:
 _NS = 1e-9  # seconds in the unit of CPU counters
 
 
+_POD_CPU_USAGE_CORES = FamilySpec(
+    "koordlet_pod_cpu_usage_cores", "CPU cores that the pod uses.", POD_LABELS, "cores"
+)
+_POD_MEMORY_USAGE_BYTES = FamilySpec(
+    "koordlet_pod_memory_usage_bytes",
+    "Memory that the pod uses, without page cache.",
+    POD_LABELS,
+    "bytes",
+)
+
+
 class PodResourceCollector:
     """CPU and memory of a pod or container are sampled together or not at all.
 
@@ -126,18 +137,8 @@ class PodResourceCollector:
 
     def families(self) -> Iterator[Metric]:
         latest = [(pod_labels(self._node, pod), cpu, memory) for pod, cpu, memory in self._latest]
-        yield gauge(
-            "koordlet_pod_cpu_usage_cores",
-            "CPU cores that the pod uses.",
-            POD_LABELS,
-            ((labels, cpu) for labels, cpu, _ in latest),
-        )
-        yield gauge(
-            "koordlet_pod_memory_usage_bytes",
-            "Memory that the pod uses, without page cache.",
-            POD_LABELS,
-            ((labels, memory) for labels, _, memory in latest),
-        )
+        yield _POD_CPU_USAGE_CORES.metric(((labels, cpu) for labels, cpu, _ in latest))
+        yield _POD_MEMORY_USAGE_BYTES.metric(((labels, memory) for labels, _, memory in latest))
 
 
 def throttled_ratio(before: CpuThrottle, now: CpuThrottle) -> float:
@@ -148,6 +149,14 @@ def throttled_ratio(before: CpuThrottle, now: CpuThrottle) -> float:
     periods = now.nr_periods - before.nr_periods
     throttled = now.nr_throttled - before.nr_throttled
     return max(throttled, 0) / periods if periods > 0 else 0.0
+
+
+_POD_CPU_THROTTLED_RATIO = FamilySpec(
+    "koordlet_pod_cpu_throttled_ratio",
+    "Share of the latest CPU enforcement periods in which the pod was throttled, 0 to 1.",
+    POD_LABELS,
+    "0 to 1",
+)
 
 
 class PodThrottledCollector:
@@ -182,11 +191,8 @@ class PodThrottledCollector:
         return samples
 
     def families(self) -> Iterator[Metric]:
-        yield gauge(
-            "koordlet_pod_cpu_throttled_ratio",
-            "Share of the latest CPU enforcement periods in which the pod was throttled, 0 to 1.",
-            POD_LABELS,
-            ((pod_labels(self._node, pod), ratio) for pod, ratio in self._latest),
+        yield _POD_CPU_THROTTLED_RATIO.metric(
+            ((pod_labels(self._node, pod), ratio) for pod, ratio in self._latest)
         )
 
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from prometheus_client import Metric
 
 from koord.api.qos import KubeQoS
-from koordlet.collectors.engine.collector import LabelledValue, Tick, gauge
+from koordlet.collectors.engine.collector import FamilySpec, LabelledValue, Tick
 from koordlet.collectors.pod_usage import POD_NAME_LABELS, pod_name_labels
 from koordlet.collectors.qos_usage import BEST_EFFORT, BURSTABLE
 from koordlet.host.procfiles import Pressure
@@ -49,6 +49,20 @@ _PRESSURE_LABELS = ("psi_resource_type", "psi_precision", "psi_degree")
 _CPU_FULL = "cpu_full_supported"  # Koordinator's label; whether this resource has "full"
 
 
+_NODE_PSI = FamilySpec(
+    "koordlet_node_psi",
+    "Share of the time in which tasks of the node waited, in percent.",
+    ("node", *_PRESSURE_LABELS),
+    "percent",
+)
+_QOS_PSI = FamilySpec(
+    "koordlet_qos_psi",
+    "Share of the time in which tasks of a Kubernetes QoS class waited, in percent.",
+    ("node", "qos_class", *_PRESSURE_LABELS),
+    "percent",
+)
+
+
 class NodePressureCollector:
     """Node and QoS classes: a dozen files, so always on."""
 
@@ -78,21 +92,13 @@ class NodePressureCollector:
 
     def families(self) -> Iterator[Metric]:
         node = (self._node,)
-        yield gauge(
-            "koordlet_node_psi",
-            "Share of the time in which tasks of the node waited, in percent.",
-            ("node", *_PRESSURE_LABELS),
-            _pressure_rows(node, self._latest_node),
-        )
-        yield gauge(
-            "koordlet_qos_psi",
-            "Share of the time in which tasks of a Kubernetes QoS class waited, in percent.",
-            ("node", "qos_class", *_PRESSURE_LABELS),
+        yield _NODE_PSI.metric(_pressure_rows(node, self._latest_node))
+        yield _QOS_PSI.metric(
             (
                 row
                 for name, pressures in self._latest_qos.items()
                 for row in _pressure_rows((*node, name), pressures)
-            ),
+            )
         )
 
 
@@ -102,6 +108,20 @@ class _PressureGroup(NamedTuple):
     pod: PodMeta
     container: ContainerMeta | None
     pressures: Pressures
+
+
+_POD_PSI = FamilySpec(
+    "koordlet_pod_psi",
+    "Share of the time in which tasks of the pod waited, in percent.",
+    (*POD_NAME_LABELS, *_PRESSURE_LABELS, _CPU_FULL),
+    "percent",
+)
+_CONTAINER_PSI = FamilySpec(
+    "koordlet_container_psi",
+    "Share of the time in which tasks of the container waited, in percent.",
+    (*POD_NAME_LABELS, "container_id", "container_name", *_PRESSURE_LABELS, _CPU_FULL),
+    "percent",
+)
 
 
 class PodPressureCollector:
@@ -132,17 +152,11 @@ class PodPressureCollector:
 
     def families(self) -> Iterator[Metric]:
         latest = self._latest
-        yield gauge(
-            "koordlet_pod_psi",
-            "Share of the time in which tasks of the pod waited, in percent.",
-            (*POD_NAME_LABELS, *_PRESSURE_LABELS, _CPU_FULL),
-            (row for subject in latest if not subject.container for row in self._rows(subject)),
+        yield _POD_PSI.metric(
+            row for subject in latest if not subject.container for row in self._rows(subject)
         )
-        yield gauge(
-            "koordlet_container_psi",
-            "Share of the time in which tasks of the container waited, in percent.",
-            (*POD_NAME_LABELS, "container_id", "container_name", *_PRESSURE_LABELS, _CPU_FULL),
-            (row for subject in latest if subject.container for row in self._rows(subject)),
+        yield _CONTAINER_PSI.metric(
+            row for subject in latest if subject.container for row in self._rows(subject)
         )
 
     def _rows(self, subject: _PressureGroup) -> Iterator[LabelledValue]:

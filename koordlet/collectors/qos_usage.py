@@ -9,7 +9,7 @@ from prometheus_client import Metric
 from koord.api.nodeslo import HostApplication
 from koord.api.pod import BATCH_CPU, pod_request
 from koord.api.qos import KubeQoS, QoSClass
-from koordlet.collectors.engine.collector import Tick, gauge
+from koordlet.collectors.engine.collector import FamilySpec, Tick
 from koordlet.collectors.engine.usage import (
     HOST_APPS_SLOT,
     KUBEPODS_SLOT,
@@ -56,6 +56,20 @@ def divide(kubepods: Usage, burstable: Usage | None, best_effort: Usage | None) 
     return classes
 
 
+_QOS_CPU_USAGE_CORES = FamilySpec(
+    "koordlet_qos_cpu_usage_cores",
+    "CPU cores that the pods of a Kubernetes QoS class use.",
+    ("node", "qos_class"),
+    "cores",
+)
+_QOS_MEMORY_USAGE_BYTES = FamilySpec(
+    "koordlet_qos_memory_usage_bytes",
+    "Memory that the pods of a Kubernetes QoS class use, without page cache.",
+    ("node", "qos_class"),
+    "bytes",
+)
+
+
 class QosResourceCollector:
     """Reads three groups, and hands the usage of kubepods as a whole to SystemResourceCollector."""
 
@@ -98,19 +112,8 @@ class QosResourceCollector:
 
     def families(self) -> Iterator[Metric]:
         latest = [((self._node, name), usage) for name, usage in self._latest.items()]
-        labels = ("node", "qos_class")
-        yield gauge(
-            "koordlet_qos_cpu_usage_cores",
-            "CPU cores that the pods of a Kubernetes QoS class use.",
-            labels,
-            ((values, usage.cpu) for values, usage in latest),
-        )
-        yield gauge(
-            "koordlet_qos_memory_usage_bytes",
-            "Memory that the pods of a Kubernetes QoS class use, without page cache.",
-            labels,
-            ((values, usage.memory) for values, usage in latest),
-        )
+        yield _QOS_CPU_USAGE_CORES.metric(((values, usage.cpu) for values, usage in latest))
+        yield _QOS_MEMORY_USAGE_BYTES.metric(((values, usage.memory) for values, usage in latest))
 
 
 _BE_KEY = "cpu"  # the only be_resource that Koordinator knows
@@ -132,6 +135,14 @@ def real_limit_milli(cpuset_sizes: Collection[int], quota_us: int, period_us: in
 def usage_milli_cores(increase_ns: int, seconds: float) -> int:
     """Return the milli-cores used, cut the way Koordinator does: to whole milliseconds first."""
     return floor(increase_ns // 1_000_000 / (seconds * 1000) * 1000)
+
+
+_BE_SUPPRESS_BE_USED_CPU_CORES = FamilySpec(
+    "koordlet_be_suppress_be_used_cpu_cores",
+    "CPU cores that best-effort pods use.",
+    ("node",),
+    "cores",
+)
 
 
 class BEResourceCollector:
@@ -182,12 +193,7 @@ class BEResourceCollector:
     def families(self) -> Iterator[Metric]:
         used = self._used_milli
         if used is not None:
-            yield gauge(
-                "koordlet_be_suppress_be_used_cpu_cores",
-                "CPU cores that best-effort pods use.",
-                ["node"],
-                [((self._node,), used / 1000)],
-            )
+            yield _BE_SUPPRESS_BE_USED_CPU_CORES.metric([((self._node,), used / 1000)])
 
 
 def _be_sample(allocation: str, milli: int) -> Sample:
@@ -202,6 +208,14 @@ def _real_limit(tick: Tick, group: str, containers: tuple[str, ...]) -> int | No
     # A container that has just ended says nothing about the others.
     sizes = [len(found[0]) for found in tick.get_all(CPUSET_CPUS, containers) if found is not None]
     return real_limit_milli([len(own), *sizes], quota, period)
+
+
+_HOST_APPLICATION_RESOURCE_USAGE = FamilySpec(
+    "koordlet_host_application_resource_usage",
+    "Usage of a host application: cpu in cores, memory in bytes without page cache.",
+    ("node", "host_application_name", "resource", "priority_class", "qos"),
+    "cores, bytes",
+)
 
 
 class HostApplicationCollector:
@@ -249,15 +263,12 @@ class HostApplicationCollector:
         return None if rate is None else Usage(rate / 1e9, memory.usage)
 
     def families(self) -> Iterator[Metric]:
-        yield gauge(
-            "koordlet_host_application_resource_usage",
-            "Usage of a host application: cpu in cores, memory in bytes without page cache.",
-            ("node", "host_application_name", "resource", "priority_class", "qos"),
+        yield _HOST_APPLICATION_RESOURCE_USAGE.metric(
             (
                 ((self._node, app.name, resource, app.priority, app.qos), value)
                 for app, usage in self._latest
                 for resource, value in (("cpu", usage.cpu), ("memory", usage.memory))
-            ),
+            )
         )
 
 

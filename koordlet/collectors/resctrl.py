@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import Metric
 
-from koordlet.collectors.engine.collector import LabelledValue, Tick, gauge
+from koordlet.collectors.engine.collector import FamilySpec, LabelledValue, Tick
 from koordlet.host.paths import HostPaths
 from koordlet.metriccache.kinds import RESCTRL_LLC, RESCTRL_MB, Cadence, Sample
 
@@ -14,6 +14,23 @@ if TYPE_CHECKING:
 
 GROUPS = ("LSR", "LS", "BE")
 _LABELS = ("node", "cache_id", "qos")
+
+
+_RESCTRL_LLC_OCCUPANCY = FamilySpec(
+    "koordlet_resctrl_llc_occupancy",
+    "Bytes of an L3 cache that the pods of a class have filled.",
+    _LABELS,
+    "bytes",
+)
+_RESCTRL_MEMORY_BANDWIDTH = FamilySpec(
+    "koordlet_resctrl_memory_bandwidth",
+    (
+        "Bytes that the pods of a class have moved to and from memory since their control "
+        "group was made; it only grows."
+    ),
+    (*_LABELS, "mb_type"),
+    "bytes",
+)
 
 
 class ResctrlCollector:
@@ -40,19 +57,8 @@ class ResctrlCollector:
                     yield Sample(RESCTRL_MB, value, (group, str(cache), name))
 
     def families(self) -> Iterator[Metric]:
-        yield gauge(
-            "koordlet_resctrl_llc_occupancy",
-            "Bytes of an L3 cache that the pods of a class have filled.",
-            _LABELS,
-            self._rows(bandwidth=False),
-        )
-        yield gauge(
-            "koordlet_resctrl_memory_bandwidth",
-            "Bytes that the pods of a class have moved to and from memory since their control "
-            "group was made; it only grows.",
-            (*_LABELS, "mb_type"),
-            self._rows(bandwidth=True),
-        )
+        yield _RESCTRL_LLC_OCCUPANCY.metric(self._rows(bandwidth=False))
+        yield _RESCTRL_MEMORY_BANDWIDTH.metric(self._rows(bandwidth=True))
 
     def _read(self) -> "list[CacheUsage]":
         from koordlet.host.resctrl.monitoring import read_usage  # not imported while it is off

@@ -14,7 +14,7 @@ from koord.api.qos import KoordPriorityClass
 from koord.util.clock import Clock, stamp
 from koord.util.health import HealthStatus, PartHealth
 from koord.util.stop import Stop
-from koordlet.collectors.engine.collector import LabelledValue, gauge
+from koordlet.collectors.engine.collector import FamilySpec, LabelledValue
 from koordlet.metriccache.cache import MetricCache
 from koordlet.prediction.checkpoints import CheckpointFiles
 from koordlet.prediction.models import OF_THE_NODE, SYSTEM, HalfLives, Models, class_model
@@ -88,6 +88,14 @@ def _within(allocatable: Amounts | None, unreclaimable: Amounts, free: Amounts) 
 _Rows = Iterable[tuple[str, Amounts | None]]
 
 
+_NODE_RESOURCE_PRIORITY_RECLAIMABLE_STATUS = FamilySpec(
+    "koordlet_node_resource_priority_reclaimable_status",
+    "Whether the latest report had a prediction: 0 yes, 1 no.",
+    ("node", "priority"),
+    "0 or 1",
+)
+
+
 def prediction_families(
     node: str, predictions: Mapping[str, ProdPrediction], result: Amounts | None
 ) -> Iterator[Metric]:
@@ -111,17 +119,15 @@ def prediction_families(
         "priority",
         _values(node, [(prod, result or Amounts())]),
     )
-    yield gauge(
-        "koordlet_node_resource_priority_reclaimable_status",
-        "Whether the latest report had a prediction: 0 yes, 1 no.",
-        ("node", "priority"),
-        [((node, prod), 0 if result is not None else 1)],
+    yield _NODE_RESOURCE_PRIORITY_RECLAIMABLE_STATUS.metric(
+        [((node, prod), 0 if result is not None else 1)]
     )
 
 
 def _family(name: str, subject: str, label: str, rows: Iterable[LabelledValue]) -> Metric:
     text = f"{subject}: CPU in cores, memory in bytes."
-    return gauge(name, text, ("node", label, "resource", "unit"), rows)
+    labels = ("node", label, "resource", "unit")
+    return FamilySpec(name, text, labels, "cores, bytes").metric(rows)
 
 
 def _values(node: str, rows: _Rows) -> Iterator[LabelledValue]:

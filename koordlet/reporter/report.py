@@ -11,7 +11,7 @@ from prometheus_client import Metric
 
 from koord.api.nodemetric import NodeMetricSpec, NodeMetricStatus, Usage, node_metric
 from koord.util.errors import KoordError
-from koordlet.collectors.engine.collector import LabelledValue, gauge
+from koordlet.collectors.engine.collector import FamilySpec, LabelledValue
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,12 +126,13 @@ def status_families(node: str, status: NodeMetricStatus) -> Iterator[Metric]:
 
 
 def _family(name: str, subject: str, labels: tuple[str, ...], rows: _Rows) -> Metric:
-    return gauge(
+    spec = FamilySpec(
         f"koordlet_node_metric_{name}",
         f"Usage {subject} in the latest NodeMetric: CPU in cores, memory in bytes.",
         (*labels, "resource", "unit"),
-        _values(rows),
+        "cores, bytes",
     )
+    return spec.metric(_values(rows))
 
 
 def _values(rows: _Rows) -> Iterator[LabelledValue]:

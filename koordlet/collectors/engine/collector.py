@@ -1,7 +1,8 @@
 """The interface of a collector: a tick of kernel readings in, samples and metric families out."""
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol, TypeVar
 
 from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, UnknownMetricFamily
@@ -73,26 +74,49 @@ LabelledValue = tuple[Sequence[str], float]
 """Label values, in the order of the family's labels, and the sample's value."""
 
 
-def gauge(name: str, text: str, labels: Sequence[str], rows: Iterable[LabelledValue]) -> Metric:
-    """A family of values that go up and down."""
-    return _filled(GaugeMetricFamily(name, text, labels=labels), rows)
+FamilyType = Literal["gauge", "counter", "untyped"]
 
 
-def counter(name: str, text: str, labels: Sequence[str], rows: Iterable[LabelledValue]) -> Metric:
-    """A family of counters. name ends with _total, as all counters but Koordinator's do."""
-    return _filled(CounterMetricFamily(name, text, labels=labels), rows)
+@dataclass(frozen=True, slots=True)
+class FamilySpec:
+    """A family of Prometheus metrics: a row beside the collector that fills it.
+
+    type counter: the name ends with _total, as all counters but Koordinator's do. untyped: the
+    name stays as it is, for counters that others named without _total.
+    """
+
+    name: str
+    help: str
+    labels: Sequence[str]
+    unit: str = ""  # of the values; "": the name says it
+    type: FamilyType = "gauge"
+
+    def metric(self, rows: Iterable[LabelledValue]) -> Metric:
+        """Return the family with these samples."""
+        family = _FAMILIES[self.type](self.name, self.help, labels=self.labels)
+        for labels, value in rows:
+            family.add_metric(labels, value)
+        return family
 
 
-def untyped(name: str, text: str, labels: Sequence[str], rows: Iterable[LabelledValue]) -> Metric:
-    """A family whose name stays as it is: for counters that others named without _total."""
-    return _filled(UnknownMetricFamily(name, text, labels=labels), rows)
+def counter_or_gauge(name: str) -> FamilyType:
+    """Return the type that a name says: Prometheus' counters end with _total."""
+    return "counter" if name.endswith("_total") else "gauge"
+
+
+_Family = GaugeMetricFamily | CounterMetricFamily | UnknownMetricFamily
+_FAMILIES: Mapping[str, Callable[..., _Family]] = {
+    "gauge": GaugeMetricFamily,
+    "counter": CounterMetricFamily,
+    "untyped": UnknownMetricFamily,
+}
 
 
 class StatusCounter:
     """Koordinator's counter of rounds: named without _total, with the labels node and status."""
 
-    def __init__(self, name: str, node: str) -> None:
-        self._name = name
+    def __init__(self, name: str, help: str, node: str) -> None:
+        self._spec = FamilySpec(name, help, ("node", "status"), "count", "untyped")
         self._node = node
         self._counts: dict[str, int] = {}
 
@@ -100,18 +124,11 @@ class StatusCounter:
         status = "succeeded" if succeeded else "failed"
         self._counts = {**self._counts, status: self._counts.get(status, 0) + 1}
 
-    def family(self, text: str) -> Metric:
-        rows = (((self._node, status), count) for status, count in self._counts.items())
-        return untyped(self._name, text, ("node", "status"), rows)
-
-
-def _filled(
-    family: CounterMetricFamily | GaugeMetricFamily | UnknownMetricFamily,
-    rows: Iterable[LabelledValue],
-) -> Metric:
-    for labels, value in rows:
-        family.add_metric(labels, value)
-    return family
+    def family(self) -> Metric:
+        """Return the counter by status."""
+        return self._spec.metric(
+            ((self._node, status), count) for status, count in self._counts.items()
+        )
 
 
 class LazyCollector:
