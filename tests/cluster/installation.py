@@ -143,7 +143,7 @@ def config_map(daemon: str, config: dict[str, Any]) -> dict[str, Any]:
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": {"name": daemon, "namespace": SYSTEM},
+        "metadata": {"name": f"{daemon}-config", "namespace": SYSTEM},
         "data": {f"{daemon}.config": yaml.safe_dump(config)},
     }
 

@@ -187,7 +187,7 @@ def test_values_are_those_of_the_pods(rendered: Rendered) -> None:
     affinities = deployment["template"]["spec"]["affinity"]
     assert affinities["nodeAffinity"] == affinity
     assert "podAntiAffinity" in affinities
-    [config] = found["ConfigMap", "agents", "koord-descheduler"]["data"].values()
+    [config] = found["ConfigMap", "agents", "koord-descheduler-config"]["data"].values()
     excluded = yaml.safe_load(config)["profiles"][0]["pluginConfig"][0]["args"]
     assert excluded["evictableNamespaces"] == {"exclude": ["kube-system", "agents"]}
 

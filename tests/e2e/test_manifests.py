@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from overlay import overlay
 from programs import REPOSITORY
 
 DEPLOY = REPOSITORY / "deploy"
@@ -100,6 +101,29 @@ def test_a_control_plane_daemon_follows_the_namespace(
         assert [each["namespace"] for each in by_kind[binding]["subjects"]] == ["control"]
     [container] = by_kind["Deployment"]["spec"]["template"]["spec"]["containers"]
     assert "--leader-elect-resource-namespace=$(POD_NAMESPACE)" in container["args"]
+
+
+@pytest.mark.parametrize("field", ["namePrefix", "nameSuffix"])
+@pytest.mark.parametrize(
+    ("daemon", "named"),
+    [
+        ("descheduler", {"koord-descheduler", "koord-descheduler-ledger"}),
+        ("scheduler", {"koord-scheduler"}),
+    ],
+)
+def test_the_role_names_what_the_daemon_asks_for(
+    daemon: str, named: set[str], field: str, render: Any, tmp_path: Path
+) -> None:
+    """Whatever kustomize makes of the names of objects: Lease and ledger are not among them."""
+    objects = render(overlay(tmp_path, daemon, **{field: "-eu-"}))
+
+    by_kind = {each["kind"]: each for each in objects}
+    rules = by_kind["Role"]["rules"]
+    assert {name for rule in rules for name in rule.get("resourceNames", [])} == named
+    name = by_kind["ConfigMap"]["metadata"]["name"]
+    assert name != f"koord-{daemon}-config"
+    [volume] = by_kind["Deployment"]["spec"]["template"]["spec"]["volumes"]
+    assert volume["configMap"]["name"] == name
 
 
 @pytest.mark.parametrize(

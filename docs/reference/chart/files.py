@@ -156,7 +156,7 @@ def _with_values(tree: Tree) -> Tree:
     """An object with what the values of the chart say."""
     found: Tree = _in_namespace(tree)
     kind, name = tree["kind"], tree["metadata"]["name"]
-    daemon = name.removeprefix("koord-") if name != "koordlet" else name
+    daemon = name.removeprefix("koord-").removesuffix("-config")
     if kind == "ServiceAccount":
         found["metadata"]["annotations"] = Yaml(".Values.serviceAccount.annotations")
     elif kind in ("DaemonSet", "Deployment"):

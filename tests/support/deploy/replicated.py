@@ -59,9 +59,10 @@ class Manifests:
         ]
 
     def check_names(self) -> None:
-        """One name for all; the pods' account is the one with the rights."""
+        """One name for all but the configuration; the pods' account is the one with the rights."""
         for each in self.objects():
-            assert each["metadata"]["name"] == self.name
+            own = f"{self.name}-config" if each["kind"] == "ConfigMap" else self.name
+            assert each["metadata"]["name"] == own
             wanted = None if each["kind"] in CLUSTER_WIDE else NAMESPACE
             assert each["metadata"].get("namespace") == wanted, each["kind"]
         account = {"kind": "ServiceAccount", "name": self.name, "namespace": NAMESPACE}
