@@ -27,7 +27,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 
-.PHONY: help run run-descheduler run-scheduler demo test e2e-test image-test cluster cluster-test lint format docs site dashboards bench bench-descheduler bench-smoke soak vm-test lock \
+.PHONY: help run run-descheduler run-scheduler demo test e2e-test image-test cluster cluster-test cluster-soak lint format docs site dashboards bench bench-descheduler bench-smoke soak vm-test lock \
 	build-koord-descheduler docker-build-koord-descheduler docker-build-koord-scheduler install-systemd clean
 
 help:  ## List the targets
@@ -76,6 +76,10 @@ cluster: $(BIN)/.dev  ## A real Kubernetes cluster on this machine, until ^C (ro
 
 cluster-test: $(BIN)/.dev  ## The daemons from their images and manifests in such a cluster (also buildah, mmdebstrap)
 	$(CLUSTER) --images -- $(abspath $(BIN))/pytest --timeout=900 tests/cluster $(ARGS)
+
+cluster-soak: $(BIN)/.dev  ## Kill -9 at random in such a cluster, checked from outside (SECONDS=600 SEED=1)
+	$(CLUSTER) --images --nodes=$(or $(NODES),8) -- $(abspath $(BIN))/python -m clustersoak \
+		--seconds=$(or $(SECONDS),600) $(if $(SEED),--seed=$(SEED)) $(ARGS)
 
 lint: $(BIN)/.dev  ## Style, types, import contract, generated docs
 	$(BIN)/ruff check .

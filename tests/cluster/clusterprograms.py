@@ -174,6 +174,8 @@ def kubelet(directory: Path, access: Access) -> Service:
         # The disk is the machine's: how full it is says nothing about the cluster.
         "evictionHard": {"memory.available": "100Mi", "nodefs.available": "1%"},
         "imageGCHighThresholdPercent": 100,
+        # A container that is killed again and again starts again soon; the default is 5 minutes.
+        "crashLoopBackOff": {"maxContainerRestartPeriod": "2s"},
     }
     file = directory / "kubelet.json"
     file.write_text(json.dumps(config))

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from clusteraccess import NODE
 from clusterclient import SHOP, Cluster, best_effort, names, pod, quota
-from installation import INTERVAL, Installation, slo_config
+from installation import INTERVAL, POD_MONITOR, Installation, slo_config
 from nrinode import BATCH, BATCH_PODS
 from programs import REPOSITORY
 from traces import Traces, traces
@@ -22,28 +22,9 @@ from traces import Traces, traces
 RESIDENTS = "residents"  # the namespace of pods that are there from the first to the last test
 
 ORDER = (
-    "test_readme.py", "test_agent.py", "test_loop.py", "test_faults.py", "test_schedulers.py",
-    "test_upgrade.py", "test_audit.py", "test_uninstall.py", "test_helm.py",
+    "test_soakwatch.py", "test_readme.py", "test_agent.py", "test_loop.py", "test_faults.py",
+    "test_schedulers.py", "test_upgrade.py", "test_audit.py", "test_uninstall.py", "test_helm.py",
 )  # fmt: skip
-# What an operator brings that README.md supposes to be there.
-POD_MONITOR = {
-    "apiVersion": "apiextensions.k8s.io/v1",
-    "kind": "CustomResourceDefinition",
-    "metadata": {"name": "podmonitors.monitoring.coreos.com"},
-    "spec": {
-        "group": "monitoring.coreos.com",
-        "names": {"kind": "PodMonitor", "plural": "podmonitors"},
-        "scope": "Namespaced",
-        "versions": [
-            {
-                "name": "v1", "served": True, "storage": True,
-                "schema": {"openAPIV3Schema": {
-                    "type": "object", "x-kubernetes-preserve-unknown-fields": True,
-                }},
-            },
-        ],
-    },
-}  # fmt: skip
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

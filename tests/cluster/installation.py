@@ -29,6 +29,25 @@ VALUES = (
 )
 WORKLOADS = ("daemonset/koordlet", "deployment/koord-descheduler", "deployment/koord-scheduler")
 INTERVAL = 30  # seconds between reports, the least that is taken
+# What an operator brings that README.md supposes to be there.
+POD_MONITOR = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {"name": "podmonitors.monitoring.coreos.com"},
+    "spec": {
+        "group": "monitoring.coreos.com",
+        "names": {"kind": "PodMonitor", "plural": "podmonitors"},
+        "scope": "Namespaced",
+        "versions": [
+            {
+                "name": "v1", "served": True, "storage": True,
+                "schema": {"openAPIV3Schema": {
+                    "type": "object", "x-kubernetes-preserve-unknown-fields": True,
+                }},
+            },
+        ],
+    },
+}  # fmt: skip
 
 
 class Installed(Protocol):

@@ -14,7 +14,14 @@ from datetime import UTC, datetime
 from typing import Any
 
 from koord.kube.client import LEASES, NODES, PODS, ApiClient
-from koord.kube.errors import AlreadyExists, ApiError, KubeError, NotFound
+from koord.kube.errors import (
+    AlreadyExists,
+    ApiError,
+    KubeError,
+    NotFound,
+    ServerError,
+    TooManyRequests,
+)
 from koord.kube.informer import SharedInformer
 from koord.kube.kubeconfig import load, split_list
 from koord.kube.reflector import Change, Watched
@@ -28,6 +35,7 @@ ROOM = {"cpu": "4", "memory": "16Gi", "pods": "110", "ephemeral-storage": "100Gi
 RENEWAL = 15.0  # seconds; the controllers wait for 50
 _NAMESPACE = "kube-node-lease"
 _AT_ONCE = 20  # requests
+_PASSING = (ServerError, TooManyRequests)  # while etcd or the API server starts, for example
 
 
 def node(number: int) -> Object:
@@ -155,9 +163,10 @@ class StandIn:
                 await self._do(pod, namespace, name)
             except NotFound:
                 continue  # somebody else was quicker
-            except ApiError as err:
-                print(f"stand-in: {key}: {err}", file=sys.stderr, flush=True)
-            except KubeError:
+            except KubeError as err:
+                if isinstance(err, ApiError) and not isinstance(err, _PASSING):
+                    print(f"stand-in: {key}: {err}", file=sys.stderr, flush=True)
+                    continue
                 await asyncio.sleep(1)
                 self._work.put_nowait((key, pod))
 

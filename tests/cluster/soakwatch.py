@@ -1,0 +1,197 @@
+"""Invariants of a cluster whatever is killed in it, checked from outside of the daemons.
+
+Pods and nodes are listed again and again, each list as the API server has it at one moment; who
+was evicted and bound is in the API server's audit log.
+"""
+
+import json
+import ssl
+import threading
+import urllib.error
+import urllib.request
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any
+
+from clusteraccess import ADMIN, SERVER
+from clusterclient import SYSTEM, Object
+
+from koord.api.quantity import Quantity
+
+KILLED = (137, "Error")  # the exit code and reason of a container after kill -9
+UNKNOWN = "Unknown"  # the reason of an end that containerd has not seen
+LOST_LEASE = ": lost lease "  # in the last words of a replica
+_LOG_LINES = 5
+_PERIOD = 1.0  # seconds between two looks
+_PATIENCE = 10.0  # seconds for one answer
+
+
+class Api:
+    """The API server, as its admin asks it; it may be away."""
+
+    def __init__(self, directory: Path) -> None:
+        config = json.loads((directory / f"access/{ADMIN.name}.kubeconfig").read_text())
+        self._token = config["users"][0]["user"]["token"]
+        file = config["clusters"][0]["cluster"]["certificate-authority"]
+        self._trust = ssl.create_default_context(cafile=file)
+
+    def ask(self, path: str, method: str = "GET", body: Object | None = None) -> Object | None:
+        """Return the answer, also a refusal; None: there is none."""
+        try:
+            found: Object = json.loads(self._asked(path, method, body))
+        except urllib.error.HTTPError as err:
+            return {"code": err.code}
+        except (OSError, HTTPException, ValueError):
+            return None
+        return found
+
+    def last_log(self, pod: Object, container: str) -> str:
+        """Return the last lines of a container that has ended; empty: they cannot be had."""
+        path = f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}"
+        try:
+            query = f"container={container}&previous=true&tailLines={_LOG_LINES}"
+            return self._asked(f"{path}/log?{query}").decode(errors="replace")
+        except (OSError, HTTPException):
+            return ""
+
+    def _asked(self, path: str, method: str = "GET", body: Object | None = None) -> bytes:
+        """Raises OSError, of which HTTPError is one, or HTTPException."""
+        kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
+        request = urllib.request.Request(
+            SERVER + path,
+            None if body is None else json.dumps(body).encode(),
+            {"Authorization": f"Bearer {self._token}", "Content-Type": kind},
+            method=method,
+        )
+        with urllib.request.urlopen(request, timeout=_PATIENCE, context=self._trust) as answer:
+            found: bytes = answer.read()
+        return found
+
+    def items(self, path: str) -> list[Object] | None:
+        """Return the objects of a list; None: no answer, or a refusal."""
+        found = self.ask(path) or {}
+        listed: list[Object] | None = found.get("items")
+        return listed
+
+
+class Watch:
+    """Looks at pods and nodes until it is stopped; wrong: the violations it found."""
+
+    def __init__(self, api: Api) -> None:
+        self.wrong: list[str] = []
+        self.looks = 0
+        self.bound = 0
+        self._api = api
+        self._nodes: dict[str, str] = {}  # of pods that are bound, by UID
+        self._ends: set[tuple[str, int]] = set()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> "Watch":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.wait(_PERIOD):
+            pods, nodes = self._api.items("/api/v1/pods"), self._api.items("/api/v1/nodes")
+            if pods is None or nodes is None:
+                continue
+            self.looks += 1
+            for found in (
+                *above_allocatable(pods, nodes),
+                *self._moved(pods),
+                *died(pods, self._ends, self._api.last_log),
+            ):
+                if found not in self.wrong:
+                    print(f"WRONG: {found}", flush=True)
+                    self.wrong.append(found)
+
+    def _moved(self, pods: Iterable[Object]) -> Iterator[str]:
+        """Yield the pods that are on another node than before."""
+        for each in pods:
+            uid, node = each["metadata"]["uid"], each["spec"].get("nodeName")
+            if node and self._nodes.setdefault(uid, node) != node:
+                yield f"pod {_name(each)} went from {self._nodes[uid]} to {node}"
+        self.bound = len(self._nodes)
+
+
+def above_allocatable(pods: Iterable[Object], nodes: Iterable[Object]) -> Iterator[str]:
+    """Yield the nodes whose pods request more than is allocatable."""
+    requested: dict[str, Counter[str]] = {}
+    for each in pods:
+        node = each["spec"].get("nodeName")
+        if node and each["status"]["phase"] not in ("Succeeded", "Failed"):
+            requested.setdefault(node, Counter()).update(_requests(each))
+    for node in nodes:
+        name, room = node["metadata"]["name"], node["status"].get("allocatable", {})
+        for resource, amount in requested.get(name, {}).items():
+            most = Quantity.parse(room[resource]).milli if resource in room else amount
+            if amount > most:
+                yield f"pods on {name} request {amount} of {most} thousandths of {resource}"
+
+
+def died(
+    pods: Iterable[Object],
+    known: set[tuple[str, int]],
+    last_log: Callable[[Object, str], str],
+) -> Iterator[str]:
+    """Yield the daemons that have ended otherwise than by kill -9.
+
+    A replica whose lease could not be renewed, as no API server was there, ends with 1 as
+    documented, and logs so at last. An end that containerd has not seen was while it was away.
+
+    known: the ends that are found, by pod and number of restarts, which are not found again.
+    last_log: returns the last lines of a container of a pod.
+    """
+    for each in pods:
+        for status in each["status"].get("containerStatuses", ()):
+            ended = status.get("lastState", {}).get("terminated")
+            end = (_name(each), status["restartCount"])
+            if each["metadata"]["namespace"] != SYSTEM or not ended or end in known:
+                continue
+            known.add(end)
+            if (ended["exitCode"], ended["reason"]) == KILLED or ended["reason"] == UNKNOWN:
+                continue
+            if LOST_LEASE not in (said := last_log(each, status["name"])):
+                code, reason = ended["exitCode"], ended["reason"]
+                yield f"{_name(each)} has ended with {code} ({reason}): {said}"
+
+
+def twice(directory: Path, resource: str) -> tuple[int, list[str]]:
+    """Return for how many pods a pods/<resource> was created, and for which more than once."""
+    created: Counter[str] = Counter()
+    for entry in _audited(directory):
+        asked = entry.get("objectRef", {})
+        done = entry.get("responseStatus", {}).get("code") in (200, 201)
+        done = done and "dryRun=" not in entry["requestURI"]
+        if done and (asked.get("resource"), asked.get("subresource")) == ("pods", resource):
+            created[f"{asked['namespace']}/{asked['name']}"] += 1
+    return len(created), sorted(name for name, times in created.items() if times > 1)
+
+
+def _audited(directory: Path) -> Iterator[Mapping[str, Any]]:
+    for log in directory.glob("audit*.log"):
+        for line in log.open(errors="replace"):
+            if '"pods"' in line and line.endswith("}\n"):  # else the API server was killed in it
+                try:
+                    yield json.loads(line)
+                except ValueError:
+                    continue
+
+
+def _requests(pod: Object) -> Counter[str]:
+    total = Counter({"pods": 1000})
+    for each in pod["spec"]["containers"]:
+        for resource, amount in each.get("resources", {}).get("requests", {}).items():
+            total[resource] += Quantity.parse(amount).milli
+    return total
+
+
+def _name(each: Object) -> str:
+    return f"{each['metadata']['namespace']}/{each['metadata']['name']}"
