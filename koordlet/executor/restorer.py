@@ -20,6 +20,7 @@ from koordlet.executor.kernel.writer import Writer
 RESTORE_INTERVAL = 10.0  # seconds between attempts to restore what could not be
 ADOPTION_WINDOW = 120.0  # seconds that plugins have, after the start, to claim what they had
 RESTORE_TIMEOUT = 8.0  # seconds that all of it may take at start and end
+LOOK_INTERVAL = 0.1  # seconds between looks, at the end, for what a runtime is about to set
 
 log = get_logger("koordlet.executor")
 
@@ -60,8 +61,15 @@ class Restorer:
 
     async def end(self) -> None:
         """Restore everything that is ours, claimed or not, as well as that goes in seconds."""
-        ledger = self._writer.ledger
-        await self._within_patience(self._restore("at the end", lambda: list(ledger)))
+        await self._within_patience(self._restore_all())
+
+    async def _restore_all(self) -> None:
+        """Restore all, and what the runtime sets meanwhile as it was asked to."""
+        writer = self._writer
+        await self._restore("at the end", lambda: list(writer.ledger))
+        while await self._worker.do(writer.awaited):
+            await self._clock.sleep(LOOK_INTERVAL)
+            await self._restore("at the end", writer.awaited)
 
     def counts(self) -> dict[str, int]:
         """Values that are changed, and those of them that wait to be claimed again."""

@@ -11,12 +11,13 @@ from koordlet.executor.claims.target import Target
 from koordlet.executor.journal import JournalError, JournalRecord
 from koordlet.executor.kernel.values import KernelValues
 from koordlet.executor.ledger import Ledger, copied_texts
-from koordlet.host.errors import KernelFileError
+from koordlet.host.errors import KernelFileError, Vanished
 from koordlet.host.host import Host
 from koordlet.host.kernelfile import definition_of
 from koordlet.host.resource import Level
 
 CLAIM_TIMEOUT = 120.0  # seconds from the announcement until a plugin must have claimed the value
+RUNTIME_TIMEOUT = 5.0  # seconds from the announcement that a runtime takes to set it, when busy
 
 
 @dataclass(slots=True)
@@ -27,6 +28,7 @@ class InitialValues:
     ledger: Ledger
     clock: Clock
     _until: dict[Key, float] = field(default_factory=dict)  # monotonic
+    _set_by: dict[Key, float] = field(default_factory=dict)  # monotonic; announced by this process
 
     def __post_init__(self) -> None:
         """Wait again for what an earlier process announced."""
@@ -57,16 +59,45 @@ class InitialValues:
                 for one, why in zip(expected, problems, strict=True)
             ]
         else:
-            self._until |= {key: self.clock.monotonic() + CLAIM_TIMEOUT for key, _ in new}
+            now = self.clock.monotonic()
+            self._until |= {key: now + CLAIM_TIMEOUT for key, _ in new}
+            self._set_by |= {key: now + RUNTIME_TIMEOUT for key, _ in new}
         return problems
 
     def seen(self, key: Key) -> None:
         """It is claimed now, or over."""
         self._until.pop(key, None)
+        self._set_by.pop(key, None)
 
     def is_pending(self, key: Key) -> bool:
         """Whether a value is still expected to be claimed."""
         return self._until.get(key, 0.0) > self.clock.monotonic()
+
+    def may_be_made(self, key: Key) -> bool:
+        """Whether the cgroup of a pending value, which is not there, may still be made.
+
+        Not in a pod that is gone: the kubelet makes the pod's cgroup first, and removes it last.
+        """
+        if not self.is_pending(key):
+            return False
+        try:
+            self.values.read(_of_pod(key))
+        except Vanished:
+            return False
+        except KernelFileError:
+            return True
+        return True
+
+    def being_set(self) -> list[Key]:
+        """The values that the runtime was announced just now and that may come yet."""
+        now = self.clock.monotonic()
+        return [key for key, until in self._set_by.items() if until > now and self.may_be_made(key)]
+
+    def is_being_set(self, key: Key, found: str) -> bool:
+        """Whether the runtime has made a cgroup, but not set the value so far."""
+        record = self.ledger.get(key)
+        in_time = self._set_by.get(key, 0.0) > self.clock.monotonic()
+        return in_time and record is not None and found != record.intended
 
     def _record(self, one: InitialValue, new: list[tuple[Key, JournalRecord]]) -> str:
         """Raises KernelFileError, JournalError."""
@@ -105,10 +136,14 @@ class InitialValues:
         """The text to restore; what nobody asked for may come from the pod. Raises as read."""
         if one.original or not self.values.is_copied(one.key):
             return self.values.text_of(one.key, one.original)
-        place = one.key.target.place.rpartition("/")[0]
-        found = self.values.read(Key(Target(Level.POD, place), one.key.resource)).text
+        found = self.values.read(_of_pod(one.key)).text
         above = self.ledger.above(one.key)
         return above.original if above is not None and found in copied_texts(above) else found
+
+
+def _of_pod(key: Key) -> Key:
+    """The same value of the group above a container's."""
+    return Key(Target(Level.POD, key.target.place.rpartition("/")[0]), key.resource)
 
 
 def precedes_cgroup(key: Key, record: JournalRecord) -> bool:

@@ -152,6 +152,10 @@ class Writer:
             and not (key.resource is CPU_SHARES and Key(key.target, CPU_IDLE) in desired_values)
         ]
 
+    def awaited(self) -> list[Key]:
+        """Values that the runtime may set after all, as it was asked for them just now."""
+        return self._initial_values.being_set()
+
     def restore(
         self,
         keys: Iterable[Key],
@@ -178,6 +182,9 @@ class Writer:
             plan.before = plan.found.text
             record = self._ledger.get(plan.key)
             if record is not None and precedes_cgroup(plan.key, record):
+                if plan.releases and self._initial_values.is_being_set(plan.key, plan.before):
+                    self._wait_for_runtime(plan)
+                    return
                 self._ledger.adopt(plan.key, plan.found.inode, plan.found.text)
             elif record is not None and record.inode != plan.found.inode:
                 self._forget(plan.key)  # another group of that name; ours has ended
@@ -367,9 +374,14 @@ class Writer:
         if not self._awaits_cgroup(plan):
             self._forget(plan.key)
 
+    def _wait_for_runtime(self, plan: Plan) -> None:
+        """Leave a value as if its cgroup was not there: the runtime has not set it so far."""
+        plan.found = FoundValue("", 0)
+        plan.applied = ApplyResult(ClaimState.GONE, message="the runtime has not set it so far")
+
     def _awaits_cgroup(self, plan: Plan) -> bool:
         """Whether its cgroup is not there because it is still to be made."""
-        return not plan.found.inode and self._initial_values.is_pending(plan.key)
+        return not plan.found.inode and self._initial_values.may_be_made(plan.key)
 
     # --- afterwards ---
 

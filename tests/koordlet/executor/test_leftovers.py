@@ -7,8 +7,11 @@ from structlog.testing import capture_logs
 
 from koord.util.health import HealthStatus
 from koord.util.stop import Stop
+from koordlet.executor.claims.claim import InitialValue, Key
+from koordlet.executor.claims.target import Target
 from koordlet.executor.kernel.view import InlineWorker
 from koordlet.executor.restorer import Restorer
+from koordlet.host.resource import Level
 from tests.support.node.model_tree import QUOTA, SHARES, ModelTree, desired, release
 
 
@@ -94,6 +97,35 @@ async def test_what_cannot_be_restored_is_reported_and_tried_again(tree, bench):
 
     assert tree.read(QUOTA, "be/pod1") == "80000"
     assert bench.restorer.health().status is HealthStatus.OK
+
+
+async def test_a_container_that_is_being_made_at_the_end_is_waited_for(tree, bench):
+    """The runtime was given a value before; it takes longer than the plugins take to end."""
+    new = Key(Target(Level.CONTAINER, "be/pod1/new"), QUOTA)
+    bench.writer.expect([InitialValue(key=new, value=50_000, original=-1, owners=("Some",))])
+    ending = asyncio.create_task(bench.restorer.end())
+    await tree.clock.advance(2)
+    assert not ending.done()
+    tree.add("be/pod1/new")
+    tree.foreign(QUOTA, "be/pod1/new", "50000")
+    await tree.clock.advance(1)
+
+    await asyncio.wait_for(ending, 1)
+
+    assert tree.read(QUOTA, "be/pod1/new") == "-1"
+    assert bench.restorer.counts()["changed"] == 0
+
+
+async def test_a_container_that_is_not_made_holds_up_no_end(tree, bench):
+    """For some seconds after the runtime was given its value. The record stays."""
+    new = Key(Target(Level.CONTAINER, "be/pod1/new"), QUOTA)
+    bench.writer.expect([InitialValue(key=new, value=50_000, original=-1, owners=("Some",))])
+    ending = asyncio.create_task(bench.restorer.end())
+    await tree.clock.advance(6)
+
+    await asyncio.wait_for(ending, 1)
+
+    assert bench.restorer.counts()["changed"] == 1
 
 
 async def test_a_hung_kernel_file_does_not_hold_up_start_and_end(tree, killed):

@@ -6,7 +6,7 @@ import pytest
 
 from koordlet.executor.claims.claim import ClaimState, InitialValue, Key
 from koordlet.executor.claims.target import Target
-from koordlet.executor.kernel.new_cgroups import CLAIM_TIMEOUT
+from koordlet.executor.kernel.new_cgroups import CLAIM_TIMEOUT, RUNTIME_TIMEOUT
 from koordlet.host.resource import Level
 from tests.support.node.model_tree import (
     CPUS,
@@ -120,6 +120,50 @@ def test_a_container_that_is_never_made_is_forgotten(tree):
 
     tree.clock.tick(CLAIM_TIMEOUT)
     writer.restore(writer.unclaimed())
+
+    assert not list(writer.ledger)
+
+
+@pytest.mark.parametrize("record", [QUOTA, CPUS])
+def test_a_container_whose_pod_is_gone_is_forgotten_at_once(tree, record):
+    """It has lived too shortly for a claim, or was never made; nothing can be made there."""
+    writer = tree.writer()
+    value = {QUOTA: 50_000, CPUS: frozenset({1})}[record]
+    writer.expect([expected(record, value, {QUOTA: -1, CPUS: frozenset()}[record])])
+    tree.remove("be/pod1")
+
+    writer.restore(list(writer.ledger))
+
+    assert not list(writer.ledger)
+
+
+def test_a_value_that_the_runtime_is_about_to_set_is_waited_for(tree):
+    """The group is there before its values: what it has at first is not the end of it."""
+    writer = tree.writer()
+    writer.expect([expected(QUOTA, 50_000, -1)])
+    assert writer.awaited()
+    tree.add(NEW)
+    writer.restore(list(writer.ledger))
+    assert writer.awaited()
+
+    tree.foreign(QUOTA, NEW, "50000")
+    writer.restore(list(writer.ledger))
+
+    assert tree.read(QUOTA, NEW) == {1: "-1", 2: "max"}[tree.version]
+    assert not list(writer.ledger)
+    assert not writer.awaited()
+
+
+def test_a_runtime_is_not_waited_for_longer_than_it_takes(tree):
+    """Then the record stays for the next process, or is over where the group has another value."""
+    writer = tree.writer()
+    writer.expect([expected(QUOTA, 50_000, -1)])
+    tree.clock.tick(RUNTIME_TIMEOUT)
+    assert not writer.awaited()
+    assert list(writer.ledger)
+    tree.add(NEW)
+
+    writer.restore(list(writer.ledger))
 
     assert not list(writer.ledger)
 
