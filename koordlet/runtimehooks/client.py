@@ -70,6 +70,7 @@ class RuntimeHooks:
         What is restored before it has would be set by it again.
         """
         self.responses.ended = True
+        await self.responses.all_recorded()
         await self._clock.sleep(self.responses.busy_until - self._clock.monotonic())
 
     def health(self) -> PartHealth:

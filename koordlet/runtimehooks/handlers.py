@@ -172,7 +172,7 @@ class NriPlugin:
     async def _prepare(self, sandbox: PodSandbox) -> None:
         """Set the pod's own values. The runtime does not wait for slow ones; they still finish."""
         meta = await self._known(sandbox)
-        if meta is not None:
+        if meta is not None and not self.responses.ended:
             await self.rules.prepare(meta)
 
     async def _create_container(self, payload: bytes) -> CreateContainerResponse:
@@ -328,8 +328,17 @@ class NriPlugin:
     async def _record(self, decisions: Sequence["_ContainerDecision"]) -> None:
         """Record the original values; a value whose record fails is not adjusted.
 
-        The rest is explained and audited once the runtime has its answer.
+        The rest is explained and audited once the runtime has its answer. At the end of the agent
+        nothing is adjusted any more: it would be set after everything is restored.
         """
+        if self.responses.ended:
+            for decision in decisions:
+                decision.adjusted.clear()
+        with self.responses.recording():
+            await self._record_originals(decisions)
+        asyncio.get_running_loop().call_soon(self._explain, decisions, self.clock.wall())
+
+    async def _record_originals(self, decisions: Sequence["_ContainerDecision"]) -> None:
         expected = [one.expected for decision in decisions for one in decision.adjusted]
         problems = iter(await self._problems(expected))
         for decision in decisions:
@@ -338,7 +347,6 @@ class NriPlugin:
             decision.left.extend(f"{one.key.resource.name}: {why}" for one, why in pairs if why)
         adjusted = sum(bool(decision.adjusted) for decision in decisions)
         self.responses.note_pending(adjusted, self.clock.monotonic())
-        asyncio.get_running_loop().call_soon(self._explain, decisions, self.clock.wall())
 
     async def _problems(self, expected: list[InitialValue]) -> list[str]:
         if not expected:

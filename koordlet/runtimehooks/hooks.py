@@ -2,7 +2,8 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, NamedTuple, Protocol
@@ -274,8 +275,27 @@ class HookResponses:
 
     def __init__(self) -> None:
         self._kept: deque[HookResponse] = deque(maxlen=MAX_RESPONSES)
+        self._being_recorded = 0  # requests
+        self._all_recorded = asyncio.Event()
+        self._all_recorded.set()
         self.ended = False  # nothing is adjusted any more
         self.busy_until = 0.0  # monotonic; until then the runtime may do what it was told
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Have all_recorded wait for what is done meanwhile."""
+        self._being_recorded += 1
+        self._all_recorded.clear()
+        try:
+            yield
+        finally:
+            self._being_recorded -= 1
+            if not self._being_recorded:
+                self._all_recorded.set()
+
+    async def all_recorded(self) -> None:
+        """Return when the answers to all requests are known, and so is busy_until."""
+        await self._all_recorded.wait()
 
     def note_pending(self, containers: int, now: float) -> None:
         """Note that the runtime is about to adjust so many containers. now is monotonic."""

@@ -135,6 +135,8 @@ class Bench:
         self.responses = HookResponses()
         self.changes: list = []
         self.waiting, self.listed = asyncio.Event(), asyncio.Event()
+        self.recording, self.disk = asyncio.Event(), asyncio.Event()
+        self.disk.set()  # what is recorded is on it at once
         self.options = HookOptions(
             node="n1", name="koordlet_nri", index="00", runtime="containerd",
             failure_policy=self.policy, stages=self.stages, connect_timeout=5.0,
@@ -169,6 +171,8 @@ class Bench:
         self.listed.set()
 
     async def expect(self, expected: list) -> list[str]:
+        self.recording.set()
+        await self.disk.wait()
         self.journal += [] if self.refusal else expected
         return [self.refusal] * len(expected)
 
@@ -564,6 +568,49 @@ async def test_what_the_runtime_was_told_is_waited_for(bench, slept):
     await bench.runtime.listen()
     await bench.runtime.plugin()
     assert (await bench.create()).adjust is None
+
+
+async def test_what_is_being_recorded_for_the_runtime_is_waited_for(bench, slept):
+    """The answer follows, and with it the time that the runtime takes."""
+    bench.disk.clear()
+    creating = asyncio.create_task(bench.create())
+    await bench.recording.wait()
+    settling = asyncio.create_task(bench.hooks.settle())
+    await asyncio.sleep(0)
+    assert not settling.done()
+    bench.disk.set()
+
+    assert (await creating).adjust is not None
+    await settling
+    assert 0.1 < max(slept) <= 0.25
+
+
+async def test_a_decision_that_is_not_recorded_at_the_end_adjusts_nothing(bench, monkeypatch):
+    """It would be set after everything is restored."""
+    deciding, decided = asyncio.Event(), asyncio.Event()
+
+    async def slow(meta, stage, claims_for=PluginHooks.claims_for):
+        deciding.set()
+        await decided.wait()
+        return await claims_for(bench.rules, meta, stage)
+
+    monkeypatch.setattr(bench.rules, "claims_for", slow)
+    creating = asyncio.create_task(bench.create())
+    await deciding.wait()
+    await bench.hooks.settle()
+    decided.set()
+
+    assert (await creating).adjust is None
+    assert bench.journal == []
+
+
+async def test_at_the_end_no_new_pod_is_prepared(bench):
+    """Its claims could come after everything is restored."""
+    await bench.hooks.settle()
+
+    await bench.runtime.call("RunPodSandbox", PodSandboxRequest(SANDBOX).encode())
+
+    assert bench.rule.prepared == []
 
 
 async def test_a_runtime_that_was_told_nothing_is_not_waited_for(bench, slept):
