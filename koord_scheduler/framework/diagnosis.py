@@ -78,7 +78,8 @@ class Diagnosis:
     pending_plugins: set[str] = field(default_factory=set)
 
     def note(self, status: Status) -> None:
-        """Remember the plugin of a rejection: its hints are asked when something happens."""
+        """Remember the plugins of a rejection: their hints are asked when something happens."""
+        self.unschedulable_plugins.update(status.also_rejected_by)
         if not status.plugin:
             return
         pending = status.code is Code.PENDING

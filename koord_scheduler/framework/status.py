@@ -1,6 +1,6 @@
 """Types that plugins return: statuses, verdicts and scores of nodes, choices and waits."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import lru_cache
 from typing import Self
@@ -61,6 +61,8 @@ class Status:
     reasons: tuple[str, ...] = ()  # for people; events count nodes by them
     plugin: str = ""  # that it comes from; set by the framework
     error: BaseException | None = None  # of Code.ERROR, if an exception was the cause
+    also_rejected_by: frozenset[str] = frozenset()
+    """Further plugins after whose events a rejected pod is tried again."""
 
     @classmethod
     def unschedulable(cls, *reasons: str) -> Self:
@@ -111,7 +113,7 @@ class Status:
             return self
         if self is _SKIP:  # most plugins skip most pods
             return _skip_of(plugin)
-        return Status(self.code, self.reasons, plugin, self.error)
+        return replace(self, plugin=plugin)
 
     def __str__(self) -> str:
         return self.message or self.code.title

@@ -1,0 +1,1 @@
+"""Coscheduling: gangs of pods, each placed whole or not at all."""

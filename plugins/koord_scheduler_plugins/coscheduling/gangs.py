@@ -1,0 +1,186 @@
+"""Gangs: their parameters, and their members as the account of the cluster has them."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from koord.api.podgroup import (
+    TOPOLOGY_INDEX,
+    GangSpec,
+    MatchPolicy,
+    Mode,
+    PodGroup,
+    gang_of,
+    is_of_pod_group,
+    spec_of_pod,
+)
+from koord_scheduler.plugin import AccountKind, ClusterPod, ClusterState, Holding
+
+MEMBERS = "members"  # the amount that each member holds of its gang
+
+
+def gang_id(pod: ClusterPod) -> str:
+    """Return the gang of a pod as namespace/name; "": it has none."""
+    return gang_of(pod.labels, dict(pod.annotations), pod.namespace)
+
+
+def _holdings(pod: ClusterPod) -> Sequence[Holding]:
+    gang = gang_id(pod)
+    return (Holding(gang, ((MEMBERS, 1),)),) if gang else ()
+
+
+GANGS = AccountKind("gang", _holdings, members=True)
+"""Pods by gang, those that have not finished."""
+
+
+@dataclass(frozen=True, slots=True)
+class GangDefaults:
+    """The parameters of gangs that do not say them."""
+
+    policy: MatchPolicy = MatchPolicy.ONCE_SATISFIED
+    wait: float = 600.0  # seconds
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Gang:
+    """A gang at one moment."""
+
+    id: str  # namespace/name
+    spec: GangSpec | None  # None: its parameters are not known yet
+    policy: MatchPolicy
+    wait: float  # seconds
+    members: Mapping[str, str]  # nodes by namespace/name; "": on none
+    placed: int  # members on nodes, those that wait for a permit too
+
+    @property
+    def complete(self) -> bool:
+        """Whether there are as many members as it needs."""
+        return self.spec is not None and len(self.members) >= self.spec.min_members
+
+    @property
+    def strict(self) -> bool:
+        return self.spec is None or self.spec.mode is Mode.STRICT
+
+    @property
+    def group(self) -> tuple[str, ...]:
+        """The gangs that must be satisfied together; this one among them."""
+        return (self.id,) if self.spec is None else self.spec.group
+
+
+class Gangs:
+    """The gangs of a cluster. Belongs to one thread."""
+
+    def __init__(self, cluster: ClusterState, defaults: GangDefaults) -> None:
+        cluster.keep_account(GANGS)
+        self._cluster = cluster
+        self._defaults = defaults
+        self._pod_groups: dict[str, PodGroup] = {}
+        self._declared: dict[str, tuple[ClusterPod, GangSpec]] = {}  # by the first legal member
+
+    def put_pod_group(self, found: PodGroup) -> None:
+        """Take over a PodGroup; one with absurd values leaves the last good parameters in place."""
+        last = self._pod_groups.get(found.key)
+        if found.spec is not None or last is None or last.uid != found.uid:
+            self._pod_groups[found.key] = found
+
+    def remove_pod_group(self, key: str) -> None:
+        self._pod_groups.pop(key, None)
+
+    def pod_group(self, key: str) -> PodGroup | None:
+        return self._pod_groups.get(key)
+
+    def gang(self, gang: str) -> Gang | None:
+        """Return a gang by namespace/name; None: neither a pod nor a PodGroup names it."""
+        pool = self._cluster.account.pool(GANGS, gang)
+        spec = self._spec(gang, pool.members)
+        if not pool.pods and spec is None:
+            self._declared.pop(gang, None)
+            return None
+        default = self._defaults
+        return Gang(
+            id=gang,
+            spec=spec,
+            policy=default.policy if spec is None or spec.policy is None else spec.policy,
+            wait=default.wait if spec is None or spec.wait is None else spec.wait,
+            members=pool.members,
+            placed=pool.allocated.get(MEMBERS, 0),
+        )
+
+    def group(self, gang: Gang) -> dict[str, Gang | None]:
+        """The gangs of a gang's group by id; None: there is none of that name."""
+        return {one: gang if one == gang.id else self.gang(one) for one in gang.group}
+
+    def pods(self, gangs: Iterable[Gang]) -> Iterator[ClusterPod]:
+        """All members of some gangs."""
+        for gang in gangs:
+            for key in gang.members:
+                pod = self._cluster.pod(key)
+                if pod is not None:
+                    yield pod
+
+    def forget_unused(self) -> None:
+        """Forget what pods have declared of gangs that have none any more."""
+        for gang in [
+            one for one in self._declared if not self._cluster.account.pool(GANGS, one).pods
+        ]:
+            del self._declared[gang]
+
+    def _spec(self, gang: str, members: Mapping[str, str]) -> GangSpec | None:
+        """The parameters: of the PodGroup, else of the first member that says legal ones.
+
+        They stay while that member lives, whatever later ones say.
+        """
+        group = self._pod_groups.get(gang)
+        if group is not None:
+            return group.spec
+        known = self._declared.get(gang)
+        if known is not None:
+            pod = self._cluster.pod(known[0].key)
+            if pod is not None and pod.uid == known[0].uid and not pod.finished:
+                return known[1]
+            del self._declared[gang]
+        found = [pod for key in members if (pod := self._cluster.pod(key)) is not None]
+        for pod in sorted(found, key=lambda one: (one.created or 0.0, one.key)):
+            if not is_of_pod_group(pod.labels):
+                spec = spec_of_pod(gang, pod.labels, dict(pod.annotations))
+                if spec is not None:
+                    self._declared[gang] = pod, spec
+                    return spec
+        return None
+
+
+def topology_index(pod: ClusterPod) -> int | None:
+    """The place of a pod in the order in which its gang is laid out; None: it says none."""
+    text = dict(pod.annotations).get(TOPOLOGY_INDEX, "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
+
+
+def in_order(pods: Iterable[ClusterPod]) -> list[ClusterPod]:
+    """Members in the order in which they are placed: by index, creation, then name."""
+
+    def place(pod: ClusterPod) -> tuple[bool, int, float, str]:
+        index = topology_index(pod)
+        return index is None, index or 0, pod.created or 0.0, pod.key
+
+    return sorted(pods, key=place)
+
+
+def basic_check(gangs: Mapping[str, Gang | None]) -> str:
+    """Return why a gang group cannot be tried, in Koordinator's words; "": it can."""
+    absent = [one for one, gang in gangs.items() if gang is None]
+    uninitialised = [one for one, gang in gangs.items() if gang is not None and gang.spec is None]
+    incomplete = any(
+        gang is not None and gang.spec is not None and not gang.complete for gang in gangs.values()
+    )
+    parts = []
+    if absent:
+        parts.append(f"memberGangs {_list(absent)} doesn't exists")
+    if uninitialised:
+        parts.append(f"memberGangs {_list(uninitialised)} has not init")
+    if incomplete:
+        parts.append(f"memberGangs {_list(gangs)} child pod not collect enough")
+    return f"gangGroup {_list(gangs)} basic check: {', '.join(parts)}" if parts else ""
+
+
+def _list(names: Iterable[str]) -> str:
+    """As Go prints a list of texts."""
+    return f"[{' '.join(names)}]"

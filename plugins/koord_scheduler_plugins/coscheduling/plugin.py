@@ -1,0 +1,493 @@
+"""Coscheduling: the pods of a gang are placed together, or not at all.
+
+The whole gang group is planned before its first member is reserved. Then one member after the
+other is tried on its planned node, waits in Permit, and the last one lets all of them be bound.
+
+Source: Koordinator, pkg/scheduler/plugins/coscheduling; docs/coscheduling.md for what differs.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from koord.api.podgroup import (
+    API_VERSION,
+    GROUP_ID_KEYS,
+    MEMBER_COUNT_KEYS,
+    PLURAL,
+    MatchPolicy,
+    read_pod_group,
+)
+from koord_scheduler.plugin import (
+    POD,
+    Change,
+    ChangeKind,
+    ClusterPod,
+    CycleState,
+    EnqueueExtensions,
+    FieldError,
+    FindOneNodePlugin,
+    GroupPlan,
+    Handle,
+    HintedEvent,
+    KoordError,
+    MissingKind,
+    NextPodPlugin,
+    NodeStatuses,
+    NoGroupPlan,
+    PermitPlugin,
+    PostFilterPlugin,
+    PostFilterResult,
+    PostFilterTransformer,
+    PreBindPlugin,
+    PreEnqueuePlugin,
+    PreFilterPlugin,
+    PreFilterResult,
+    PreFilterTransformer,
+    ReservePlugin,
+    Resource,
+    Seconds,
+    Status,
+    View,
+    Wait,
+    get_logger,
+    invalid,
+    pod_changes,
+    takes_args,
+)
+from koord_scheduler_plugins.coscheduling.gangs import (
+    Gang,
+    GangDefaults,
+    Gangs,
+    basic_check,
+    gang_id,
+    in_order,
+)
+
+POD_GROUPS = Resource(API_VERSION, PLURAL)
+MISSING = MissingKind(
+    pause=60.0,
+    hint="install the CRD podgroups.scheduling.sigs.k8s.io, or declare gangs by annotations",
+)
+WITHOUT = "gangs are those that pods declare by annotations"
+
+log = get_logger("koord_scheduler.coscheduling")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CoschedulingArgs:
+    """Defaults of gangs."""
+
+    default_timeout: Seconds = 600.0  # in which all members of a gang must have a node
+    controller_workers: int = 1  # accepted; one is enough here
+    skip_check_schedule_cycle: bool = False  # accepted; it has no meaning any more
+    enable_preemption: bool = False
+    aware_network_topology: bool = False
+    default_match_policy: str = MatchPolicy.ONCE_SATISFIED
+
+    def validate(self) -> Iterator[FieldError]:
+        if self.default_timeout < 0:
+            text = "coeSchedulingArgs DefaultTimeoutSeconds invalid"
+            yield invalid(("defaultTimeout",), self.default_timeout, text)
+        if self.controller_workers < 1:
+            text = "coeSchedulingArgs ControllerWorkers invalid"
+            yield invalid(("controllerWorkers",), self.controller_workers, text)
+        if self.default_match_policy not in list(MatchPolicy):
+            wanted = f"wanted {', '.join(MatchPolicy)}"
+            yield invalid(("defaultMatchPolicy",), self.default_match_policy, wanted)
+
+
+@dataclass(slots=True)
+class Round:
+    """A gang group that is being placed by its plan."""
+
+    group: tuple[str, ...]
+    group_id: str
+    nodes: Mapping[str, str]  # by namespace/name of the member
+    left: list[ClusterPod]  # members that have not been asked for, in order
+    failure: str = ""  # of the first member that could not be placed as planned
+
+
+@takes_args(CoschedulingArgs)
+class Coscheduling(
+    PreEnqueuePlugin,
+    NextPodPlugin,
+    PreFilterTransformer,
+    PreFilterPlugin,
+    FindOneNodePlugin,
+    PostFilterPlugin,
+    PostFilterTransformer,
+    ReservePlugin,
+    PermitPlugin,
+    PreBindPlugin,
+    EnqueueExtensions,
+):
+    """Holds the members of a gang until all of them can be placed."""
+
+    def __init__(self, args: CoschedulingArgs, handle: Handle) -> None:
+        self._handle = handle
+        self._cluster = handle.services.cluster
+        defaults = GangDefaults(MatchPolicy(args.default_match_policy), args.default_timeout)
+        self.gangs = Gangs(self._cluster, defaults)
+        self._round: Round | None = None
+        self._planning = False
+        self._representatives: dict[str, str] = {}  # namespace/name of a pod by gang group
+        self._lacking: set[str] = set()  # groups whose representative waits for further pods
+        self._waiting: dict[str, dict[str, str]] = {}  # uid by namespace/name, by gang
+        self._bound_together: dict[str, frozenset[str]] = {}  # uids by gang group
+        informer = handle.services.informers.informer(POD_GROUPS, absent=MISSING, without=WITHOUT)
+        informer.add_handler(self._pod_group_changed)
+        handle.services.changes.subscribe(POD, self._pod_changed)
+
+    # The queue.
+
+    def events_to_register(self) -> Iterable[HintedEvent]:
+        """None: a representative waits for what its gang lacks; others are activated with it."""
+        return ()
+
+    def pre_enqueue(self, pod: ClusterPod) -> Status | None:
+        gang = self._gang(pod)
+        if gang is None:
+            return None
+        if gang.spec is None:
+            return Status.unresolvable(
+                f"gang has not init, gangName: {gang.id}, podName: {pod.key}"
+            )
+        group = self.gangs.group(gang)
+        if self._once_satisfied(gang, group):
+            return None
+        group_id = gang.spec.group_id
+        lacking = basic_check(group)
+        if lacking:
+            self._representatives.pop(group_id, None)
+            text = f"{lacking}, current gang: {gang.id}, podName: {pod.key}"
+            return Status.unresolvable(text)
+        if self._round is not None and gang.id in self._round.group:
+            if pod.key in self._round.nodes:
+                return None
+            return Status.unresolvable(
+                f"gangGroup {group_id} is scheduling and this pod has not been attempted"
+            )
+        return self._represents(pod, group_id)
+
+    def next_pod(self) -> str | None:
+        current = self._round
+        while current is not None and current.left:
+            pod = current.left.pop(0)
+            found = self._cluster.pod(pod.key)
+            if found is not None and found.uid == pod.uid and not found.node:
+                return pod.uid
+        if current is not None:
+            self._give_up(current, "all pending pods is already been attempted")
+        return None
+
+    # A cycle.
+
+    def before_pre_filter(self, state: CycleState, pod: ClusterPod, nodes: View) -> Status | None:
+        gang = self._gang(pod)
+        if gang is None or self._planning:
+            return None
+        if gang.spec is None:
+            return Status.unresolvable(
+                f"gang has not init, gangName: {gang.id}, podName: {pod.key}"
+            )
+        group = self.gangs.group(gang)
+        if self._once_satisfied(gang, group):
+            return None
+        lacking = basic_check(group)
+        if lacking:
+            text = f"{lacking}, current gang: {gang.id}, podName: {pod.key}"
+            return Status.unresolvable(text)
+        if self._round is not None and pod.key in self._round.nodes:
+            return None
+        return self._represents(pod, gang.spec.group_id)
+
+    def pre_filter(
+        self, state: CycleState, pod: ClusterPod, nodes: View
+    ) -> PreFilterResult | Status | None:
+        return Status.skip()
+
+    def find_one_node(
+        self, state: CycleState, pod: ClusterPod, nodes: View, result: PreFilterResult | None
+    ) -> str | Status:
+        gang = self._gang(pod)
+        if gang is None or gang.spec is None or self._planning:
+            return Status.skip()
+        group = self.gangs.group(gang)
+        if self._once_satisfied(gang, group):
+            return Status.skip()
+        current = self._round
+        if current is None or pod.key not in current.nodes:
+            if current is not None:
+                self._give_up(current, f"gang group {gang.spec.group_id} is placed meanwhile")
+            found = self._plan(pod, [one for one in group.values() if one is not None], nodes)
+            if isinstance(found, Status):
+                return found
+            current = self._round = found
+        return current.nodes[pod.key]
+
+    async def post_filter(
+        self, state: CycleState, pod: ClusterPod, nodes: View, statuses: NodeStatuses
+    ) -> PostFilterResult | Status | None:
+        """Preempt nothing."""
+        return Status.unschedulable()
+
+    def after_post_filter(
+        self, state: CycleState, pod: ClusterPod, statuses: NodeStatuses, result: PostFilterResult
+    ) -> None:
+        current = self._round
+        if current is not None and pod.key in current.nodes:
+            reason = result.status.message or "its planned node is not feasible any more"
+            self._fail(current, pod, reason)
+
+    def reserve(self, state: CycleState, pod: ClusterPod, node_name: str) -> Status | None:
+        return None
+
+    def unreserve(self, state: CycleState, pod: ClusterPod, node_name: str) -> None:
+        gang = self._gang(pod)
+        if gang is None:
+            return
+        if pod.key not in self._waiting.get(gang.id, ()):
+            gang = replace(gang, placed=max(gang.placed - 1, 0))  # it is on its node still
+        others_bound = self._once_satisfied(gang, self.gangs.group(gang))
+        self._stop_waiting(gang.id, pod.key)
+        if gang.strict and not others_bound:
+            text = f'Gang "{gang.id}" gets rejected due to Pod "{pod.name}" in Unreserve'
+            self._reject_waiting(gang.group, text)
+            self._close(gang.group)
+            if gang.spec is not None:
+                self._representatives[gang.spec.group_id] = pod.key
+
+    def permit(self, state: CycleState, pod: ClusterPod, node_name: str) -> Wait | Status | None:
+        gang = self._gang(pod)
+        if gang is None:
+            return None
+        group = self.gangs.group(gang)
+        self._waiting.setdefault(gang.id, {})[pod.key] = pod.uid
+        if not all(one is not None and self._satisfied(one) for one in group.values()):
+            return Wait(gang.wait if gang.spec is not None else 0.0)
+        uids = [uid for one in group for uid in self._waiting.pop(one, {}).values()]
+        if gang.spec is not None and len(uids) > 1:
+            self._bound_together[gang.spec.group_id] = frozenset(uids)
+        for uid in uids:
+            waiting = self._handle.services.waiting.get(uid)
+            if waiting is not None:
+                waiting.allow(self.name)
+        self._close(gang.group)
+        if gang.spec is not None:
+            self._representatives.pop(gang.spec.group_id, None)
+        self._activate(group)
+        return None
+
+    async def pre_bind(self, state: CycleState, pod: ClusterPod, node_name: str) -> Status | None:
+        """Have the pod's annotations say with how many others it was placed."""
+        gang = self._gang(pod)
+        if gang is None or gang.spec is None:
+            return None
+        together = self._bound_together.get(gang.spec.group_id, frozenset())
+        is_one = len(together) > 1 and pod.uid in together
+        values = (gang.spec.group_id, str(len(together)))
+        old, changes = dict(pod.annotations), pod_changes(state).annotations
+        for keys, value in zip((GROUP_ID_KEYS, MEMBER_COUNT_KEYS), values, strict=True):
+            for key in keys:
+                if is_one:
+                    changes[key] = value
+                elif key in old:
+                    changes[key] = None
+        return None
+
+    # Plans.
+
+    def _plan(self, pod: ClusterPod, gangs: list[Gang], nodes: View) -> Round | Status:
+        """Plan all members that are pending, or, if that fails, only as many as are needed."""
+        assert gangs[0].spec is not None  # noqa: S101 - the basic check was passed
+        pending = in_order(one for one in self.gangs.pods(gangs) if self._can_be_placed(one))
+        needed = self._needed(pod, gangs, pending)
+        if isinstance(needed, Status):
+            return needed
+        self._planning = True
+        try:
+            plan = self._handle.groups().plan(pending, nodes)
+            if isinstance(plan, NoGroupPlan) and len(needed) < len(pending):
+                plan = self._handle.groups().plan(needed, nodes)
+        finally:
+            self._planning = False
+        group_id = gangs[0].spec.group_id
+        if isinstance(plan, NoGroupPlan):
+            return _no_plan(group_id, plan, len(needed))
+        return self._begin(pod, gangs[0].group, group_id, plan, pending)
+
+    def _needed(
+        self, first: ClusterPod, gangs: list[Gang], pending: list[ClusterPod]
+    ) -> list[ClusterPod] | Status:
+        """The members without which a gang is not satisfied; the pod of the cycle among them."""
+        found = []
+        for gang in gangs:
+            assert gang.spec is not None  # noqa: S101 - the basic check was passed
+            own = [one for one in pending if gang_id(one) == gang.id]
+            own.sort(key=lambda one: one.key != first.key)
+            placed = 0 if gang.policy is MatchPolicy.ONLY_WAITING else gang.placed
+            wanted = max(gang.spec.min_members - placed, 0)
+            if len(own) < wanted:
+                self._lacking.add(gang.spec.group_id)
+                text = f"{len(own)} of its pods can be scheduled now, {wanted} are needed"
+                return Status.unresolvable(f"gang {gang.id}: {text}")
+            found += own[: max(wanted, gang_id(first) == gang.id)]
+        return in_order(found)
+
+    def _begin(
+        self,
+        pod: ClusterPod,
+        group: tuple[str, ...],
+        group_id: str,
+        plan: GroupPlan,
+        pending: list[ClusterPod],
+    ) -> Round:
+        by_key = {one.key: one for one in pending}
+        left = [by_key[key] for key in plan.nodes if key != pod.key]
+        begun = self._round = Round(group, group_id, plan.nodes, left)
+        self._handle.services.activate([one.uid for one in left])
+        return begun
+
+    def _can_be_placed(self, pod: ClusterPod) -> bool:
+        return not (
+            pod.node
+            or pod.finished
+            or pod.deleting
+            or pod.scheduling_gates
+            or pod.scheduler_name != self._handle.profile
+        )
+
+    # The state of groups.
+
+    def _gang(self, pod: ClusterPod) -> Gang | None:
+        gang = gang_id(pod)
+        return self.gangs.gang(gang) if gang else None
+
+    def _satisfied(self, gang: Gang) -> bool:
+        if gang.spec is None:
+            return False
+        waiting = len(self._waiting.get(gang.id, ()))
+        if gang.policy is MatchPolicy.ONLY_WAITING:
+            return waiting >= gang.spec.min_members
+        if gang.policy is MatchPolicy.ONCE_SATISFIED and gang.placed > waiting:
+            return True
+        return gang.placed >= gang.spec.min_members
+
+    def _once_satisfied(self, gang: Gang, group: Mapping[str, Gang | None]) -> bool:
+        """Whether members are ordinary pods, as one of the group has been let through already."""
+        if gang.policy is not MatchPolicy.ONCE_SATISFIED:
+            return False
+        return any(
+            one is not None and one.placed > len(self._waiting.get(one.id, ()))
+            for one in group.values()
+        )
+
+    def _represents(self, pod: ClusterPod, group_id: str) -> Status | None:
+        """Let one pod of a group be tried at a time."""
+        other = self._representatives.get(group_id)
+        if other is not None and other != pod.key:
+            found = self._cluster.pod(other)
+            if found is not None and self._can_be_placed(found):
+                return Status.unresolvable(
+                    f"representative pod {other} of gangGroupID {group_id} already exists"
+                )
+        self._representatives[group_id] = pod.key
+        return None
+
+    def _fail(self, current: Round, pod: ClusterPod, reason: str) -> None:
+        """A member could not be placed as planned: the others give up their nodes."""
+        waiting = sum(len(self._waiting.get(one, ())) for one in current.group)
+        text = (
+            f'GangGroup "{current.group_id}" gets rejected due to member Pod "{pod.key}" is '
+            f'unschedulable with reason "{reason}", alreadyWaitForBound: {waiting}'
+        )
+        gang = self._gang(pod)
+        if gang is None or gang.strict:
+            self._reject_waiting(current.group, text)
+        self._representatives[current.group_id] = pod.key
+        self._close(current.group)
+
+    def _give_up(self, current: Round, text: str) -> None:
+        """Nothing is left to be tried: what waits in vain gives up its node."""
+        gangs = [self.gangs.gang(one) for one in current.group]
+        if not all(one is not None and self._satisfied(one) for one in gangs):
+            self._reject_waiting(current.group, text)
+        self._close(current.group)
+        self._activate({one.id: one for one in gangs if one is not None})
+
+    def _close(self, group: Iterable[str]) -> None:
+        if self._round is not None and set(self._round.group) & set(group):
+            self._round = None
+
+    def _reject_waiting(self, group: Iterable[str], text: str) -> None:
+        for gang in group:
+            for uid in self._waiting.pop(gang, {}).values():
+                waiting = self._handle.services.waiting.get(uid)
+                if waiting is not None:
+                    waiting.reject(self.name, text)
+
+    def _stop_waiting(self, gang: str, key: str) -> None:
+        waiting = self._waiting.get(gang)
+        if waiting is not None and waiting.pop(key, None) is not None and not waiting:
+            del self._waiting[gang]
+
+    def _activate(self, group: Mapping[str, Gang | None]) -> None:
+        """Have the members that are pending looked at: one of them goes on, or all of them."""
+        gangs = [one for one in group.values() if one is not None]
+        pending = in_order(one for one in self.gangs.pods(gangs) if self._can_be_placed(one))
+        if pending:
+            self._handle.services.activate([one.uid for one in pending])
+
+    # What changes.
+
+    def _pod_changed(self, old: ClusterPod | None, new: ClusterPod | None) -> None:
+        """A gang whose representative has gone gets another one; new members may help it."""
+        pod = old if new is None else new
+        name = gang_id(pod) if pod is not None else ""
+        if not name or pod is None:
+            return
+        if new is None:
+            self._stop_waiting(name, pod.key)
+        gang = self.gangs.gang(name)
+        if gang is None or gang.spec is None:
+            return
+        group_id = gang.spec.group_id
+        representative = self._representatives.get(group_id)
+        if old is None and group_id in self._lacking:
+            self._lacking.discard(group_id)
+            found = None if representative is None else self._cluster.pod(representative)
+            if found is not None:
+                self._handle.services.activate([found.uid])
+        elif representative == pod.key and (new is None or new.node or new.finished):
+            del self._representatives[group_id]
+            self._activate(self.gangs.group(gang))
+
+    def _pod_group_changed(self, change: Change[object]) -> None:
+        if change.kind is ChangeKind.SYNCED:
+            return
+        if change.new is None:
+            self.gangs.remove_pod_group(change.key)
+            return
+        try:
+            found = read_pod_group(change.new)
+        except KoordError as err:
+            log.warning("pod_group.invalid", pod_group=change.key, error=str(err))
+            return
+        if found.problem:
+            log.warning("pod_group.invalid", pod_group=change.key, error=found.problem)
+        self.gangs.put_pod_group(found)
+        gang = self.gangs.gang(change.key)
+        if gang is not None and gang.complete:
+            self._activate(self.gangs.group(gang))
+
+
+def _no_plan(group_id: str, plan: NoGroupPlan, needed: int) -> Status:
+    """The reason for the pod of the cycle; what may help is what may help the other one."""
+    text = (
+        f'GangGroup "{group_id}" gets rejected due to member Pod "{plan.pod.key}" is '
+        f'unschedulable with reason "{plan.status.message}", {plan.placed} of {needed} fit together'
+    )
+    if plan.cut:
+        text += "; the search was ended for time"
+    also = frozenset(plan.diagnosis.unschedulable_plugins | plan.diagnosis.pending_plugins)
+    return Status(Status.unschedulable().code, (text,), also_rejected_by=also)

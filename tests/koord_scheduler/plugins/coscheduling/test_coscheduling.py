@@ -1,0 +1,397 @@
+"""A life of gangs in the scheduler: gated, planned, placed together or not at all."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from koord.api.podgroup import (
+    GROUP_ID_KEYS,
+    GROUP_LABEL,
+    GROUPS,
+    LIGHTWEIGHT_MIN_LABEL,
+    LIGHTWEIGHT_NAME_LABEL,
+    MATCH_POLICY,
+    MEMBER_COUNT_KEYS,
+    MODE,
+)
+from koord.cluster.kinds import POD
+from koord_scheduler.framework.cyclestate import CycleState
+from koord_scheduler.framework.handle import Handle
+from koord_scheduler.framework.interfaces import PreBindExtensions, PreBindPlugin
+from koord_scheduler.framework.status import Status, Wait
+from koord_scheduler_plugins.coscheduling.plugin import POD_GROUPS, Coscheduling, CoschedulingArgs
+from tests.support.clusters import pod, read_pod
+from tests.support.scheduler.loop import Loop
+
+POINTS = ("preEnqueue", "preFilter", "reserve", "permit", "preBind", "postFilter")
+
+
+class Patcher(PreBindPlugin, PreBindExtensions):
+    """Remembers what it is to apply, and fails for pods with certain names."""
+
+    def __init__(self) -> None:
+        self.rejected: set[str] = set()
+        self.annotations: dict[str, Any] = {}
+
+    async def pre_bind(self, state: Any, pod: Any, node_name: str) -> Status | None:
+        return Status.failed("no") if pod.name in self.rejected else None
+
+    async def apply_patch(self, state: Any, pod: Any, changes: Any) -> Status | None:
+        self.annotations[pod.name] = dict(changes.annotations)
+        return None
+
+
+class World(Loop):
+    """A scheduler with the plugin, and nodes with so many cores."""
+
+    async def begin(self, *cores: int, **args: Any) -> "World":
+        self.patcher = Patcher()
+
+        def make(_: object, handle: Handle) -> Coscheduling:
+            self.plugin = Coscheduling(CoschedulingArgs(**args), handle)
+            return self.plugin
+
+        self.registry.register("Coscheduling", make)
+        points: dict[str, Any] = {point: {"Coscheduling": None} for point in POINTS}
+        points["preBind"]["Patcher"] = self.patcher
+        await self.build(**points)
+        for number, cpu in enumerate(cores):
+            self.api.add_node(f"n{number}", cpu=str(cpu))
+        await self.start()
+        return self
+
+    def add(self, name: str, minimum: int = 2, gang: str = "g", cpu: str = "1") -> str:
+        """A pod of a gang that its labels declare."""
+        labels = {LIGHTWEIGHT_NAME_LABEL: gang, LIGHTWEIGHT_MIN_LABEL: str(minimum)}
+        return self._labelled(name, labels, cpu)
+
+    def add_of_group(self, name: str, group: str = "g", cpu: str = "1") -> str:
+        """A pod of a gang that a PodGroup declares."""
+        return self._labelled(name, {GROUP_LABEL: group}, cpu)
+
+    def _labelled(self, name: str, labels: dict[str, str], cpu: str) -> str:
+        return self.api.add_pod(name, cpu=cpu, labels=labels)
+
+    def pod_group(self, name: str, minimum: int, **annotations: str) -> None:
+        meta = {"namespace": "default", "name": name, "uid": name, "annotations": annotations}
+        self.services.informers.apply(
+            POD_GROUPS, {"metadata": meta, "spec": {"minMember": minimum}}
+        )
+
+    @property
+    def bound(self) -> list[str]:
+        return sorted(key.partition("/")[2] for key, _ in self.api.bindings)
+
+    def message(self, name: str) -> str:
+        """The latest reason for which a pod is not scheduled."""
+        return next(text for pod, _, text in reversed(self.events) if pod == name)
+
+
+async def test_members_wait_until_there_are_enough():
+    world = await World().begin(4)
+    world.add("a", 3)
+    world.add("b", 3)
+    await world.settle()
+    assert [world.place(key) for key in ("default/a", "default/b")] == ["gated", "gated"]
+    world.add("c", 3)
+    await world.settle()
+    assert world.bound == ["a", "b", "c"]
+    await world.end()
+
+
+async def test_nothing_is_held_while_not_all_have_room():
+    """A life of the specification (20.8): room for two of three, then for all."""
+    world = await World().begin(2)
+    for name in "abc":
+        world.add(name, 3)
+    await world.settle()
+    assert world.bound == []
+    assert world.state.assumed_count == 0
+    text = world.message("c")
+    assert 'GangGroup "default/g" gets rejected due to member Pod "default/c"' in text
+    assert "2 of 3 fit together" in text
+    single = world.api.add_pod("single", cpu="2")
+    await world.settle()
+    assert world.where(single) == "n0"
+    world.api.add_node("big", cpu="3")
+    await world.advance(15.0)
+    assert world.bound == ["a", "b", "c", "single"]
+    await world.end()
+
+
+async def test_a_member_that_fails_in_prebind_undoes_those_that_wait():
+    world = await World().begin(4)
+    world.patcher.rejected = {"a", "b"}
+    for name in "ab":
+        world.add(name)
+    await world.settle()
+    assert world.bound == []
+    world.patcher.rejected.clear()
+    world.api.add_node("n1")
+    await world.advance(30.0)
+    assert world.bound == ["a", "b"]
+    await world.end()
+
+
+async def test_bound_members_say_with_how_many_they_were_placed():
+    world = await World().begin(4)
+    world.add("a")
+    world.add("b")
+    await world.settle()
+    wanted = dict.fromkeys(GROUP_ID_KEYS, "default/g") | dict.fromkeys(MEMBER_COUNT_KEYS, "2")
+    assert world.patcher.annotations == {"a": wanted, "b": wanted}
+    world.add("late")
+    await world.settle()
+    assert world.bound == ["a", "b", "late"]
+    assert "late" not in world.patcher.annotations
+    await world.end()
+
+
+async def test_gangs_of_one_group_are_placed_together():
+    world = await World().begin(3)
+    names = json.dumps(["default/ps", "default/worker"])
+    world.pod_group("ps", 1, **{GROUPS: names})
+    world.add_of_group("p", "ps")
+    await world.settle()
+    assert world.place("default/p") == "gated"
+    world.pod_group("worker", 3, **{GROUPS: names})
+    for name in "abc":
+        world.add_of_group(name, "worker")
+    await world.settle()
+    assert world.bound == []
+    assert "3 of 4 fit together" in world.events[-1][2]
+    world.api.add_node("n1")
+    await world.advance(15.0)
+    assert world.bound == ["a", "b", "c", "p"]
+    await world.end()
+
+
+async def test_more_members_than_needed_are_placed_as_far_as_there_is_room():
+    world = await World().begin(2)
+    for name in "abc":
+        world.add(name, 2)
+    await world.settle()
+    assert len(world.bound) == 2
+    world.api.add_node("n1")
+    await world.advance(15.0)
+    assert world.bound == ["a", "b", "c"]
+    await world.end()
+
+
+@pytest.mark.parametrize("gone", ["a", "b", "c"])
+async def test_a_gang_that_loses_a_member_does_not_hang(gone):
+    """Also when it is the representative (defect 21.1)."""
+    world = await World().begin(2)
+    for name in "abc":
+        world.add(name, 3)
+    await world.settle()
+    world.api.delete_pod(f"default/{gone}")
+    await world.settle()
+    world.add("d", 3)
+    world.api.add_node("n1")
+    await world.advance(15.0)
+    assert world.bound == sorted({"a", "b", "c", "d"} - {gone})
+    await world.end()
+
+
+async def test_a_gang_of_a_pod_group_waits_for_it_and_follows_its_changes():
+    world = await World().begin(4)
+    world.add_of_group("a")
+    world.add_of_group("b")
+    await world.settle()
+    assert world.place("default/a") == "gated"
+    world.pod_group("g", 3)
+    await world.settle()
+    assert world.bound == []
+    world.pod_group("g", 2)
+    await world.settle()
+    assert world.bound == ["a", "b"]
+    await world.end()
+
+
+async def test_an_absurd_pod_group_leaves_the_last_good_one():
+    world = await World().begin(4)
+    world.pod_group("g", 2)
+    world.pod_group("g", -1)
+    world.add_of_group("a")
+    world.add_of_group("b")
+    await world.settle()
+    assert world.bound == ["a", "b"]
+    await world.end()
+
+
+async def test_a_member_that_comes_later_is_an_ordinary_pod_with_once_satisfied():
+    world = await World().begin(4)
+    world.add("a")
+    world.add("b")
+    await world.settle()
+    world.api.delete_pod("default/a")
+    world.add("c")
+    await world.settle()
+    assert world.bound == ["a", "b", "c"]
+    await world.end()
+
+
+async def test_only_waiting_needs_new_members_for_each_round():
+    world = await World().begin(8)
+    world.pod_group("g", 2, **{MATCH_POLICY: "only-waiting"})
+    world.add_of_group("a")
+    world.add_of_group("b")
+    await world.settle()
+    assert world.bound == ["a", "b"]
+    world.add_of_group("c")
+    await world.advance(1.0)
+    assert world.bound == ["a", "b"]
+    world.add_of_group("d")
+    await world.advance(30.0)
+    assert world.bound == ["a", "b", "c", "d"]
+    await world.end()
+
+
+async def test_waiting_and_running_lets_a_replacement_start():
+    world = await World().begin(8)
+    world.pod_group("g", 2, **{MATCH_POLICY: "waiting-and-running"})
+    world.add_of_group("a")
+    world.add_of_group("b")
+    await world.settle()
+    world.api.delete_pod("default/a")
+    world.add_of_group("c")
+    await world.settle()
+    assert world.bound == ["a", "b", "c"]
+    await world.end()
+
+
+async def test_other_pods_go_on_while_a_gang_waits():
+    world = await World().begin(4)
+    world.add("a", 3, cpu="3")
+    world.add("b", 3, cpu="3")
+    world.add("c", 3, cpu="3")
+    single = world.api.add_pod("single")
+    await world.settle()
+    assert world.where(single) == "n0"
+    assert world.bound == ["single"]
+    await world.end()
+
+
+async def test_two_gangs_of_which_one_fits():
+    """The one that does not fit holds nothing from the other."""
+    world = await World().begin(3)
+    for name in "abcd":
+        world.add(f"large-{name}", 4, "large")
+    for name in "ab":
+        world.add(f"small-{name}", 2, "small")
+    await world.settle()
+    assert world.bound == ["small-a", "small-b"]
+    await world.end()
+
+
+async def test_a_thousand_members_of_a_gang_that_does_not_fit_are_planned_once():
+    world = await World().begin(10)
+    for number in range(300):
+        world.add(f"m{number}", 300)
+    await world.settle()
+    assert world.bound == []
+    failed = [name for name, reason, _ in world.events if reason == "FailedScheduling"]
+    assert len(failed) <= 3
+    await world.end()
+
+
+async def test_without_a_plan_nothing_is_held_in_any_mode():
+    """Upstream has members of a NonStrict gang keep their nodes until the time is over."""
+    world = await World().begin(1)
+    world.pod_group("g", 2, **{MODE: "NonStrict"})
+    world.add_of_group("a")
+    world.add_of_group("b")
+    await world.settle()
+    assert world.bound == []
+    assert world.state.assumed_count == 0
+    await world.end()
+
+
+@pytest.mark.parametrize(("mode", "held"), [("Strict", 0), ("NonStrict", 1)])
+async def test_a_member_in_unreserve_undoes_the_others_if_the_mode_is_strict(mode, held):
+    """Worked example 34."""
+    world = await World().begin(8)
+    world.pod_group("g", 3, **{MODE: mode})
+    for name in ("a", "b"):
+        world.add_of_group(name)
+    await world.settle()
+    pods = [world.state.pod(f"default/{name}") for name in "ab"]
+    for one in pods:
+        placed = world.state.assume(one, "n0")
+        assert isinstance(world.plugin.permit(CycleState(), placed, "n0"), Wait)
+        world.services.waiting.add(placed, {"Coscheduling": 600.0})
+    world.plugin.unreserve(CycleState(), pods[0], "n0")
+    other = asyncio.ensure_future(world.services.waiting.get(pods[1].uid).wait())
+    await world.settle()
+    assert other.done() == (not held)
+    if not held:
+        text = 'Gang "default/g" gets rejected due to Pod "a" in Unreserve'
+        assert other.result().message == text
+    other.cancel()
+    await world.end()
+
+
+def own_gate(world: World, name: str) -> str:
+    """Why PreEnqueue keeps a pod."""
+    return world.plugin.pre_enqueue(world.state.pod(f"default/{name}")).message
+
+
+async def test_reasons_of_gated_pods_are_koordinators():
+    """Worked examples 13, 15, 18, 19."""
+    world = await World().begin()
+    world.add_of_group("x", "absent")
+    for name in "abc":
+        world.add(name, 4)
+    await world.settle()
+    assert own_gate(world, "x") == (
+        "gang has not init, gangName: default/absent, podName: default/x"
+    )
+    assert own_gate(world, "c") == (
+        "gangGroup [default/g] basic check: memberGangs [default/g] child pod not collect enough, "
+        "current gang: default/g, podName: default/c"
+    )
+    world.add("d", 4)
+    world.add("e", 4)
+    await world.settle()
+    assert own_gate(world, "e") == (
+        "representative pod default/d of gangGroupID default/g already exists"
+    )
+    world.pod_group("one", 1, **{GROUPS: '["default/one","default/two"]'})
+    world.add_of_group("y", "one")
+    await world.settle()
+    assert own_gate(world, "y") == (
+        "gangGroup [default/one default/two] basic check: memberGangs [default/two] doesn't "
+        "exists, current gang: default/one, podName: default/y"
+    )
+    await world.end()
+
+
+@pytest.mark.parametrize(
+    ("policy", "minimum", "bound", "waiting", "answer"),
+    [
+        ("once-satisfied", 3, 0, 1, 10.0),  # 23
+        ("once-satisfied", 3, 1, 1, None),  # 24
+        ("only-waiting", 3, 1, 1, 10.0),  # 25, 26
+        ("waiting-and-running", 3, 1, 1, None),  # 27
+        ("once-satisfied", 3, 0, 2, None),  # 28
+    ],
+)
+async def test_permit_by_policy(policy, minimum, bound, waiting, answer):
+    """Worked examples of Permit; the gang waits for 10 seconds at most."""
+    world = await World().begin(8, default_timeout=10.0)
+    world.pod_group("g", minimum, **{MATCH_POLICY: policy})
+    for number in range(bound):
+        world.api.add_pod(f"b{number}", bound="n0", labels={GROUP_LABEL: "g"})
+    await world.settle()
+    answers = []
+    for number in range(waiting + 1):
+        made = pod(f"w{number}", "", {GROUP_LABEL: "g"}, schedulerName="other")
+        world.state.put(POD, read_pod(made))
+        placed = world.state.assume(read_pod(made), "n0")
+        answers.append(world.plugin.permit(CycleState(), placed, "n0"))
+    last = answers[-1]
+    assert (last.seconds if last is not None else None) == answer
+    await world.end()
