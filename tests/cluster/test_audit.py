@@ -49,6 +49,8 @@ UNUSED = {
         Right("patch", CORE, "persistentvolumeclaims"): "no pod has a volume",
         Right("list", RESERVING, "clusternetworktopologies"): "a flag that is off",
         Right("watch", RESERVING, "clusternetworktopologies"): "a flag that is off",
+        Right("list", "scheduling.sigs.k8s.io", "podgroups"): "its plugin is not enabled",
+        Right("watch", "scheduling.sigs.k8s.io", "podgroups"): "its plugin is not enabled",
     },
 }
 

@@ -14,6 +14,7 @@ from koord_scheduler.daemon.run import FOLLOWED
 from koord_scheduler.daemon.settings import load_settings
 from koord_scheduler.framework.extension.networktopology import TOPOLOGIES
 from koord_scheduler.framework.profile import PluginRegistry, known_plugins
+from koord_scheduler_plugins.coscheduling.plugin import POD_GROUPS
 from tests.support.deploy.component import patched
 from tests.support.deploy.replicated import Manifests, group_of
 
@@ -70,13 +71,14 @@ def test_the_arguments_are_the_daemon_s(tmp_path: Path) -> None:
 
 
 def test_the_role_covers_what_is_followed() -> None:
-    """Lists and watches of all kinds that a scheduler follows, with all flags, and of no others."""
+    """Lists and watches of all kinds that a scheduler follows, with all flags and plugins."""
     followed = {
         (group_of(served.resource.api_version), served.resource.plural)
         for served in FOLLOWED.values()
     }
     by_flag = {(group_of(TOPOLOGIES.api_version), TOPOLOGIES.plural)}
-    assert MANIFESTS.followed() == followed | by_flag
+    by_plugin = {(group_of(POD_GROUPS.api_version), POD_GROUPS.plural)}
+    assert MANIFESTS.followed() == followed | by_flag | by_plugin
 
 
 def test_the_lease_is_reached_by_name(config: ReadConfig) -> None:

@@ -13,7 +13,8 @@ from koord.api.podgroup import (
     is_of_pod_group,
     spec_of_pod,
 )
-from koord_scheduler.plugin import AccountKind, ClusterPod, ClusterState, Holding
+from koord_scheduler.plugin import ClusterPod, ClusterState
+from koord_scheduler.plugin.koordinator import AccountKind, Holding
 
 MEMBERS = "members"  # the amount that each member holds of its gang
 

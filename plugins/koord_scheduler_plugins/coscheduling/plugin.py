@@ -17,43 +17,38 @@ from koord.api.podgroup import (
     MatchPolicy,
     read_pod_group,
 )
+from koord.plugin import KoordError, get_logger
+from koord.plugin.args import FieldError, Seconds, invalid, takes_args
+from koord.plugin.kube import Change, ChangeKind, MissingKind, Resource
 from koord_scheduler.plugin import (
     POD,
-    Change,
-    ChangeKind,
     ClusterPod,
     CycleState,
     EnqueueExtensions,
-    FieldError,
-    FindOneNodePlugin,
-    GroupPlan,
     Handle,
     HintedEvent,
-    KoordError,
-    MissingKind,
-    NextPodPlugin,
-    NodeStatuses,
-    NoGroupPlan,
     PermitPlugin,
     PostFilterPlugin,
     PostFilterResult,
-    PostFilterTransformer,
     PreBindPlugin,
     PreEnqueuePlugin,
     PreFilterPlugin,
     PreFilterResult,
-    PreFilterTransformer,
     ReservePlugin,
-    Resource,
-    Seconds,
     Status,
     View,
     Wait,
-    get_logger,
-    invalid,
     pod_changes,
-    takes_args,
 )
+from koord_scheduler.plugin.koordinator import (
+    FindOneNodePlugin,
+    GroupPlan,
+    NextPodPlugin,
+    NoGroupPlan,
+    PostFilterTransformer,
+    PreFilterTransformer,
+)
+from koord_scheduler.plugin.preemption import NodeStatuses
 from koord_scheduler_plugins.coscheduling.gangs import (
     Gang,
     GangDefaults,
