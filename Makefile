@@ -47,6 +47,7 @@ $(BIN)/.descheduler: requirements/descheduler.txt $(BIN)/.run
 
 $(BIN)/.dev: requirements/dev.txt $(BIN)/.run
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
+	PYTHONPATH=docs $(BIN)/python -P -m commandlines
 	@touch $@
 
 $(BIN)/.docs: requirements/docs.txt $(BIN)/.descheduler
@@ -96,6 +97,7 @@ format: $(BIN)/.dev  ## Let ruff format the tree
 
 docs: $(BIN)/.dev  ## Write what is made from the code: references in docs/, alerts and dashboards in deploy/
 	$(BIN)/python docs/generate.py
+	PYTHONPATH=docs $(BIN)/python -P -m commandlines
 
 site: $(BIN)/.docs  ## Build the documentation site in build/site/html; a dead link or anchor fails
 	$(BIN)/sphinx-build -W --keep-going -q -j auto -c docs/site -d build/site/doctrees . build/site/html
@@ -132,7 +134,7 @@ lock:  ## Renew the hash-locked dependency lists (needs uv)
 		pyproject.toml --extra descheduler --group dev -o requirements/dev.txt
 	uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --quiet --upgrade \
 		-c requirements/dev.txt pyproject.toml --extra descheduler --extra docs -o requirements/docs.txt
-	echo 'setuptools>=77' | uv pip compile --universal --python-version 3.11 --generate-hashes \
+	printf 'setuptools>=77\nshtab>=1.13\n' | uv pip compile --universal --python-version 3.11 --generate-hashes \
 		--no-header --no-annotate --quiet --upgrade - -o requirements/build.txt
 	echo 'cyclonedx-bom>=7' | uv pip compile --universal --python-version 3.11 --generate-hashes \
 		--no-header --no-annotate --quiet --upgrade - -o requirements/sbom.txt
@@ -145,6 +147,7 @@ build-koord-descheduler:  ## The command with all it needs in build/koord-desche
 		-r requirements/build.txt -r requirements/descheduler.txt
 	build/koord-descheduler/bin/pip install --quiet --disable-pip-version-check --no-deps \
 		--no-build-isolation .
+	PYTHONPATH=docs build/koord-descheduler/bin/python -P -m commandlines
 
 docker-build-koord-descheduler:  ## Its image (docker or podman; IMAGE=name:tag DEBIAN_DIGEST=... DISTROLESS_DIGEST=...)
 	$(DOCKER) build --target koord-descheduler -t $(IMAGE) $(DIGESTS) -f deploy/Containerfile .
@@ -165,11 +168,7 @@ install-systemd:  ## Install into $(PREFIX) and enable koordlet.service (root)
 	@for page in docs/man/*; do \
 		install -D -m 0644 -t $(DESTDIR)$(SHARE)/man/man$${page##*.} $$page; \
 	done
-	@cd koord/component/completions && for program in koordlet koordletctl; do \
-		install -D -m 0644 $$program.bash $(DESTDIR)$(SHARE)/bash-completion/completions/$$program; \
-		install -D -m 0644 $$program.zsh $(DESTDIR)$(SHARE)/zsh/site-functions/_$$program; \
-		install -D -m 0644 -t $(DESTDIR)$(SHARE)/fish/vendor_completions.d $$program.fish; \
-	done
+	PYTHONPATH=docs $(PREFIX)/bin/python -P -m commandlines --share=$(DESTDIR)$(SHARE)
 	@if [ -z "$(DESTDIR)" ] && [ -d /run/systemd/system ]; then \
 		systemctl daemon-reload && systemctl enable --now koordlet.service; \
 	else echo "installed; start it with: systemctl daemon-reload && systemctl enable --now koordlet"; fi

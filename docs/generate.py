@@ -8,7 +8,6 @@ from pathlib import Path
 from reference.alerting.pages import alerts_page, prometheus_rule, rules_file
 from reference.chart.files import chart_files
 from reference.chart.page import chart_page
-from reference.completions import completion_files
 from reference.configuration import configuration_page
 from reference.dashboards.files import dashboard_files
 from reference.descheduler import descheduler_page
@@ -23,7 +22,6 @@ from reference.schedulercommand import scheduler_command_page
 ROOT = Path(__file__).parents[1]
 FILES = {
     **chart_files(),
-    **completion_files(),
     **dashboard_files(),
     **diagram_files(),
     **manual_files(),

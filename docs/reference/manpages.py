@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping
 from functools import cache, partial
 
 from argparse_manpage.manpage import Manpage
+from commandlines.parsers import programs
 
 import koordlet
-from reference.programs import programs
 
 _SECTIONS = {
     "koordletctl": 1,

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import pytest
 import yaml
+from commandlines.parsers import programs
 from generate import FILES
-from reference.programs import programs
 
 from koord.component.plugins.discovery import discover
 from koord_descheduler.config.file import parse_configuration as parse_descheduler

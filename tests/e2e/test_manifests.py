@@ -156,6 +156,9 @@ def test_an_image_s_steps_make_a_daemon_that_starts(
     installed = {path.name for path in (prefix / "bin").iterdir()}
     assert {each for each in installed if each.startswith("koord")} == {program, *others}
     assert "pip" not in installed
+    if program == "koordlet":
+        script = run(f"{prefix}/bin/koordletctl completion bash koordlet", tmp_path)
+        assert "--feature-gates" in script
 
 
 def copy(*words: str, into: Path) -> None:

@@ -9,20 +9,22 @@ from pathlib import Path
 
 import pexpect
 import pytest
+from commandlines import completions
 
 from koord.component.completion import PROGRAMS, SHELLS, completion
+from koord.util.errors import Unavailable
 
 PATIENCE = 60  # seconds; only a broken completion takes them
 PROMPT = "@@ "
 START = {
-    "bash": (["--norc", "--noprofile", "-i"], "source <(koordletctl completion bash {program})"),
+    "bash": (["--norc", "--noprofile", "-i"], "source {script}"),
     "zsh": (
         ["-f", "-i"],
-        'autoload -U compinit; compinit -u -D; eval "$(koordletctl completion zsh {program})"',
+        'autoload -U compinit; compinit -u -D; eval "$(<{script})"',
     ),
     "fish": (
         ["--no-config", "-i", "-C", "function fish_prompt; echo '@@ '; end"],
-        "koordletctl completion fish {program} | source",
+        "source {script}",
     ),
 }
 LINES = (
@@ -36,8 +38,16 @@ LINES = (
 )
 
 
+@pytest.fixture(scope="module")
+def scripts(tmp_path_factory):
+    """The directory in which an installation has made the completions."""
+    directory = tmp_path_factory.mktemp("completions")
+    assert completions.main(["--directory", str(directory)]) == 0
+    return directory
+
+
 @pytest.fixture
-def shell(tmp_path, request):
+def shell(tmp_path, scripts, request):
     """A shell in which a program's completion was read."""
     name, program = request.param
     found = shutil.which(name)
@@ -63,7 +73,8 @@ def shell(tmp_path, request):
         },
     )
     process.expect_exact(PROMPT)
-    process.sendline(start.format(program=program) + "; echo re''ady")
+    script = scripts / f"{program}.{name}"
+    process.sendline(start.format(script=script) + "; echo re''ady")
     process.expect_exact("ready")
     process.expect_exact(PROMPT)
     yield process
@@ -85,8 +96,42 @@ def test_a_shell_completes_commands_options_and_names(shell, typed, completed):
 
 @pytest.mark.parametrize("program", PROGRAMS)
 @pytest.mark.parametrize("shell", SHELLS)
-def test_the_completions_are_installed_with_the_programs(program, shell):
-    assert program in completion(program, shell)
+def test_a_program_prints_what_its_installation_made(scripts, program, shell):
+    assert completion(program, shell, scripts) == (scripts / f"{program}.{shell}").read_text()
+    assert program in completion(program, shell, scripts)
+
+
+def test_an_installation_without_completions_says_how_to_make_them(tmp_path):
+    with pytest.raises(Unavailable, match="make install-systemd"):
+        completion("koordlet", "bash", tmp_path)
+
+
+def test_shells_find_completions_below_share(tmp_path, monkeypatch):
+    """A program that cannot run here has none, and the others have theirs."""
+    made = completions.completions_of
+
+    def without_numpy(program):
+        if program == "koord-scheduler":
+            raise ModuleNotFoundError("no numpy", name="numpy")
+        return made(program)
+
+    monkeypatch.setattr(completions, "completions_of", without_numpy)
+    options = ["--directory", str(tmp_path / "package"), "--share", str(tmp_path / "share")]
+    assert completions.main(options) == 0
+    share = {
+        str(path.relative_to(tmp_path / "share")): path.stat().st_mode & 0o777
+        for path in (tmp_path / "share").rglob("*")
+        if path.is_file()
+    }
+    assert share == {
+        place: 0o644
+        for program in ("koordlet", "koordletctl", "koord-descheduler")
+        for place in (
+            f"bash-completion/completions/{program}",
+            f"zsh/site-functions/_{program}",
+            f"fish/vendor_completions.d/{program}.fish",
+        )
+    }
 
 
 def test_pods_plugins_and_kinds_are_words_to_complete(daemon, ctl):

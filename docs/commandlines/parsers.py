@@ -2,34 +2,21 @@
 
 import argparse
 from collections.abc import Iterable, Iterator, Mapping
+from importlib import import_module
+from importlib.metadata import entry_points
 
 import shtab
 
 from koord.component.flags import FlagRow
-from koord.component.http.exposition import Exposition
-from koord_descheduler.cli import explain as explain_eviction
-from koord_descheduler.cli import plan, record, replay
-from koord_descheduler.daemon.settings import new_flags as descheduler_flags
-from koord_scheduler.cli import explain as explain_placement
-from koord_scheduler.cli import place, simulate
-from koord_scheduler.daemon.settings import new_flags as scheduler_flags
-from koordlet.cli.ctl.arguments import parser as koordletctl
-from koordlet.cli.kubectl import parser as kubectl_koordlet
-from koordlet.daemon.environment import Mode
-from koordlet.plugin.testing import SimulatedClock
-from koordlet.server.app import FAMILIES
-from reference.fakedaemon import settings_of
 
 _KOORDLET = "Measure a node, report it, and run QoS plugins."
 _DESCHEDULER = "Move pods from nodes with a high load to others."
 _SCHEDULER = "Place pods by what nodes have, by their load and by the network."
-_HOST = Mode(standalone=True, host_mode=True, reason="")
 _ROOT = 0  # user id
 _COMMANDS = {
-    "koord-descheduler": {"plan": plan, "explain": explain_eviction, "record": record,
-                          "replay": replay},
-    "koord-scheduler": {"place": place, "simulate": simulate, "explain": explain_placement},
-}  # fmt: skip
+    "koord-descheduler": ("plan", "explain", "record", "replay"),
+    "koord-scheduler": ("place", "simulate", "explain"),
+}  # each a module of the program's package cli
 _NAMES = {
     ("explain", "pod"): "pods",
     ("metrics", "pod"): "pods",
@@ -43,22 +30,75 @@ _NAMES = {
 _FILES = ("file", "kubeconfig", "config", "nodeslo", "source", "record", "pods", "out")
 
 
-def programs() -> Mapping[str, argparse.ArgumentParser]:
-    """All of them by name, with what their arguments are completed by."""
-    settings = settings_of([], exposition=Exposition(FAMILIES), clock=SimulatedClock())
-    settings.options.adopt_mode(_HOST, uid=_ROOT, environ={})
-    found = {
-        "koordletctl": koordletctl(),
-        "kubectl-koordlet": kubectl_koordlet(),
-        "koordlet": _daemon("koordlet", _KOORDLET, settings.flags.describe()),
-        "koord-descheduler": _daemon(
-            "koord-descheduler", _DESCHEDULER, descheduler_flags()[0].describe()
-        ),
-        "koord-scheduler": _daemon("koord-scheduler", _SCHEDULER, scheduler_flags()[0].describe()),
-    }
-    for name, parser in found.items():
-        _complete(parser, name)
+def parser_of(program: str) -> argparse.ArgumentParser:
+    """Return the parser of a program, with what its arguments are completed by.
+
+    Raises:
+        ModuleNotFoundError: the program cannot run here; an extra is not installed.
+    """
+    found = _PARSERS[program]()
+    _complete(found, program)
     return found
+
+
+def _koordletctl() -> argparse.ArgumentParser:
+    from koordlet.cli.ctl.arguments import parser
+
+    return parser()
+
+
+def _kubectl_koordlet() -> argparse.ArgumentParser:
+    from koordlet.cli.kubectl import parser
+
+    return parser()
+
+
+def _koordlet() -> argparse.ArgumentParser:
+    from koord.component.http.exposition import Exposition
+    from koord.component.plugins.discovery import discover, installed_plugins
+    from koord.util.clock import SystemClock
+    from koordlet.daemon.environment import Mode
+    from koordlet.daemon.settings import load_settings
+    from koordlet.plugin.registry import PluginRegistry
+    from koordlet.server.app import FAMILIES
+
+    def discover_shipped(registry: PluginRegistry) -> list[str]:
+        found = installed_plugins(entry_points(group=registry.group))
+        return discover(registry, [e.entry for e in found if e.distribution == registry.shipped])
+
+    metrics = Exposition(FAMILIES).internal
+    settings = load_settings(
+        [], {}, clock=SystemClock(), metrics=metrics, discover=discover_shipped, laid_out=True
+    )
+    host = Mode(standalone=True, host_mode=True, reason="")
+    settings.options.adopt_mode(host, uid=_ROOT, environ={})
+    return _daemon("koordlet", _KOORDLET, settings.flags.describe())
+
+
+def _koord_descheduler() -> argparse.ArgumentParser:
+    from koord_descheduler.daemon.settings import new_flags
+
+    return _daemon("koord-descheduler", _DESCHEDULER, new_flags()[0].describe())
+
+
+def _koord_scheduler() -> argparse.ArgumentParser:
+    from koord_scheduler.daemon.settings import new_flags
+
+    return _daemon("koord-scheduler", _SCHEDULER, new_flags()[0].describe())
+
+
+_PARSERS = {
+    "koordletctl": _koordletctl,
+    "kubectl-koordlet": _kubectl_koordlet,
+    "koordlet": _koordlet,
+    "koord-descheduler": _koord_descheduler,
+    "koord-scheduler": _koord_scheduler,
+}
+
+
+def programs() -> Mapping[str, argparse.ArgumentParser]:
+    """Return the parsers of all programs by name; errors as those of parser_of."""
+    return {name: parser_of(name) for name in _PARSERS}
 
 
 def subcommands(
@@ -92,8 +132,8 @@ def _daemon(name: str, about: str, rows: Iterable[FlagRow]) -> argparse.Argument
             add(f"--{row.name}", metavar=row.kind.upper(), help=help)
     if name in _COMMANDS:
         commands = parser.add_subparsers(metavar="COMMAND")
-        for command, module in _COMMANDS[name].items():
-            own = module.parser()
+        for command in _COMMANDS[name]:
+            own = import_module(f"{name.replace('-', '_')}.cli.{command}").parser()
             about = (
                 (own.description or "").partition(". ")[0].partition(".\n")[0].replace("\n", " ")
             )

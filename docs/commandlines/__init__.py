@@ -1,0 +1,1 @@
+"""The command lines of the installed programs: their parsers, and completions made from them."""
