@@ -21,10 +21,12 @@ SAY = {
     r"who wants": "owner, caller, another agent",
 }
 MOST = 45  # words of a sentence
+MOST_IN_A_CELL = 40  # words; a longer text is a paragraph below the table
 
 _BLOCK = re.compile(r"^ *```.*?^ *```", re.DOTALL | re.MULTILINE)
 _TARGET = re.compile(r"\]\([^)]*\)")
 _END = re.compile(r"(?<=[.!?:;])\s+")
+_BAR = re.compile(r"(?<!\\)\|")
 
 
 def sentences(text: str) -> list[str]:
@@ -49,6 +51,26 @@ def test_a_sentence_can_be_read_once(page: str) -> None:
     """No clause has more than MOST words."""
     for sentence in sentences((ROOT / page).read_text()):
         assert len(sentence.split()) <= MOST, f"{page}: {sentence}"
+
+
+def long_cells(text: str) -> list[str]:
+    """Return the table cells of a page that have more than MOST_IN_A_CELL words."""
+    lines = _TARGET.sub("]", _BLOCK.sub("", text)).splitlines()
+    cells = [cell for line in lines if line.startswith("|") for cell in _BAR.split(line)]
+    return [cell for cell in cells if len(cell.split()) > MOST_IN_A_CELL]
+
+
+@pytest.mark.parametrize("page", [*PAGES, *(name for name in FILES if name.endswith(".md"))])
+def test_a_cell_of_a_table_is_short(page: str) -> None:
+    """Generated pages too: a narrow column is read with difficulty."""
+    assert not long_cells((ROOT / page).read_text())
+
+
+def test_a_long_cell_is_found() -> None:
+    """A bar in a cell does not end it, and the target of a link has no words."""
+    words = " ".join(["w"] * (MOST_IN_A_CELL - 1))
+    assert long_cells(f"| a | {words} \\| w |\n{words} w w") == [f" {words} \\| w "]
+    assert not long_cells(f"| a | {words} [w](x y) |")
 
 
 def test_a_word_of_another_tongue_and_a_long_sentence_are_found() -> None:

@@ -1,5 +1,6 @@
 """The values of the chart: default, meaning and form of each, in the order of values.yaml."""
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -43,6 +44,8 @@ LEVEL: Schema = {
 NAME: Schema = {"type": "string", "pattern": "^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"}
 DIGEST: Schema = {"type": "string", "pattern": "^(sha256:[0-9a-f]{64})?$"}
 PULL_POLICY: Schema = {"type": "string", "enum": ["Always", "IfNotPresent", "Never"]}
+
+CELL_WORDS = 36
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,14 +99,24 @@ def values_schema(values: Iterable[Value]) -> dict[str, object]:
 
 
 def values_table(values: Iterable[Value]) -> str:
-    """For the page."""
-    return table(
-        ("Value", "Default", "Meaning"),
-        [
-            (code(each.path), _shown(each.default), " ".join(each.meaning.split()))
-            for each in values
-        ],
-    )
+    """For the page: a cell has at most CELL_WORDS words of a meaning, the rest stands below."""
+    rows, notes = [], []
+    for each in values:
+        cell, rest = _split(" ".join(each.meaning.split()))
+        rows.append(
+            (code(each.path), _shown(each.default), cell + " See [Notes](#notes)." * bool(rest))
+        )
+        notes += [f"* **{code(each.path)}** {rest}"] * bool(rest)
+    found = table(("Value", "Default", "Meaning"), rows)
+    return f"{found}\n\n### Notes\n\n" + "\n".join(notes) if notes else found
+
+
+def _split(meaning: str) -> tuple[str, str]:
+    """Return the first sentences that a cell holds, and the others."""
+    first, *others = re.split(r'(?<=\.) (?=[A-Z/"])', meaning)
+    while others and len(f"{first} {others[0]}".split()) <= CELL_WORDS:
+        first = f"{first} {others.pop(0)}"
+    return first, " ".join(others)
 
 
 def _group() -> dict[str, Any]:
