@@ -67,7 +67,7 @@ def run(*, smoke: bool) -> Iterator[Row]:
 
 
 def _renew_interned_names() -> None:
-    """Have the interpreter make its table of interned names anew, now that memory is traced.
+    """Make the interpreter build its table of interned names anew, now that memory is traced.
 
     It does so now and then, as paths bring names that go again; the first time in the middle of the
     run would look like growth by two megabytes.

@@ -1,4 +1,4 @@
-"""What hardware that few have costs the daemon: resctrl, and descriptions of devices.
+"""The cost of rare hardware for the daemon: resctrl, and descriptions of devices.
 
 On plain files, as no machine of the tests has either: the kernel's own share is not in it.
 """

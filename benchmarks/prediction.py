@@ -1,4 +1,4 @@
-"""What prediction costs at 150 pods, and how often usage exceeded what it left for prod pods."""
+"""The cost of prediction at 150 pods, and how often usage exceeded its reserve for prod pods."""
 
 import math
 import random

@@ -1,4 +1,4 @@
-"""What evictions of LowNodeLoad are worth: closed loops in memory, on simulated time.
+"""The value of evictions by LowNodeLoad: closed loops in memory, on simulated time.
 
 Workloads come, change what they use and go; LowNodeLoad looks every 10 s at NodeMetrics that are up
 to 60 s old and lack the newest pods; what it evicts comes back, where the load is least by the same
@@ -185,7 +185,7 @@ class Loop:
         return requested + pod.workload.request <= CORES
 
     def _load(self, node: str) -> int:
-        """What a scheduler knows: the use of pods in the last report, requests of the others."""
+        """Return the load that a scheduler sees: usage of reported pods, requests of the others."""
         known = self.reported.get(node, {})
         return sum(known.get(one.name, one.workload.request) for one in self._on(node))
 

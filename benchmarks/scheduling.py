@@ -193,7 +193,7 @@ class World:
         return found
 
     async def bind(self, pods: list[ClusterPod]) -> float:
-        """Have pods come and be bound; return CPU seconds for each."""
+        """Create pods and bind them; return CPU seconds for each."""
         stop = Stop(self.clock)
         began = time.process_time()
         for pod in pods:

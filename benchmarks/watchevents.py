@@ -148,7 +148,7 @@ class _Cluster:
         return min(took), min(plain)  # others are busy on this machine, too
 
     def follow(self, pods: int) -> Iterator[Row]:
-        """What LoadAware costs in cycles in which a pod each is assumed to be on a node."""
+        """Measure the cost of LoadAware in cycles that each assume a pod on a node."""
         followed, asked = [], []
         for at in range(pods):
             pod = self.state.get(POD, f"default/new-{at}")

@@ -1,4 +1,4 @@
-"""What the programs under measurement are configured with, and the pods that are to be placed."""
+"""Configurations of the programs under measurement, and the pods to be placed."""
 
 from typing import Any
 

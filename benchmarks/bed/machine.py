@@ -1,4 +1,4 @@
-"""What processes and the machine have used, from /proc."""
+"""CPU time of processes and of the machine, from /proc."""
 
 import os
 import time
@@ -22,13 +22,13 @@ def tree(pid: int) -> list[int]:
 
 
 def cpu_seconds(pids: Iterable[int]) -> float:
-    """What these processes have used; one that is gone counts nothing."""
+    """Return the CPU time of these processes; one that is gone counts 0."""
     ticks = [sum(map(int, fields[11:13])) for pid in pids if (fields := _stat(pid))]
     return sum(ticks) / _TICK
 
 
 def machine_cpu_seconds() -> float:
-    """What the whole machine has used, idle and waiting apart."""
+    """Return the CPU time of the machine without idle time and waiting for I/O."""
     with open("/proc/stat") as file:
         fields = [int(field) for field in file.readline().split()[1:9]]
     return (sum(fields) - fields[3] - fields[4]) / _TICK

@@ -1,4 +1,4 @@
-"""What a cluster does beside our daemons, made up: nodes, agents, kubelets, one controller.
+"""A simulated cluster around our daemons: nodes, agents, kubelets, one controller.
 
 An agent here writes the NodeMetric that koordlet would write for what the pods on its node use,
 and serves the counters that koordlet serves. The API server is the bed.

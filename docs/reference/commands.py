@@ -19,10 +19,10 @@ users: [{name: x, user: {}}]
 
 
 _EXIT = {
-    "0": "SIGTERM or SIGINT came: the lease is released, or was never held; or "
+    "0": "SIGTERM or SIGINT was received: the lease is released, or was never held; or "
     "`--write-config-to`, `--help` or `--version` is done",
     "1": "the lease was lost; the start failed (no API server is configured, an address is in use, "
-    "a plugin cannot be made); or the stop came with `--leader-elect=false`",
+    "a plugin cannot be made); or the stop was requested with `--leader-elect=false`",
     "2": "a flag or the file cannot be used; all that is wrong in the file is named",
 }
 _INERT = """

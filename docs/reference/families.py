@@ -84,7 +84,7 @@ class Family:
 
     @property
     def unit(self) -> str:
-        """What a value counts; a plain number of things when the name says nothing else."""
+        """Return the unit of a value; a plain number of things when the name says nothing else."""
         if unit := _declared_units().get(self.name) or _UNITS_BY_NAME.get(self.name):
             return unit
         ends = (unit for end, unit in _UNITS_BY_END.items() if self.name.endswith(end))

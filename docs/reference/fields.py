@@ -42,7 +42,7 @@ def sections(*classes: type[Any]) -> Iterator[str]:
 
 
 def tables(cls: type[Any]) -> Iterator[str]:
-    """What a class is, and a table of its fields with those of the objects in it."""
+    """Describe a class, with a table of its fields and those of the objects in it."""
     yield _description(cls)
     yield _table(cls, "", nested=True)
 

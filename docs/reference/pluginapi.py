@@ -284,7 +284,7 @@ def _shown(default: object) -> str:
 
 
 def _charter(module: ModuleType) -> str:
-    """What a public module holds: the first line of its docstring."""
+    """Return the content of a public module in short: the first line of its docstring."""
     return f"{code(module.__name__)}. {_first_words(module)}"
 
 

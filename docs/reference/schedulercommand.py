@@ -95,7 +95,7 @@ def scheduler_exposition() -> Exposition:
 
 
 class _Contents:
-    """What a running scheduler has besides."""
+    """The other parts of a running scheduler."""
 
     def collect(self) -> Iterable[Metric]:
         return content_families()

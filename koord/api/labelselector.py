@@ -38,7 +38,7 @@ class LabelSelector:
     match_expressions: tuple[Requirement, ...] = wire("matchExpressions", ())
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Whether an object with these labels is meant."""
+        """Whether the selector matches an object with these labels."""
         return all(labels.get(key) == value for key, value in self.match_labels.items()) and all(
             one.matches(labels) for one in self.match_expressions
         )

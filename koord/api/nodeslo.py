@@ -139,7 +139,7 @@ class HostApplication:
 
 @dataclass(frozen=True, slots=True)
 class NodeSLO:
-    """The object's spec as it came, and its sections merged with Koordinator's defaults.
+    """The object's spec as it was received, and its sections merged with Koordinator's defaults.
 
     The sections of an empty NodeSLO are the defaults: every strategy is there and off.
     """

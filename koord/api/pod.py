@@ -59,7 +59,7 @@ _DEFAULT_GRACE = 30  # seconds
 _MAX_IPS = 4  # Kubernetes gives a pod one of each IP version
 _KOORDINATOR = "koordinator.sh/"  # in the names of labels that decide something
 _KUBE_QOS = frozenset(KubeQoS)
-MAX_LABEL_CHARS = 64 << 10  # of names and values; usual pods have 500
+MAX_LABEL_CHARS = 64 << 10  # of names and values; ordinary pods have 500
 _SOURCE, _MIRROR = "kubernetes.io/config.source", "kubernetes.io/config.mirror"  # the kubelet's own
 
 
@@ -219,10 +219,10 @@ def _labels(meta: Fields, left_out: list[str]) -> dict[str, str]:
     labels = meta.texts("labels")
     if sum(map(len, labels)) + sum(map(len, labels.values())) <= MAX_LABEL_CHARS:
         return labels
-    kept, room = {}, MAX_LABEL_CHARS
+    kept, left = {}, MAX_LABEL_CHARS
     for key in sorted(labels, key=lambda key: _KOORDINATOR not in key):
-        room -= len(key) + len(labels[key])
-        if room < 0:
+        left -= len(key) + len(labels[key])
+        if left < 0:
             break
         kept[key] = labels[key]
     wanted, found = f"at most {MAX_LABEL_CHARS} characters", f"more; {len(kept)} labels are kept"

@@ -1,4 +1,4 @@
-"""PodMigrationJob: one pod's way to another node, as the cluster keeps it.
+"""PodMigrationJob: one pod's migration to another node, as the cluster keeps it.
 
 Source: Koordinator, apis/scheduling/v1alpha1/pod_migration_job_types.go.
 """
@@ -124,7 +124,7 @@ class PodMigrationJob:
     created_by: str = ""  # the descheduler that made it; "": a user
     profile: str = ""  # of the descheduler's configuration; "": not known
     passed: bool = False  # an arbitrator has let it begin
-    forced: bool = False  # a user wants it whatever limiters say
+    forced: bool = False  # a user asks for it; limiters do not apply
     policy: str = ""  # Eviction, Delete or SoftEviction; "": the default
     paused: bool = False
     ttl: float = 0.0  # seconds since creation; 0: no end

@@ -84,7 +84,7 @@ RATIO_LABELS: Mapping[str, str] = {  # label of a node -> the percentage that it
 }
 _ANNOTATION_PLACE = f"annotation {STRATEGY_ANNOTATION}"
 _DECIMAL = re.compile(r"\+?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?")
-_LARGEST_RATIO = 1e9  # beyond it nothing is meant
+_LARGEST_RATIO = 1e9  # a larger one is a mistake
 
 
 def _all_positive(durations: object) -> bool:

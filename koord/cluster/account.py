@@ -21,7 +21,7 @@ log = get_logger("koord.cluster.account")
 
 
 class Holding(Struct, frozen=True, gc=False):
-    """What a pod holds of one pool; amounts are whole numbers, 0 or more."""
+    """The amounts that a pod holds of one pool; amounts are whole numbers, 0 or more."""
 
     pool: str
     amounts: tuple[tuple[str, int], ...] = ()  # by name, each once; none: it is only a member

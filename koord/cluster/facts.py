@@ -59,7 +59,7 @@ class PreferredTerm(Struct, frozen=True, gc=False):
 
 
 class AffinityTerm(Struct, frozen=True, gc=False):
-    """Pods that are meant by an affinity, and the node label whose values are the domains."""
+    """Pods that an affinity selects, and the node label whose values are the domains."""
 
     topology_key: str
     selector: Selector | None

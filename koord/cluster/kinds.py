@@ -448,7 +448,7 @@ def _read_usage(found: wire.NodeMetric, _: SharedSpecs, faults: DecodingFaults) 
 
 
 def _aggregated(found: wire.Aggregated, faults: DecodingFaults) -> ReportedAggregate | None:
-    """The figures of one window; None: it is not clear of which one."""
+    """The figures of one window; None: it is not clear which one."""
     types = found.usage or wire.UsageByType()
     try:
         duration = goformat.parse_duration(found.duration or "0s")

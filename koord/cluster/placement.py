@@ -50,7 +50,7 @@ class FrozenPlacement:
         self.ports = ports  # int32, of each node, the number of its set of host ports
         self.port_sets = port_sets  # by number
         self.term_counts = (
-            term_counts  # another number when pods with affinity to others came or went
+            term_counts  # another number when pods with affinity to others were added or removed
         )
 
     @property
@@ -105,7 +105,7 @@ class Placement:
         self._term_counts = base.term_counts if base else 0
 
     def pods(self, row: int) -> tuple[ClusterPod, ...]:
-        """The pods of a row, in the order in which they came."""
+        """The pods of a row, in the order of their arrival."""
         found: tuple[ClusterPod, ...] = self._pods[row]
         return found
 

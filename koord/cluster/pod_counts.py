@@ -414,7 +414,7 @@ _Query = tuple[tuple[AffinityTerm, ...], bool]  # terms; whether deleted pods co
 
 
 class _PodGroup:
-    """Pods that no question tells apart, and the questions that concern them."""
+    """Pods that are equal for every query, and the questions that concern them."""
 
     __slots__ = ("columns", "deleting", "indexed", "rows", "what")
 
@@ -504,7 +504,7 @@ _Pods = tuple[ClusterPod, ...]
 
 
 def _difference(before: _Pods, after: _Pods) -> tuple[Sequence[ClusterPod], Sequence[ClusterPod]]:
-    """Return the pods that came, and those that have gone."""
+    """Return the pods that were added, and those that were removed."""
     kept = len(before)
     if after[:kept] == before:  # most often one has come
         return after[kept:], ()

@@ -180,7 +180,7 @@ class LoopLag:
         self._interval = interval
         self._histogram = Histogram(
             f"{prefix}_event_loop_lag_seconds",
-            "How late a timer of the event loop came.",
+            "How late a timer of the event loop fired.",
             buckets=_BUCKETS,
             registry=registry,
         )

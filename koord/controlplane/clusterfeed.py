@@ -124,7 +124,7 @@ Announce = Callable[[KubeEvent], None]
 
 
 def _keep_quiet(_: KubeEvent) -> None:
-    """Nobody is interested."""
+    """Ignore the event."""
 
 
 class ClusterFeed:
@@ -278,7 +278,7 @@ class _KindFeed:
     async def watch(
         self, query: Mapping[str, str], limits: WatchLimits
     ) -> AsyncIterator[AsyncIterator[str]]:
-        """Watch the kind; yields one version for all events that came together."""
+        """Watch the kind; yields one version for all events of one read."""
         async with self._client.watch_lines(self._path, query, limits) as lines:
             yield self._versions(lines)
 

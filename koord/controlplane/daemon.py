@@ -96,7 +96,7 @@ class Lifecycle:
 
         Raises:
             LeaseLost: another replica may lead.
-            FinishedWithoutElection: stop came, and there is no leader election.
+            FinishedWithoutElection: stop was set, and there is no leader election.
         """
         if elector is None:
             await work(stop)

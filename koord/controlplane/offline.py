@@ -63,7 +63,7 @@ async def read_cluster(
     name is the user agent. warn is called with each object or kind that cannot be read.
 
     Raises:
-        ClusterReadError: not all lists came within so many seconds.
+        ClusterReadError: not all lists arrived within so many seconds.
     """
     clock = SystemClock()
     limits = Limits(answer_bytes=_LARGEST_PAGE, qps=50, burst=100, connections=32)

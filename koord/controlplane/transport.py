@@ -40,7 +40,7 @@ class ConnectionCut(ConnectionError):
 
     def __init__(self, *, began: bool) -> None:
         super().__init__("the server closed the connection before the end of its answer")
-        self.began = began  # whether any byte of the answer came
+        self.began = began  # whether any byte of the answer has arrived
 
 
 class MalformedResponse(ValueError):
@@ -75,7 +75,7 @@ class Bounds:
 class HttpResponse:
     """An answer; what is known of it, when it has not come as a whole."""
 
-    status: int = 0  # 0: no head came
+    status: int = 0  # 0: no head arrived
     headers: dict[bytes, bytes] | None = None  # names in lower case; the last one of a name counts
     body: bytes = b""
     received: int = 0  # bytes of body
@@ -112,8 +112,8 @@ class ConnectionPool:
         """Send a request and fill in its answer, unless check raises when it is about to be sent.
 
         It is sent a second time only if it is repeatable and a kept connection had ended before
-        any byte of the answer came, as a server ends those that idle. Cancelled, or late, it closes
-        its connection.
+        any byte of the answer arrived, as a server ends those that idle. Cancelled, or late, it
+        closes its connection.
 
         Raises:
             TimedOut: the server was silent; where names the request.
@@ -254,7 +254,7 @@ class _Connection(asyncio.Protocol):
         self._where = ""
         self._phase, self._seconds = "", 0.0
         self._head_bytes = 0
-        self._final = False  # the head of the answer itself came
+        self._final = False  # the head of the answer itself has arrived
         self._framed = False  # the head says where the body ends
         self._pieces: list[bytes] = []
         self._limit = 0  # bytes of the body
@@ -415,7 +415,7 @@ class _ServerUrl:
 class PooledTransport(Transport):
     """A Transport whose exchanges go over connections of their own; see http1.
 
-    Streams, and all requests by a proxy, go the usual way.
+    Streams, and all requests by a proxy, take the ordinary path.
     """
 
     def __init__(

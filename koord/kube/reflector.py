@@ -47,7 +47,7 @@ class Change(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class DecodedItem(Generic[T]):
-    """An object as it came: what is kept of it, or why it is not understood."""
+    """An object as it was received: what is kept of it, or why it is not understood."""
 
     uid: str
     version: str
@@ -344,7 +344,7 @@ class Reflector(Generic[T]):
         return version
 
     async def _whole(self, item: Object) -> Object:
-        """The object itself, fetched where only its metadata came."""
+        """The object itself, fetched where the list had only its metadata."""
         return item if self._completion is None else await self._completion.complete(item)
 
     def _report(self, changes: Iterable[Change[T]]) -> None:

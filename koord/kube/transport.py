@@ -187,7 +187,7 @@ class Call(NamedTuple):
 
 @dataclass(slots=True)
 class Traffic:
-    """A finished request. status is 0 when no answer came; seconds end with the headers."""
+    """A finished request. status is 0 when no answer arrived; seconds end with the headers."""
 
     call: Call
     status: int = 0

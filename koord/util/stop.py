@@ -55,7 +55,7 @@ class Stop:
         return self.is_set()
 
     async def bound(self, work: Awaitable[T]) -> T | None:
-        """Return what the work returns; None: stop came first, and the work was cancelled."""
+        """Return what the work returns; None: stop was set first, and the work was cancelled."""
         working, stopped = asyncio.ensure_future(work), asyncio.ensure_future(self._event.wait())
         try:
             await asyncio.wait({working, stopped}, return_when=asyncio.FIRST_COMPLETED)

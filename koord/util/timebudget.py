@@ -81,7 +81,7 @@ class TimeBudget:
 
 
 def in_time(items: Collection[T]) -> Iterable[T]:
-    """Return the items; whoever goes through many of them does it as long as there is time.
+    """Return the items; a caller that goes through many stops when the time is used up.
 
     Going through them raises OutOfTime where the time is over.
     """

@@ -73,7 +73,7 @@ class HotTime:
         self._hot_since: dict[str, float] = {}  # nodes that are hot, by the last report
 
     def note(self, node: ClusterNode, report: UsageReport, now: float) -> None:
-        """Take over a report that came now."""
+        """Take over a new report."""
         since = self._hot_since.pop(node.name, None)
         if since is not None:
             self.seconds += min(now - since, MAX_REPORT_AGE)

@@ -176,7 +176,7 @@ class LiveRecorder:
         self._away = LogState(log)
 
     async def run(self, stop: Stop) -> RecordProgress | None:
-        """Record until stop, or as long as the options say; None: stop came before it began.
+        """Record until stop, or as long as the options say; None: stop was set before it began.
 
         Raises:
             RecordFull: the file has its size; what is in it is whole.
@@ -203,7 +203,7 @@ class LiveRecorder:
         return result
 
     async def _listed(self, stop: Stop) -> None:
-        """Return when the whole cluster is known, or stop came."""
+        """Return when the whole cluster is known, or stop is set."""
         listed = asyncio.Event()
 
         async def wait() -> None:

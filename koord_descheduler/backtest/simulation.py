@@ -251,7 +251,7 @@ class SimulatedCluster:
         return found
 
     def _moved(self, report: UsageReport) -> UsageReport:
-        """Return the report without the pods that left, and with those that came or stayed."""
+        """Return the report without the pods that left, and with those that arrived or stayed."""
         pods: list[ReportedPodUsage] = []
         cores = memory = 0.0
         is_changed = False

@@ -57,7 +57,7 @@ class PlanOptions(argparse.Namespace):
 
     source: Path | None = None  # None: the live cluster
     kubeconfig: str = ""  # "": as kubectl finds it
-    config: Path | None = None  # None: the usual one
+    config: Path | None = None  # None: the defaults
     low: Mapping[str, float] | None = None  # None: LOW
     high: Mapping[str, float] | None = None  # None: HIGH
     node: str = ""  # "": all

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 FilterFunc = Callable[[ClusterPod], bool]
-"""Whether a pod is meant."""
+"""Whether a pod is selected."""
 
 
 def combine(*filters: FilterFunc | None) -> FilterFunc:
@@ -43,7 +43,7 @@ def pod_filter(
 ) -> FilterFunc:
     """Return the filter for pods of these namespaces, not of those, with these labels.
 
-    Without included namespaces all are meant. The order is that of the arguments.
+    Without included namespaces all are selected. The order is that of the arguments.
     """
     wanted, unwanted = frozenset(include), frozenset(exclude)
     return combine(

@@ -47,7 +47,7 @@ class Outcome(StrEnum):
     RELIEVED = "relieved"  # at least half of the predicted relief was measured
     NOT_RELIEVED = "not-relieved"  # less
     RETURNED = "returned"  # a new pod of the workload runs on the same node
-    UNKNOWN = "unknown"  # the pod never left, no reports came, or too little was predicted
+    UNKNOWN = "unknown"  # the pod never left, no reports arrived, or too little was predicted
     NOT_FOR_LOAD = "not-for-load"  # nothing was predicted
 
 

@@ -95,7 +95,7 @@ class Ledger:
     ) -> None:
         """emit takes events to report; see koord.kube.events."""
         self.settings = settings
-        self.changed = False  # since it was saved; whoever saves it clears this
+        self.changed = False  # since it was saved; the caller that saves it clears this
         self._cluster = cluster
         self._metrics = metrics
         self._emit = emit

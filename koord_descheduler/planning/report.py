@@ -111,7 +111,7 @@ def explanation(cycles: Iterable[CycleDecisions], question: Question, *, is_lead
 def explain_handler(
     decisions: Decisions, is_leader: Callable[[], bool]
 ) -> Callable[[web.Request], Awaitable[web.Response]]:
-    """Return the handler of /explain?node=…|pod=…. Whoever mounts it guards it."""
+    """Return the handler of /explain?node=…|pod=…. The caller that mounts it guards it."""
 
     async def explain(request: web.Request) -> web.Response:
         question = Question(request.query.get("node", ""), request.query.get("pod", ""))

@@ -19,14 +19,14 @@ from koord.util.timebudget import OutOfTime, TimeBudget
 
 POD_SECONDS = 0.5  # of CPU for one pod
 NAMESPACE_SECONDS = 2.0  # of CPU for the pods of one namespace in one cycle
-FREE_SECONDS = 0.02  # of each pod that do not count: usual pods take a tenth of it
+FREE_SECONDS = 0.02  # of each pod that do not count: an ordinary pod takes a tenth of it
 
 
 class FitTime:
     """The CPU time that NodeFit has taken in one cycle, by namespace.
 
-    Only time far above that of a usual pod counts, so that many usual pods of a namespace are never
-    cut.
+    Only time far above that of an ordinary pod counts, so that many ordinary pods of a
+    namespace are never cut.
     """
 
     def __init__(self, now: Callable[[], float] = time.thread_time) -> None:

@@ -184,7 +184,7 @@ class PlanOptions(argparse.Namespace):
     pods: Path
     source: Path | None = None  # None: the live cluster
     kubeconfig: str = ""  # "": as kubectl finds it
-    config: Path | None = None  # None: the usual one
+    config: Path | None = None  # None: the defaults
     now: float | None = None  # Unix seconds; None: of the newest NodeMetric
     output: Literal["table", "json"] = "table"
 
@@ -256,7 +256,7 @@ def _configuration(
     known = known_plugins(registry)
     if options.config is None:
         defaults = default_plan_configuration(dict.fromkeys(schedulers), known)
-        return parse_configuration(defaults, Path("the usual configuration"), known).configuration
+        return parse_configuration(defaults, Path("the default configuration"), known).configuration
     read = read_config(options.config, config_parser(known, {}))
     for fault in read.warnings:
         print_message(name, f"warning: {fault}")

@@ -61,7 +61,7 @@ async def run_daemon(
 
     Raises:
         LeaseLost: another replica may be the leader.
-        FinishedWithoutElection: stop came, and there is no leader election.
+        FinishedWithoutElection: stop was set, and there is no leader election.
         KoordError: the daemon could not start; the message says why.
     """
     hostname = socket.gethostname()

@@ -262,7 +262,7 @@ class Settings(CommonSettings[PluginRegistry, Configuration]):
         return to_document(self.configuration)
 
     def warnings(self) -> list[LogEvent]:
-        """Those of every daemon, and what in the file is hardly meant."""
+        """The warnings of every daemon, and probable mistakes in the file."""
         suspicious: list[LogEvent] = [
             ("config.warning", {"warning": str(fault)}) for fault in self.read.warnings
         ]

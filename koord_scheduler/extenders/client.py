@@ -242,7 +242,7 @@ class Extenders:
     async def preempt(
         self, pod: ClusterPod, candidates: Mapping[str, Victims]
     ) -> Mapping[str, Victims]:
-        """As PreemptExtenders.preempt; they are asked one after the other."""
+        """Have the extenders choose victims, one after the other."""
         known = {victim.uid: victim for pods, _ in candidates.values() for victim in pods}
         left = {
             name: MetaVictims(tuple(one.uid for one in pods), violations)

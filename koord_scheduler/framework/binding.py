@@ -341,7 +341,7 @@ class PodBinding:
 
 
 def _both(one: PostFilterResult, other: PostFilterResult) -> PostFilterResult:
-    """Two rejections as one: the reasons of both, from the plugin that came first."""
+    """Two rejections as one: the reasons of both, from the plugin that was first."""
     reasons = one.status.reasons + other.status.reasons
     status = Status.unschedulable(*reasons).of(one.status.plugin)
     later = one.nominated_node if other.nominated_node is None else other.nominated_node

@@ -120,7 +120,7 @@ class NominatedPods:
     def __init__(self, nominator: Nominator) -> None:
         self._nominator = nominator
         self._version = nominator.version
-        self._crowds: OrderedDict[int, PodOverlay] = OrderedDict()  # by priority
+        self._overlays: OrderedDict[int, PodOverlay] = OrderedDict()  # by priority
 
     def of(self, pod: ClusterPod) -> PodOverlay | None:
         """Return the nominated pods that go before a pod, on all nodes; None: there are none."""
@@ -131,15 +131,15 @@ class NominatedPods:
             return PodOverlay(nominator.nominated_pods(pod))
         if nominator.version != self._version:
             self._version = nominator.version
-            for priority, crowd in self._crowds.items():
-                crowd.put(nominator.of_priority(priority))
+            for priority, overlay in self._overlays.items():
+                overlay.put(nominator.of_priority(priority))
         priority = pod.priority or 0
-        found = self._crowds.get(priority)
+        found = self._overlays.get(priority)
         if found is None:
-            found = self._crowds[priority] = PodOverlay(nominator.of_priority(priority))
-            if len(self._crowds) > MAX_PRIORITIES:
-                self._crowds.popitem(last=False)
-        self._crowds.move_to_end(priority)
+            found = self._overlays[priority] = PodOverlay(nominator.of_priority(priority))
+            if len(self._overlays) > MAX_PRIORITIES:
+                self._overlays.popitem(last=False)
+        self._overlays.move_to_end(priority)
         return found
 
     def on_node(self, pod: ClusterPod, node: str) -> PodOverlay | None:

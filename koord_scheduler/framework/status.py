@@ -33,7 +33,7 @@ class Code(IntEnum):
 
     @property
     def title(self) -> str:
-        """As Kubernetes spells it, in metrics and logs."""
+        """The name as Kubernetes spells it, in metrics and logs."""
         return _TITLES[self]
 
 

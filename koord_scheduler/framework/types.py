@@ -71,7 +71,7 @@ class QueuedPod:
     """A pod in the queue, or taken from it for an attempt. Plugins only read it."""
 
     pod: ClusterPod
-    timestamp: float  # monotonic seconds, when it came into the queue, or into it again
+    timestamp: float  # monotonic seconds, when it was added to the queue, or added again
     first_attempt: float | None = None  # monotonic seconds; None: there was none
     attempts: int = 0  # that were begun
     unschedulable_count: int = 0  # attempts that ended with a rejection; for the backoff

@@ -70,7 +70,7 @@ class SchedulerPage(SectionPage):
         queue, recent = scheduler.queue, scheduler.recent
         to_wall = self._clock.wall() - self._clock.monotonic()
         permits = [_permit(one) for one in islice(self._sources.permits(), MAX_PODS)]
-        room = MAX_PODS - len(permits)
+        left = MAX_PODS - len(permits)
         return {
             "counts": {
                 "nodes": len(state.snapshot),
@@ -81,7 +81,7 @@ class SchedulerPage(SectionPage):
                 "bound": recent.bound,
                 "failed": recent.failed,
             },
-            "queue": permits + [_waiting(*one, to_wall) for one in queue.some(room)],
+            "queue": permits + [_waiting(*one, to_wall) for one in queue.some(left)],
             "recent": [
                 {
                     "t": one.at,

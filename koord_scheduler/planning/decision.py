@@ -114,7 +114,7 @@ def _advice(plugins: tuple[str, ...], group: Mask, pod: ClusterPod, nodes: View)
 
 
 def _amount(resource: str, amount: int) -> str:
-    """As Kubernetes writes amounts of resources."""
+    """Return an amount of a resource in the form that Kubernetes writes."""
     if resource == "cpu":
         return f"{amount}m" if amount % 1000 else str(amount // 1000)
     for unit, size in (("Gi", 2**30), ("Mi", 2**20)):

@@ -93,7 +93,7 @@ class _Entry(Generic[T]):
 class ShareOptions:
     """Limits of the time that pods of a namespace may take while others wait."""
 
-    free: float = 0.02  # seconds of an attempt that do not count: usual ones take a tenth of it
+    free: float = 0.02  # seconds of an attempt that do not count: ten times an ordinary one
     burst: float = 0.5  # seconds that may be owed
     share: float = 0.1  # seconds a second by which a debt shrinks
     most: float = 30.0  # seconds of debt that are remembered
@@ -105,10 +105,10 @@ HINTS = ShareOptions(free=0.0005, most=5.0)
 
 
 class NamespaceShares:
-    """The debts of namespaces: what their pods took beyond the usual, less their share since.
+    """The debts of namespaces: what their pods took beyond the ordinary, less their share since.
 
-    Only what is far above a usual attempt counts, so that many usual pods, or important ones, keep
-    their order.
+    Only what is far above an ordinary attempt counts, so that many ordinary pods, or important
+    ones, keep their order.
     """
 
     def __init__(self, clock: Clock, options: ShareOptions | None = None) -> None:

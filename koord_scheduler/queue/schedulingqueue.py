@@ -34,7 +34,7 @@ class BackoffOptions:
     most_cut: float = 300.0
 
     def wait(self, queued: QueuedPod) -> float:
-        """Seconds from the last attempt: by its rejections, or by its errors if they came last, or
+        """Seconds from the last attempt: by its rejections, or by its errors if they were last, or
         by the attempts that were ended for time.
         """
         if queued.cuts:
@@ -53,7 +53,7 @@ class BackoffOptions:
 
 
 class UnschedulablePods:
-    """Pods by uid, in the order in which they came, and by (profile, plugin) that rejected them."""
+    """Pods by uid, in the order of their arrival, and by (profile, plugin) that rejected them."""
 
     def __init__(self) -> None:
         self._pods: dict[str, QueuedPod] = {}
@@ -110,7 +110,7 @@ class UnschedulablePods:
         return queued
 
     def older_than(self, moment: float, most: int) -> list[QueuedPod]:
-        """Rejected pods that came before that moment, in monotonic seconds; at most so many."""
+        """Rejected pods that arrived before that moment, in monotonic seconds; at most so many."""
         older = takewhile(lambda queued: queued.timestamp < moment, self._rejected.values())
         return list(islice(older, most))
 
@@ -317,7 +317,7 @@ class SchedulingQueue:
 
         cut: it was ended for time: the pod waits longer each time, whatever events come meanwhile.
         Its facts are those that the caller has given it since, if it was changed meanwhile.
-        Events since it was popped count as if they came now.
+        Events since it was popped count as if they were new.
         """
         uid = queued.pod.uid
         if self.place_of(uid) not in ("inFlight", ""):

@@ -23,7 +23,7 @@ from koord_scheduler.framework.status import Status
 from koord_scheduler.framework.types import QueuedPod
 from koord_scheduler.scheduling.metrics import SchedulingMetrics
 
-ATTEMPT_SECONDS = 0.5  # of computing that the cycle of a pod may take: hundreds of usual ones
+ATTEMPT_SECONDS = 0.5  # of computing that the cycle of a pod may take: hundreds of ordinary ones
 
 
 def attempt_budget() -> TimeBudget:

@@ -119,7 +119,7 @@ _POD_ADDED = ClusterEvent(EventResource.ASSIGNED_POD, Action.ADD)
 
 
 class _PodPlace(Enum):
-    ABSENT = auto()  # or finished, which takes no room any more
+    ABSENT = auto()  # or finished, which takes no resources any more
     UNSCHEDULED = auto()
     ASSIGNED = auto()
 
@@ -219,7 +219,7 @@ class EventHandlers:
         if gone is None or others.node_of(gone.key) is None:
             return
         others.forget(gone.key)
-        if _place(new) is not _PodPlace.ASSIGNED:  # its room is free for ours again
+        if _place(new) is not _PodPlace.ASSIGNED:  # its resources are free for ours again
             self._queue.on_cluster_event(POD_DELETED, gone, None)
 
     def _unwanted(self, pod: ClusterPod, *, is_assigned: bool = False) -> None:
@@ -232,7 +232,7 @@ class EventHandlers:
         if is_assigned:
             return
         self._waiting.reject(pod.uid, "the pod is being deleted")
-        if nominated is not None:  # others of its priority left room for it there
+        if nominated is not None:  # others of its priority left resources for it there
             self._queue.on_cluster_event(POD_DELETED, pod, None)
 
     def _assigned_changed(self, old: ClusterPod | None, new: ClusterPod | None) -> None:

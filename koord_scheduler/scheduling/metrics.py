@@ -19,7 +19,7 @@ _MANY = 15  # attempts from which on they have one label
 
 
 class SchedulingMetrics:
-    """Attempts of the loop, what came of them, and the pods in the queue."""
+    """Attempts of the loop, their results, and the pods in the queue."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry

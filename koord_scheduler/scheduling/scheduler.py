@@ -253,19 +253,19 @@ class Scheduler:
         binding was carried out says the API server: until its word comes the pod is on no node, and
         in the queue.
         """
-        beside = Stop(self._clock)
+        background = Stop(self._clock)
         with self._limits:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self.queue.run(beside), name="queue")
-                group.create_task(self._statuses.run(beside), name="pod statuses")
-                group.create_task(self._monitor.run(beside, self._under_way), name="monitor")
-                group.create_task(self._dump.run(beside), name="diagnoses")
+                group.create_task(self.queue.run(background), name="queue")
+                group.create_task(self._statuses.run(background), name="pod statuses")
+                group.create_task(self._monitor.run(background, self._under_way), name="monitor")
+                group.create_task(self._dump.run(background), name="diagnoses")
                 try:
                     await stop.bound(self._schedule())
                     await self._finish_bindings()
                 finally:
                     await self._give_up(tuple(self._bindings))
-                    beside.set()
+                    background.set()
 
     async def _schedule(self) -> None:
         turn = Turn(TIME_SLICE)

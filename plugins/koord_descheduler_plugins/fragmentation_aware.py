@@ -115,7 +115,7 @@ class Shares:
             self._requested[self._places[target]] += amounts
 
     def after(self, pod: ClusterPod) -> NDArray[np.float64]:
-        """The deviation of each node if the pod came to it; shape (rows,)."""
+        """The deviation of each node if the pod moved to it; shape (rows,)."""
         shares = (self._requested + self._amounts(pod)) / self._allocatable
         return np.array([_deviation(one) for one in shares])
 

@@ -168,7 +168,7 @@ def _owner_filter(args: PodLifeTimeArgs) -> Callable[[ClusterPod], bool]:
     return wanted
 
 
-# Each returns the end of a sentence about the pod; "" if it is not configured, None if not met.
+# Each returns the end of a sentence about the pod; "" if it is not configured, None if unmet.
 
 
 def _too_old(pod: ClusterPod, args: PodLifeTimeArgs, now: float) -> str | None:

@@ -186,7 +186,7 @@ class ScaleDownBinPack(BalancePlugin):
     async def _look_at(
         self, nodes: Sequence[ClusterNode], findings: Findings
     ) -> tuple[list[Packed], list[ClusterPod]]:
-        """Return the nodes with pods that may go, and pods that are meant but have to stay."""
+        """Return the nodes with pods that may go, and pods that are selected but have to stay."""
         evictor, selector = self._handle.evictor(), self._args.node_selector
         packed: list[Packed] = []
         kept: list[ClusterPod] = []

@@ -71,7 +71,7 @@ class DefaultPreBind(PreBindPlugin, PreBindExtensions):
     async def apply_patch(
         self, state: CycleState, pod: ClusterPod, changes: PodChanges
     ) -> Status | None:
-        """Send the patch for this very pod; again after a conflict or where no answer came."""
+        """Send the patch for this very pod; again after a conflict or where no answer arrived."""
         path = PODS.object(pod.name, namespace=pod.namespace)
         body = {"metadata": {"uid": pod.uid, **changes.metadata}}
         for pause in (*_PAUSES, None):

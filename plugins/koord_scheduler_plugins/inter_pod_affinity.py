@@ -117,9 +117,9 @@ def _term_weights(
         AffinityTermKind.PREFERRED_AFFINITY: 1,  # counts have the terms' own weights
         AffinityTermKind.PREFERRED_ANTI_AFFINITY: -1,
     }
-    for (wish, key), counts in nodes.existing_terms(pod.label_set).items():
-        if weights.get(wish):
-            yield key, counts, weights[wish]
+    for (term, key), counts in nodes.existing_terms(pod.label_set).items():
+        if weights.get(term):
+            yield key, counts, weights[term]
 
 
 _HIGHEST = 2**62

@@ -20,7 +20,7 @@ from koord_scheduler.plugin import (
 
 
 class PrioritySort(QueueSortPlugin):
-    """Sorts by priority, then by the time at which a pod came into the queue."""
+    """Sorts by priority, then by the time at which a pod was added to the queue."""
 
     def __init__(self, args: Any, handle: Handle) -> None:
         """It has no arguments."""

@@ -1,4 +1,4 @@
-"""CPUBurst and SystemConfig on a real kernel: what they ask for lands, and goes away again."""
+"""CPUBurst and SystemConfig on a real kernel: values are applied, and restored."""
 
 from types import SimpleNamespace
 

@@ -251,7 +251,7 @@ def test_changes_are_those_of_the_api_server() -> None:
 
 
 def test_another_pod_of_the_same_name_is_a_removal_and_an_addition() -> None:
-    """Both are reported, although only one event came."""
+    """Both are reported, although there was only one event."""
     made = World()
     seen, old = Seen(made.state), web()
     new = replace(old, uid="other")

@@ -13,7 +13,7 @@ BOARDS = (NODE_BOARD, FLEET_BOARD, PLUGINS_BOARD, DESCHEDULER_BOARD, SCHEDULER_B
 
 
 def dashboard_files() -> Mapping[str, Callable[[], str]]:
-    """What makes each file, by its path in the repository."""
+    """Return the function that makes each file, by its path in the repository."""
     return {f"deploy/dashboards/{each.name}.json": partial(_checked, each) for each in BOARDS}
 
 

@@ -175,7 +175,7 @@ class RequiredAffinity:
         return other
 
     def change(self, row: int, pod: ClusterPod, amount: int, view: View) -> None:
-        """Count a pod that came to a node, 1, or left it, -1."""
+        """Count a pod that was added to a node, 1, or removed from it, -1."""
         if self._counts and all(
             view.term_matches(term, pod.label_set) for term in in_time(self._terms)
         ):
@@ -226,7 +226,7 @@ class RequiredAntiAffinity:
         return other
 
     def change(self, row: int, pod: ClusterPod, amount: int, view: View) -> None:
-        """Count a pod that came to a node, 1, or left it, -1."""
+        """Count a pod that was added to a node, 1, or removed from it, -1."""
         for key, weight in self._terms.about(pod.label_set).items():
             if key not in self._counts:
                 self._counts[key] = TopologyCounts.of(key, None, view)
@@ -264,7 +264,7 @@ class ExistingAntiAffinity:
         return other
 
     def change(self, row: int, pod: ClusterPod, amount: int, view: View) -> None:
-        """Count a pod that came to a node, 1, or left it, -1."""
+        """Count a pod that was added to a node, 1, or removed from it, -1."""
         if not pod.spec.anti_affinity:
             return
         added = self._known.get(pod.spec)

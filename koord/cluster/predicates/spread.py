@@ -58,7 +58,7 @@ class TopologySpread:
         return other
 
     def change(self, row: int, pod: ClusterPod, amount: int) -> None:
-        """Count a pod that came to a node, 1, or left it, -1."""
+        """Count a pod that was added to a node, 1, or removed from it, -1."""
         counts = self._counted is None or self._counted[row]
         if not self._selector or not counts or pod.deleting or pod.namespace != self._namespace:
             return

@@ -278,7 +278,7 @@ Hint = Callable[[object], str]
 
 @dataclass(frozen=True, slots=True)
 class ReadConfig(Generic[C]):
-    """A configuration that can be used, and what in its file is hardly meant."""
+    """A configuration that can be used, and probable mistakes in its file."""
 
     configuration: C
     warnings: tuple[FieldError, ...]

@@ -93,7 +93,7 @@ def duplicate_field(path: FieldPath, line: int, first: int) -> FieldError:
 
 
 def warning(path: FieldPath, text: str) -> FieldError:
-    """Something that is accepted, but hardly meant."""
+    """A value that is accepted, but is probably a mistake."""
     return FieldError(path, text, is_warning=True)
 
 

@@ -104,7 +104,7 @@ class ScrapeBody:
     ) -> None:
         """Add the families that make returns; all of them or, when it raises, none.
 
-        A family that cannot be encoded, or whose name came before, is left out alone.
+        A family that cannot be encoded, or whose name was used before, is left out alone.
         """
         encoded: dict[str, bytes] = {}
         try:

@@ -16,7 +16,7 @@ log = get_logger("koord.plugins")
 
 @dataclass(frozen=True, slots=True)
 class InstalledPlugin:
-    """An entry point, with the distribution that it came with."""
+    """An entry point, with its distribution."""
 
     entry: EntryPoint
     distribution: str = ""  # empty: unknown

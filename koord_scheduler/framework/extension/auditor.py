@@ -23,7 +23,7 @@ class AuditRecord(StrEnum):
     ATTEMPT = "attempt"
     SCHEDULED = "scheduled"
     SCHEDULE_FAILURE = "scheduleFailure"
-    PREEMPT_NOMINATED = "preemptNominated"  # room is being made for a pod
+    PREEMPT_NOMINATED = "preemptNominated"  # victims are removed for a pod
     PREEMPT_FAILURE = "preemptFailure"  # PostFilter could make none
     GATED = "gatedByQueueAdmission"
     ADMITTED = "admissionPassed"

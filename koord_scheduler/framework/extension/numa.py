@@ -195,7 +195,7 @@ def merge_hints(
     if not best.preferred:
         return None
     if policy is NUMATopologyPolicy.SINGLE_NUMA_NODE and best.nodes == every:
-        return replace(best, nodes=None)  # no resource minds
+        return replace(best, nodes=None)  # no resource has a preference
     return best
 
 

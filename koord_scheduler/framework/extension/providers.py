@@ -20,7 +20,7 @@ from koord_scheduler.framework.profile import ProfilePlugins
 
 
 class ControllerProvider(Plugin, ABC):
-    """Has work that is done while this process leads; --controller-plugins says whose is."""
+    """Has work that is done while this process leads; --controller-plugins selects the plugins."""
 
     @abstractmethod
     def new_controllers(self) -> Mapping[str, SharedPart]:

@@ -142,7 +142,7 @@ class ReservationNominator(Plugin, ABC):
 
     @abstractmethod
     def delete_nominated(self, pod: ClusterPod) -> None:
-        """Forget a pod, or a reservation's own pod; called after Reserve, whatever came of it."""
+        """Forget a pod, or a reservation's own pod; called after Reserve, failed or not."""
 
     def reservation_nominate(
         self, state: CycleState, pod: ClusterPod, node_name: str

@@ -51,7 +51,7 @@ class NominatedFilter:
 
     def filter(
         self,
-        crowd: PodOverlay | None,
+        overlay: PodOverlay | None,
         filter_statuses: FilterStatuses,
         state: CycleState,
         pod: ClusterPod,
@@ -64,18 +64,18 @@ class NominatedFilter:
         Where the nominator says that this suffices, it need not pass without them. wanted is not
         changed.
         """
-        if crowd is not None:
+        if overlay is not None:
             wanted = wanted.copy()
-            rows = crowd.rows(nodes)
+            rows = overlay.rows(nodes)
             rows = rows[wanted[rows]]
             if len(rows) > FEW_NOMINATED:
                 self._reject_crowded(
-                    crowd, rows, filter_statuses, state, pod, nodes, wanted, cached
+                    overlay, rows, filter_statuses, state, pod, nodes, wanted, cached
                 )
             else:
                 for row in rows.tolist():
                     with_nominated = self._with_nominated(
-                        state, pod, nodes, row, crowd.pods_of(row)
+                        state, pod, nodes, row, overlay.pods_of(row)
                     )
                     status = self._filters.row(with_nominated.state, pod, with_nominated.nodes, row)
                     if not status.ok:
@@ -91,7 +91,7 @@ class NominatedFilter:
 
     def _reject_crowded(
         self,
-        crowd: PodOverlay,
+        overlay: PodOverlay,
         rows: Rows,
         filter_statuses: FilterStatuses,
         state: CycleState,
@@ -105,10 +105,10 @@ class NominatedFilter:
         All those pods are imagined at once for the plugins that look at one node at a time. For
         the others each node is imagined alone.
         """
-        crowded, mask = crowd.on(nodes), np.zeros(len(nodes), np.bool_)
+        overlaid, mask = overlay.on(nodes), np.zeros(len(nodes), np.bool_)
         mask[rows] = True
         active = self._filters.active(state)
-        wide = [one for one in active if self._looks_beyond(one, state, pod, nodes, crowded)]
+        wide = [one for one in active if self._looks_beyond(one, state, pod, nodes, overlaid)]
         found = FilterStatuses(len(nodes))
         if wide:
             alive, imagined = mask.copy(), dict[int, _NodeWithNominated]()
@@ -123,7 +123,7 @@ class NominatedFilter:
                         plugin,
                         state,
                         pod,
-                        crowded,
+                        overlaid,
                         alive.copy(),
                     )
                     found.take(verdicts, loaded, alive)
@@ -132,7 +132,7 @@ class NominatedFilter:
                     with_nominated = imagined.get(row)
                     if with_nominated is None:
                         with_nominated = self._with_nominated(
-                            state, pod, nodes, row, crowd.pods_of(row)
+                            state, pod, nodes, row, overlay.pods_of(row)
                         )
                         imagined[row] = with_nominated
                     status = self._filters.row_of(
@@ -143,14 +143,14 @@ class NominatedFilter:
                         alive[row] = False
         else:
             keep = None if cached is None else self._cached.of(pod)
-            self._filters.filter(found, state, pod, crowded, mask, keep)
+            self._filters.filter(found, state, pod, overlaid, mask, keep)
         rejected = found.numbers > FEASIBLE
         rejected &= mask
         filter_statuses.begin(found.numbers, found.rejections, rejected)
         wanted &= ~rejected
 
     def _looks_beyond(
-        self, loaded: Loaded, state: CycleState, pod: ClusterPod, nodes: View, crowded: View
+        self, loaded: Loaded, state: CycleState, pod: ClusterPod, nodes: View, overlaid: View
     ) -> bool:
         """Whether a plugin's verdict about a node may depend on pods of other nodes.
 
@@ -161,7 +161,7 @@ class NominatedFilter:
             return True
         ask, key_of = self._calls.ask, cast(Filtering, loaded.plugin).filter_reuse_key
         key = ask(loaded, Point.FILTER, key_of, state, pod, nodes)
-        return key is None or key != ask(loaded, Point.FILTER, key_of, state, pod, crowded)
+        return key is None or key != ask(loaded, Point.FILTER, key_of, state, pod, overlaid)
 
     def _with_nominated(
         self,

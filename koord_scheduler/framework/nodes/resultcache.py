@@ -377,7 +377,7 @@ class ResultCache:
     def __init__(self, max_classes: int = MAX_CLASSES) -> None:
         self._most = max_classes
         self._kinds: OrderedDict[Hashable, EquivalenceClass] = OrderedDict()
-        self._once: OrderedDict[Hashable, None] = OrderedDict()  # kinds of which one pod came
+        self._once: OrderedDict[Hashable, None] = OrderedDict()  # kinds with one pod up to now
 
     def of(self, pod: ClusterPod) -> "EquivalenceClass":
         """Return the cached results for pods that are equal to this one."""

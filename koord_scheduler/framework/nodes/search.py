@@ -336,9 +336,9 @@ class NodeSearch:
             if row is not None and wanted[row]:
                 filter_statuses, only = FilterStatuses(len(nodes)), np.zeros(len(nodes), np.bool_)
                 only[row] = True
-                crowd = self._nominated_pods.on_node(pod, nodes.node(row).name)
+                overlay = self._nominated_pods.on_node(pod, nodes.node(row).name)
                 self._nominated_filter.filter(
-                    crowd, filter_statuses, state, pod, nodes, only, cached
+                    overlay, filter_statuses, state, pod, nodes, only, cached
                 )
                 if filter_statuses.numbers[row] == FEASIBLE:
                     return filter_statuses.statuses(absent)
@@ -349,7 +349,7 @@ class NodeSearch:
 
     def _search_all(
         self,
-        crowd: PodOverlay | None,
+        overlay: PodOverlay | None,
         state: CycleState,
         pod: ClusterPod,
         nodes: View,
@@ -360,7 +360,9 @@ class NodeSearch:
         filter_statuses, count = FilterStatuses(len(nodes)), int(np.count_nonzero(wanted))
         need = nodes_to_find(count, self._percentage, scored=self._scored)
         if need >= count:
-            self._nominated_filter.filter(crowd, filter_statuses, state, pod, nodes, wanted, cached)
+            self._nominated_filter.filter(
+                overlay, filter_statuses, state, pod, nodes, wanted, cached
+            )
             return filter_statuses
         order = round_robin(nodes)
         order = order[wanted[order]]
@@ -369,7 +371,9 @@ class NodeSearch:
         while begin < len(order) and found < need:
             block = np.zeros(len(nodes), np.bool_)
             block[order[begin : begin + size]] = True
-            self._nominated_filter.filter(crowd, filter_statuses, state, pod, nodes, block, cached)
+            self._nominated_filter.filter(
+                overlay, filter_statuses, state, pod, nodes, block, cached
+            )
             begin += size
             found = int(np.count_nonzero(filter_statuses.numbers == FEASIBLE))
         looked_at = filter_statuses.leave_out_beyond(order, need)

@@ -171,8 +171,8 @@ class Arbitrator:
                 await self._forbid(job, pod, reason)
             elif not rules.passing(pod, arbitrating=True):
                 mode = job.mode or rules.args.default_job_mode
-                room = "" if mode == EVICT_DIRECTLY else reservation_name(job)
-                await self._records.begin(job, pod.uid, room)
+                reservation = "" if mode == EVICT_DIRECTLY else reservation_name(job)
+                await self._records.begin(job, pod.uid, reservation)
         except Outdated:
             return  # the next round sees the new version
 

@@ -168,7 +168,7 @@ class MigrationControl:
             del self._rules[rules.profile]
 
     async def run(self, stop: Stop) -> None:
-        """Carry out jobs until stop. All that was begun then is left for whoever leads next."""
+        """Carry out jobs until stop. Jobs in progress then are left for the next leader."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self.records.run(stop), name="migration records")
             group.create_task(self._work(stop), name="migration jobs")

@@ -262,12 +262,12 @@ class Records:
         jobs = self._job_informer = self._follow(
             "podmigrationjob", JOBS, read_job, self._job_changed
         )
-        rooms = self._reservation_informer = self._follow(
+        informer = self._reservation_informer = self._follow(
             "reservation", RESERVATIONS, read_reservation, self._reservation_changed
         )
         async with asyncio.TaskGroup() as group:
             group.create_task(jobs.run(stop), name="follow jobs")
-            group.create_task(rooms.run(stop), name="follow Reservations")
+            group.create_task(informer.run(stop), name="follow Reservations")
 
     async def create_job(
         self,

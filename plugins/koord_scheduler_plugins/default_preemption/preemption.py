@@ -162,7 +162,7 @@ class Preemptions(SharedPart):
             await self._clock.sleep(UNCERTAIN_SECONDS)
             if any(self._stays(one, preemption) for one in doubtful):
                 self._forget(preemption)
-        if not self._is_current(preemption):  # something failed, or the room is of no use
+        if not self._is_current(preemption):  # something failed, or the node is of no use
             self._forget(preemption)
             try:
                 await self._clock.sleep(FAILED_PAUSE if result == "error" else 0.0)

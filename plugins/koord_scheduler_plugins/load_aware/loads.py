@@ -36,7 +36,7 @@ class Reported:
         at = report.update_time
         interval = _INTERVAL if report.interval is None else report.interval
         self.at = -inf if at is None else at
-        self.begin = self.at - interval  # pods that came later are not fully in it
+        self.begin = self.at - interval  # pods that started later are not fully in it
         self.usage = None if report.usage is None else self._vector(report.usage)
         self.system = self._vector(report.system_usage)
         self.pods = {f"{one.namespace}/{one.name}": one for one in report.pods}

@@ -62,7 +62,7 @@ class NetworkTrafficArgs:
     query: Query = Query.RATE
     direction: Direction | None = None  # by default the sum; with sum_over_time what is received
     scoring: Scoring = Scoring.AUTO
-    link_speed_mbps: int = 0  # of links whose speed nobody reports; 0: it stays unknown
+    link_speed_mbps: int = 0  # of links whose speed is not reported; 0: it stays unknown
     idle_below: int = 0  # bytes per second; if no node has more, all score 100
     metric_prefix: str = "node_network"  # of ..._receive_bytes_total and its sisters
     node_label: str = "kubernetes_node"  # that has the node's name

@@ -234,7 +234,7 @@ def _as(query: str, way: str) -> str:
 
 
 def _range(args: NetworkTrafficArgs) -> str:
-    """As Go prints a duration of whole minutes: 5m0s, 1h30m0s."""
+    """Return a duration of whole minutes as Go prints it: 5m0s, 1h30m0s."""
     hours, minutes = divmod(args.time_range_in_minutes, 60)
     return f"{hours}h{minutes}m0s" if hours else f"{minutes}m0s"
 

@@ -87,7 +87,7 @@ def test_reads_what_the_node_needs():
 
 
 def test_what_a_pod_has_beside_its_containers():
-    """Limits and overhead of its own, and a runtime that is not the usual one."""
+    """Limits and overhead of its own, and a runtime that is not the default one."""
     pod = parse_pod(
         {
             "metadata": {"name": "p", "uid": "u"},
@@ -356,7 +356,7 @@ def test_volumes_of_claims():
     ],
 )
 def test_addresses_of_a_pod(status, ips):
-    """Of both IP versions; four at most, as they came."""
+    """Of both IP versions; four at most, in the given order."""
     pod = {"metadata": {"name": "p", "uid": "u"}, "status": status}
 
     assert parse_pod(pod).ips == ips

@@ -25,7 +25,7 @@ def _compared(one: FrozenColumn, other: FrozenColumn) -> list[int]:
 
 @given(steps=STEPS, at_end=st.booleans())
 def test_other_rows_are_those_that_differ(steps: list[tuple[str, int, int]], at_end: bool) -> None:
-    """Whatever was written between: the same value again, or rows that came and went."""
+    """Whatever was written between: the same value again, or rows that were added and removed."""
     column, frozen = Column(np.int64), list[FrozenColumn]()
     for _ in range(CHUNK + 20):
         column.append(1)

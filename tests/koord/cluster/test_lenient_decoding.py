@@ -26,7 +26,7 @@ def event(obj: Json, kind: Any = POD) -> DecodedEvent[Any]:
     return Decoder().event(kind, json.dumps({"type": "MODIFIED", "object": obj}).encode())
 
 
-def usual() -> Json:
+def ordinary() -> Json:
     """A running pod of which all that decides is there."""
     obj = pod("p", "n1", {"app": "web"}, {"cpu": "3"}, priority=7)
     obj["metadata"] |= {
@@ -135,7 +135,7 @@ UNREAD = {  # left out, so that the pod counts as fitting no node
 @pytest.mark.parametrize("change", READ.values(), ids=READ)
 def test_what_is_read_in_full(change: Callable[[Json], None]) -> None:
     """Beyond what anybody needs, and yet nothing is missing."""
-    obj = usual()
+    obj = ordinary()
     change(obj)
     found = event(obj)
     check(found.object)
@@ -145,7 +145,7 @@ def test_what_is_read_in_full(change: Callable[[Json], None]) -> None:
 @pytest.mark.parametrize("change", CUT.values(), ids=CUT)
 def test_what_is_cut(change: Callable[[Json], None]) -> None:
     """Which is said; all that decides counts."""
-    obj = usual()
+    obj = ordinary()
     change(obj)
     found = event(obj)
     check(found.object)
@@ -156,7 +156,7 @@ def test_what_is_cut(change: Callable[[Json], None]) -> None:
 @pytest.mark.parametrize("change", UNREAD.values(), ids=UNREAD)
 def test_a_rule_that_cannot_be_read(change: Callable[[Json], None]) -> None:
     """The pod fits nowhere, where it might seem to fit, and takes its room where it runs."""
-    obj = usual()
+    obj = ordinary()
     change(obj)
     found = event(obj)
     check(found.object)
@@ -280,7 +280,7 @@ def test_whatever_optional_fields_hold_what_decides_is_read(
     fields: dict[tuple[str, str], Any], container: Json
 ) -> None:
     """Of any type at all, nested as it may be; what is missing of the rules is named."""
-    obj = usual()
+    obj = ordinary()
     for (part, name), value in fields.items():
         obj[part][name] = value
     first = obj["spec"]["containers"][0]
@@ -360,9 +360,9 @@ def test_sums_stay_below_64_bits() -> None:
     snapshot = Snapshot()
     snapshot.put_node(event(node("n"), NODE).object)
     huge = event(pod("h", "n", requests={"memory": "8Ei", "cpu": "9E"})).object
-    usual = event(pod("u", "n", requests={"memory": "1Gi", "cpu": "1"})).object
+    ordinary = event(pod("u", "n", requests={"memory": "1Gi", "cpu": "1"})).object
     copies = [huge.__class__(**{**fields(huge), "name": f"h{at}"}) for at in range(9000)]
-    for one in (*copies[:4500], usual, *copies[4500:]):
+    for one in (*copies[:4500], ordinary, *copies[4500:]):
         snapshot.put_pod(one)
     view = snapshot.view()
     column = view.resources["memory"]

@@ -34,12 +34,12 @@ QUANTITIES = (
     | st.integers(-(2**70), 2**70)
     | st.floats(allow_nan=False, allow_infinity=False)
 )  # fmt: skip
-USUAL = st.integers(0, 50_000).map(lambda milli: f"{milli}m")
+ORDINARY = st.integers(0, 50_000).map(lambda milli: f"{milli}m")
 SIZES = st.integers(0, 2**40).map(str) | st.integers(0, 2**30).map(lambda count: f"{count}Ki")
 MAPS = st.one_of(
-    st.fixed_dictionaries({"cpu": USUAL, "memory": SIZES}),
+    st.fixed_dictionaries({"cpu": ORDINARY, "memory": SIZES}),
     st.dictionaries(
-        st.sampled_from(["cpu", "memory", "nvidia.com/gpu"]), QUANTITIES | USUAL, max_size=3
+        st.sampled_from(["cpu", "memory", "nvidia.com/gpu"]), QUANTITIES | ORDINARY, max_size=3
     ),
 )
 USAGES = st.none() | st.just({}) | st.fixed_dictionaries({"resources": st.none() | MAPS})

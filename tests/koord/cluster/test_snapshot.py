@@ -202,7 +202,7 @@ def test_views_share_what_has_not_changed():
 
 
 def test_rows_that_changed_since_one_view_and_another():
-    """Whichever is asked about first, and again; rows that came or went are among them."""
+    """Whichever is asked about first, and again; added and removed rows are among them."""
     snapshot = Cluster([node(f"n{number}") for number in range(CHUNK + 2)]).snapshot()
     views = [snapshot.view()]
     for row in (3, CHUNK + 1):

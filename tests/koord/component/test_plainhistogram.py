@@ -24,16 +24,16 @@ def samples(registry: CollectorRegistry) -> list[Sample]:
         )
     )
 )
-def test_it_exports_what_the_usual_histogram_does(seen: list[tuple[str, float]]) -> None:
+def test_it_exports_what_the_library_histogram_does(seen: list[tuple[str, float]]) -> None:
     """Buckets, count and sum, by labels; a value on a bound is within it."""
-    usual, plain = CollectorRegistry(), CollectorRegistry()
+    library, plain = CollectorRegistry(), CollectorRegistry()
     facts = "run_seconds", "Time of a run.", ["point"]
-    first = Histogram(*facts, buckets=BOUNDS, registry=usual)
+    first = Histogram(*facts, buckets=BOUNDS, registry=library)
     second = PlainHistogram(*facts, buckets=BOUNDS, registry=plain)
     for point, seconds in seen:
         first.labels(point).observe(seconds)
         second.labels(point)(seconds)
-    assert samples(plain) == samples(usual)
+    assert samples(plain) == samples(library)
 
 
 def test_without_labels_there_is_one_series() -> None:

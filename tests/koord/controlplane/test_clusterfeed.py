@@ -1,4 +1,4 @@
-"""The cluster state is as the API server has it, again after whatever happened."""
+"""The cluster state is as the API server has it, again after any fault."""
 
 import asyncio
 import itertools

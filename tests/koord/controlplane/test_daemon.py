@@ -35,21 +35,21 @@ def test_an_unusable_command_line_is_refused(argv: tuple[str, ...]) -> None:
 
 async def test_parts_run_until_the_block_ends() -> None:
     """They end by themselves, and the block's end waits for them."""
-    happened: list[str] = []
+    phases: list[str] = []
 
     async def part(stop: Stop) -> None:
-        happened.append("began")
+        phases.append("began")
         await stop.wait()
-        happened.append("ended")
+        phases.append("ended")
 
     async with run_in_background(SimulatedClock()) as start:
         start(part)
         await asyncio.sleep(0)
         start(part)
         await asyncio.sleep(0)
-        assert happened == ["began", "began"]
+        assert phases == ["began", "began"]
 
-    assert happened == ["began", "began", "ended", "ended"]
+    assert phases == ["began", "began", "ended", "ended"]
 
 
 async def test_parts_end_when_the_block_fails_and_the_block_when_a_part_does() -> None:

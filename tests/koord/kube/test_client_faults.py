@@ -163,7 +163,7 @@ async def test_an_endless_refusal_keeps_its_code(server: ApiServer, client: ApiC
 
 
 async def test_an_endless_body_ends_at_the_limit(server: ApiServer, make_client) -> None:
-    """The limit counts what came, not what was announced."""
+    """The limit counts the bytes received, not what was announced."""
     server.script(endless(b'{"a":1,' * 100))
 
     with pytest.raises(errors.BadResponse, match="at most 100000 bytes"):

@@ -1,4 +1,4 @@
-"""Tokens and certificates are renewed from where they came from."""
+"""Tokens and certificates are renewed from their source."""
 
 import asyncio
 import json

@@ -27,7 +27,7 @@ from tests.support.kube.faults import answer, hang, refuse
 
 EVENTS = "/api/v1/events"
 WEB = ObjectRef("v1", "Pod", "web", "shop", "uid-web")
-USUAL, FAST = EventLimits(), EventLimits(rate=1000, burst=1000, writers=3)
+DEFAULT, FAST = EventLimits(), EventLimits(rate=1000, burst=1000, writers=3)
 PassTime = Callable[..., Awaitable[None]]
 
 
@@ -39,7 +39,7 @@ class Recording:
     """A recorder that runs, and what it counts."""
 
     def __init__(
-        self, client: ApiClient, clock: SimulatedClock, limits: EventLimits = USUAL
+        self, client: ApiClient, clock: SimulatedClock, limits: EventLimits = DEFAULT
     ) -> None:
         self.counts: Counter[str] = Counter()
         self.observing = ""

@@ -1,4 +1,4 @@
-"""The copy of a collection is true again after whatever happened."""
+"""The copy of a collection is true again after any fault."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable

@@ -51,7 +51,7 @@ def test_json_says_the_same(value):
 
 
 def test_a_surrogate_is_kept_in_json():
-    """As it came, "\\ud800"; without the escape it could not be written."""
+    """Unchanged, "\\ud800"; without the escape it could not be written."""
     text = printable_json({"\ud800": "\U0001f600\U000e0041"})
 
     assert text == '{"\\ud800": "\U0001f600\\udb40\\udc41"}'

@@ -79,12 +79,12 @@ def test_no_limit_is_ever_exceeded_and_none_denies_without_need(
     per_node: int | None,
     per_namespace: int | None,
     total: int | None,
-    wishes: list[tuple[ClusterPod, bool]],
+    requested: list[tuple[ClusterPod, bool]],
 ) -> None:
     """The plain rule, counted anew for each pod; some evictions fail and make room."""
     limiter = EvictionLimiter(per_node=per_node, per_namespace=per_namespace, total=total)
     evicted: list[ClusterPod] = []
-    for pod, works in wishes:
+    for pod, works in requested:
         nodes = Counter(each.node for each in evicted)
         spaces = Counter(each.namespace for each in evicted)
         fits = (

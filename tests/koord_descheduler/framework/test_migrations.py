@@ -1,4 +1,4 @@
-"""The cluster as if all migrations had happened."""
+"""The cluster as if all migrations had ended."""
 
 import pytest
 

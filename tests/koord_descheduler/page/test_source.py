@@ -53,8 +53,8 @@ class Bench:
         self.entries: list[Entry] = []
         self.pauses: list[Pause] = []
         limits = EvictionLimits(per_node=2, total=20)
-        usual = default_configuration(IN_TREE).configuration
-        configuration = replace(usual, limits=limits, dry_run=True)
+        default = default_configuration(IN_TREE).configuration
+        configuration = replace(default, limits=limits, dry_run=True)
         sources = PageSources(
             health=Health(),
             decisions=self.decisions,

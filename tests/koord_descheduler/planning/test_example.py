@@ -135,7 +135,9 @@ def test_whatever_one_field_says_there_is_a_plan(
     reader.read(json.dumps({"kind": "List", "items": objects}).encode(), "x")
     registry = PluginRegistry()
     assert discover(registry) == []
-    read = parse_configuration(default_plan_configuration(), Path("usual"), known_plugins(registry))
+    read = parse_configuration(
+        default_plan_configuration(), Path("defaults"), known_plugins(registry)
+    )
     now = reader.dump.newest_report or 0.0
     services = offline_services(reader.dump.cluster, now)
 

@@ -76,7 +76,7 @@ def test_an_equal_pod_is_not_computed_again() -> None:
 
 
 def test_all_pods_of_a_namespace_together_have_a_limit() -> None:
-    """Whatever their number; then each has only what usual pods need."""
+    """Whatever their number; then each has only what ordinary pods need."""
     names = [f"slow-{number}" for number in range(40)]
     view, pods = placed(*(costly(name, "bad") for name in names))
     looking = Looking(POD_SECONDS / 20)

@@ -257,7 +257,7 @@ def test_a_view_says_which_node_it_does_not_have() -> None:
 
 
 async def test_an_import_error_ends_what_the_start_says() -> None:
-    """Once, in one line, with the entry point that it came from."""
+    """Once, in one line, with the entry point that it is from."""
 
     class Lost(EntryPoint):
         def load(self) -> Any:

@@ -74,7 +74,7 @@ def test_a_class_gives_its_priority(tmp_path: Path, name: str, priority: int) ->
 def test_without_a_class_the_default_one_counts(tmp_path: Path) -> None:
     file = tmp_path / "pods.yaml"
     file.write_text(POD)
-    classes = {"usual": PriorityClass("usual", 7, True)}
+    classes = {"default": PriorityClass("default", 7, True)}
     assert [pod.priority for pod in read_pods(file, classes)] == [7]
 
 

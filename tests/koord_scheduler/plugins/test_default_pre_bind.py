@@ -66,7 +66,7 @@ async def test_it_is_called_after_the_plugins_that_change_something() -> None:
 
 @pytest.mark.parametrize("refused", [409, 429, 0])
 async def test_it_is_sent_again(refused: int) -> None:
-    """After a conflict, too many requests, or where no answer came: it sets, it does not add."""
+    """After a conflict, too many requests, or where no answer arrived: it sets, it does not add."""
     kit = Kit()
     pod = known_pod(kit)
 

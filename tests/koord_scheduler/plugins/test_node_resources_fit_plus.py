@@ -21,7 +21,7 @@ from tests.support.scheduler.framework import make_pod
 from tests.support.scheduler.resources import GPU, NAMES, PODS, VIEWS, asking, read_args, view
 
 MOST, LEAST = "MostAllocated", "LeastAllocated"
-USUAL = {
+DEFAULTS = {
     GPU: {"type": MOST, "weight": 2},
     "cpu": {"type": LEAST, "weight": 1},
     "memory": {"type": LEAST, "weight": 1},
@@ -30,12 +30,14 @@ NODE = {"cpu": "96", "memory": "512Gi", GPU: "8", "pods": "10", "ephemeral-stora
 USED = {"cpu": "16", "memory": "32Gi", GPU: "4"}
 
 
-def plugin(resources: Any = USUAL) -> NodeResourcesFitPlus:
+def plugin(resources: Any = DEFAULTS) -> NodeResourcesFitPlus:
     args, _ = read_args(NodeResourcesFitPlusArgs, {"resources": resources})
     return NodeResourcesFitPlus(args, None)  # type: ignore[arg-type]
 
 
-def scores(pod: ClusterPod, *nodes: tuple[Json, Json | None], resources: Any = USUAL) -> list[int]:
+def scores(
+    pod: ClusterPod, *nodes: tuple[Json, Json | None], resources: Any = DEFAULTS
+) -> list[int]:
     """Of both forms."""
     made, nodes_ = plugin(resources), view(*nodes)
     found = made.score_all(CycleState(), pod, nodes_).tolist()

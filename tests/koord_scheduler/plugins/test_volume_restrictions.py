@@ -145,9 +145,9 @@ def test_both_forms_agree(others: list[tuple[int, Any, bool]], mine: Any) -> Non
 def test_hints() -> None:
     """A pod that had a disk or claim of ours leaves; our claim comes; a node comes."""
     storage = Storage()
-    left, node, came = VolumeRestrictions(None, storage.handle()).events_to_register()
+    left, node, added = VolumeRestrictions(None, storage.handle()).events_to_register()
     assert left.hint
-    assert came.hint
+    assert added.hint
     assert node.hint is None
     pod = storage.wanted("data", gcePersistentDisk=GCE)
     for other, hint in (
@@ -160,5 +160,5 @@ def test_hints() -> None:
     once(storage)
     storage.claim("other")
     state = storage.cluster.state
-    assert came.hint(pod, None, state.get(CLAIM, "default/data")) is QueueingHint.QUEUE
-    assert came.hint(pod, None, state.get(CLAIM, "default/other")) is QueueingHint.SKIP
+    assert added.hint(pod, None, state.get(CLAIM, "default/data")) is QueueingHint.QUEUE
+    assert added.hint(pod, None, state.get(CLAIM, "default/other")) is QueueingHint.SKIP

@@ -227,7 +227,7 @@ async def test_a_plugin_that_registers_nothing_is_helped_by_everything() -> None
 
 
 async def test_a_pod_whose_backoff_has_passed_is_active_at_once() -> None:
-    """The event came late."""
+    """The event is late."""
     made = await world({"A": Wants(HintedEvent(NODE_ADDED))})
     made.add("a")
     made.fail("a", "A")

@@ -60,11 +60,11 @@ class Misbehaves(
         self.point = point
         self.act = act
 
-    def _at(self, point: str, pod: ClusterPod, usual: Any = None) -> Any:
-        return self.act() if (point, pod.name) == (self.point, "bad") else usual
+    def _at(self, point: str, pod: ClusterPod, default: Any = None) -> Any:
+        return self.act() if (point, pod.name) == (self.point, "bad") else default
 
-    async def _later(self, point: str, pod: ClusterPod, usual: Any = None) -> Any:
-        found = self._at(point, pod, usual)
+    async def _later(self, point: str, pod: ClusterPod, default: Any = None) -> Any:
+        found = self._at(point, pod, default)
         return await found if asyncio.iscoroutine(found) else found
 
     def pre_filter(self, state: CycleState, pod: ClusterPod, nodes: View) -> Any:
@@ -132,8 +132,8 @@ class MisbehavesAtOnce(VectorFilterPlugin, VectorScorePlugin):
 async def built(odd: Plugin, *points: str) -> Loop:
     """A scheduler with the plugin at these points, and two nodes."""
     loop = Loop()
-    usual = {"filter": {"FreeCpu": FreeCpu()}, "bind": {"PostingBinder": loop.binder}}
-    plugins = {point: {"Odd": odd, **usual.get(point, {})} for point in points}
+    default = {"filter": {"FreeCpu": FreeCpu()}, "bind": {"PostingBinder": loop.binder}}
+    plugins = {point: {"Odd": odd, **default.get(point, {})} for point in points}
     await loop.build(**plugins, limits=TimeLimits(step=STEP, bind=LATE))
     await loop.start()
     loop.api.add_node("a")

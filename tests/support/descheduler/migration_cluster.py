@@ -195,14 +195,14 @@ class World:
         for pod in self.pods():
             if pod["spec"].get("nodeName") or "deletionTimestamp" in pod["metadata"]:
                 continue
-            room = next((one for one in self.reservations()
+            reservation = next((one for one in self.reservations()
                          if one.get("status", {}).get("phase") == "Available"), None)  # fmt: skip
             node = "n3"
-            if room is not None:
-                meta, node = pod["metadata"], room["status"]["nodeName"]
+            if reservation is not None:
+                meta, node = pod["metadata"], reservation["status"]["nodeName"]
                 owner = {key: meta[key] for key in ("namespace", "name", "uid")}
                 taken = {"phase": "Succeeded", "currentOwners": [owner]}
-                self._put(RESERVATIONS, room, room["status"] | taken)
+                self._put(RESERVATIONS, reservation, reservation["status"] | taken)
             elif not self.schedules:
                 continue
             bound = {**pod, "spec": {**pod["spec"], "nodeName": node}}

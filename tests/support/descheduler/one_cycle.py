@@ -1,4 +1,4 @@
-"""One cycle of one plugin on a fake cluster, and what came of it."""
+"""One cycle of one plugin on a fake cluster, and its result."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -110,7 +110,7 @@ class ModelTree:
         self.kernel.set(resource, place, value)
 
     def foreign(self, resource: Resource, place: str, text: str) -> None:
-        """Somebody else writes. Raises Refused."""
+        """Write as another agent does. Raises Refused."""
         self.set(resource, place, text)
         self.dump(place, resource, CPU_SHARES)
 

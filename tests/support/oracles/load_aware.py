@@ -55,7 +55,7 @@ class PlainLoad:
             return "node(s) nodeMetric expired" if keeps_off else ""
         if self.report.usage is None:
             return ""
-        usual = self.thresholds.get("usageThresholds") or args.usage_thresholds
+        default = self.thresholds.get("usageThresholds") or args.usage_thresholds
         of_prod = self.thresholds.get("prodUsageThresholds") or args.prod_usage_thresholds
         prod = self.is_prod(pod) and any(of_prod.get(name) for name in args.resources)
         aggregated = args.aggregated
@@ -69,7 +69,7 @@ class PlainLoad:
                 aggregated.usage_aggregation_type, aggregated.usage_aggregated_duration
             )
         else:
-            thresholds, load, word = usual, self.load("", 0.0), ""
+            thresholds, load, word = default, self.load("", 0.0), ""
         for name, adds in self.estimate(pod).items():
             threshold, capacity = thresholds.get(name, 0), self.capacity[name]
             if threshold and capacity:

@@ -210,7 +210,7 @@ class Line(Transport):
         self.server.lines.append(self)
 
     def carries(self, call: Call) -> bool:
-        """Whether a call that is carried out came by this line."""
+        """Whether a call that is carried out was sent on this line."""
         return any(one.call is call for one in self._open)
 
     def let_go(self) -> None:

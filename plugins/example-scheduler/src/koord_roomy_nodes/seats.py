@@ -73,7 +73,7 @@ class Seats(PreFilterPlugin, ReservePlugin, EnqueueExtensions):
         return QueueingHint.QUEUE if frees else QueueingHint.SKIP
 
     def _changed(self, old: ClusterPod | None, new: ClusterPod | None) -> None:
-        """A pod came, changed, ended, or has gone."""
+        """A pod was added, changed, ended, or was removed."""
         if new is not None and new.node and not new.finished and self._sits(new):
             self._taken.add(new.uid)
         elif old is not None and (new is None or new.finished):

@@ -285,7 +285,7 @@ async def test_a_server_that_is_gone_ends_the_lead_within_the_renew_deadline(
 async def test_the_deadline_counts_from_when_a_renewal_was_sent(
     server: ApiServer, start: Start, clock: SimulatedClock, pass_time: Any
 ) -> None:
-    """Others have seen it before its answer came: they count from earlier."""
+    """Others have seen it before its answer arrived: they count from earlier."""
 
     async def late(request: Any) -> Any:
         response = await server.answer(request)
@@ -407,7 +407,7 @@ async def test_stop_during_the_acquisition_leaves_no_lease_behind(
 async def test_a_renewal_in_flight_at_the_end_does_not_keep_the_lease(
     server: ApiServer, start: Start, clock: SimulatedClock, pass_time: Any
 ) -> None:
-    """The release meets a later version, looks at it, and releases that."""
+    """The release conflicts with a later version, reads it, and releases that."""
 
     async def store_and_hang(request: Any) -> Any:
         await server.answer(request)

@@ -43,7 +43,7 @@ class SkewedClock:
 
 
 class FaultyLeases:
-    """The server as one candidate reaches it: each request meets the next fault of the list.
+    """The server as one candidate reaches it: each request has the next fault of the list.
 
     slow: stored after 4 s. late: stored at once, answered after 4 s. lost: stored, no answer.
     Within the cuts (from and to, in seconds of the test) nothing comes through.
@@ -62,15 +62,15 @@ class FaultyLeases:
     async def get(
         self, path: str, query: Mapping[str, str] | None = None, *, attempts: int
     ) -> Object:
-        return await self._meet(lambda: self._store.get(COLLECTION, KEY))
+        return await self._request(lambda: self._store.get(COLLECTION, KEY))
 
     async def create(self, path: str, body: Object, *, attempts: int) -> Object:
-        return await self._meet(lambda: self._store.create(COLLECTION, body))
+        return await self._request(lambda: self._store.create(COLLECTION, body))
 
     async def replace(self, path: str, body: Object, *, attempts: int) -> Object:
-        return await self._meet(lambda: self._store.replace(COLLECTION, body))
+        return await self._request(lambda: self._store.replace(COLLECTION, body))
 
-    async def _meet(self, act: Any) -> Object:
+    async def _request(self, act: Any) -> Object:
         now = self._clock.monotonic() - self._began
         cut = any(start <= now < start + length for start, length in self._cuts)
         fault = "unsent" if cut else next(self._faults, "ok")

@@ -85,7 +85,7 @@ async def test_a_percentile_is_acted_on_again_when_its_window_has_passed() -> No
 
 
 async def test_in_dry_run_each_round_says_the_same() -> None:
-    """Nothing has happened, so nothing is waited for."""
+    """No pod has moved, so nothing is waited for."""
     for args, settings in (({**ARGS, "dryRun": True}, {}), (ARGS, {"dryRun": True})):
         async with harness(build(HOT), args, **settings) as found:
             said = []

@@ -40,7 +40,7 @@ def topology(*layers: tuple[str, str, list[str]]) -> dict[str, Any]:
     return {"metadata": {"name": "default"}, "spec": {"networkTopologySpec": rows}}
 
 
-USUAL = topology(
+TOPOLOGY = topology(
     (NODE_LAYER, "Switch", []),
     ("Block", CLUSTER_LAYER, ["net/block", "old/block"]),
     ("Switch", "Block", ["net/switch"]),
@@ -62,7 +62,7 @@ def test_the_tree_has_a_place_for_each_label() -> None:
         place("e"),
         make_node("f", labels={"old/block": "b2", "net/switch": "s2"}),
     ]
-    tree = build_tree(read_layers(USUAL), nodes)
+    tree = build_tree(read_layers(TOPOLOGY), nodes)
     blocks = {one.name: sorted(one.node_names()) for one in tree.at("Block")}
     assert blocks == {"b1": ["a", "b"], "b2": ["c", "d", "f"]}
     switches = sorted((one.parent.name, one.name) for one in tree.at("Switch") if one.parent)
@@ -135,7 +135,7 @@ def kept(nodes: list[ClusterNode]) -> tuple[NetworkTopology, SchedulerCache, Fol
 def test_the_tree_follows_nodes_and_the_object() -> None:
     network, state, followed = kept([place("a", "b1", "s1")])
     assert network.tree() is None
-    followed.objects["default"] = USUAL
+    followed.objects["default"] = TOPOLOGY
     tree = network.tree()
     assert tree is not None
     assert set(tree.nodes) == {"a"}
@@ -178,7 +178,7 @@ class InBlock(FilterPlugin):
 
 async def test_a_third_partys_plugin_sees_the_network_by_its_handle() -> None:
     network, state, followed = kept([place("a", "b1", "s1"), place("b", "b2", "s1")])
-    followed.objects["default"] = USUAL
+    followed.objects["default"] = TOPOLOGY
     kit = Kit(state=state)
     kit.services = replace(kit.services, network=network)
     kit.registry.register("InBlock", InBlock)

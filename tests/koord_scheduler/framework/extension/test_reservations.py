@@ -59,7 +59,7 @@ async def profile_of(**plugins: Any) -> ProfilePlugins:
     return await Kit().profile(filter=plugins)
 
 
-async def room_of(**plugins: Any) -> ReservationPlugins:
+async def allocator_of(**plugins: Any) -> ReservationPlugins:
     return ReservationPlugins(await profile_of(**plugins))
 
 
@@ -93,11 +93,11 @@ class Restores(FreeCpu, ReservationRestorePlugin, ReservationPreAllocationRestor
 
 
 async def test_each_plugin_restores_what_it_keeps_of_each_node() -> None:
-    room, state = await room_of(One=Restores(), Two=Restores()), CycleState()
+    allocator, state = await allocator_of(One=Restores(), Two=Restores()), CycleState()
     a, b = nodes_of(make_view(a="4", b="4"))
-    found = room.restore(state, POD, [(a, [Kept("x"), Kept("y")], []), (b, [], [Kept("z")])])
+    found = allocator.restore(state, POD, [(a, [Kept("x"), Kept("y")], []), (b, [], [Kept("z")])])
     assert found == {"a": {"One": Cpus(2), "Two": Cpus(2)}, "b": {}}
-    found = room.restore_pre_allocation(state, Kept("x"), [(a, [POD])])
+    found = allocator.restore_pre_allocation(state, Kept("x"), [(a, [POD])])
     assert found == {"a": {"One": Cpus(10), "Two": Cpus(10)}}
 
 
@@ -106,9 +106,9 @@ async def test_each_plugin_restores_what_it_keeps_of_each_node() -> None:
     [Restores(before=Status.unschedulable("no")), Restores(answer=Status.unschedulable("no"))],
 )
 async def test_a_rejection_of_restore_is_the_answer(plugin: Restores) -> None:
-    room = await room_of(One=plugin)
+    allocator = await allocator_of(One=plugin)
     (a,) = nodes_of(make_view(a="4"))
-    found = room.restore(CycleState(), POD, [(a, [Kept("x")], [])])
+    found = allocator.restore(CycleState(), POD, [(a, [Kept("x")], [])])
     assert isinstance(found, Status)
     assert (found.plugin, found.message) == ("One", "no")
 
@@ -147,9 +147,9 @@ class Reverses(Rules, ReservationScoreExtensions):
 
 
 async def test_all_plugins_must_let_the_pod_have_it() -> None:
-    room = await room_of(One=Rules(), Two=Rules("x"))
-    assert room.filter(CycleState(), POD, Kept("y"), "a").ok
-    assert room.filter(CycleState(), POD, Kept("x"), "a").plugin == "Two"
+    allocator = await allocator_of(One=Rules(), Two=Rules("x"))
+    assert allocator.filter(CycleState(), POD, Kept("y"), "a").ok
+    assert allocator.filter(CycleState(), POD, Kept("x"), "a").plugin == "Two"
 
 
 X, Y, Z = Kept("x"), Kept("y"), Kept("z")
@@ -174,21 +174,21 @@ X, Y, Z = Kept("x"), Kept("y"), Kept("z")
 async def test_the_reservation_that_a_pod_is_to_have(
     plugin: Rules, matched: list[Kept], options: dict[str, Any], wanted: Kept | None
 ) -> None:
-    room, state = await room_of(One=plugin), CycleState()
-    found = room.nominate(state, POD, "a", matched, **{"required": False, **options})
+    allocator, state = await allocator_of(One=plugin), CycleState()
+    found = allocator.nominate(state, POD, "a", matched, **{"required": False, **options})
     assert found == wanted
 
 
 @pytest.mark.parametrize("score", [-1, 101])
 async def test_a_score_out_of_range_is_an_error_of_the_plugin(score: int) -> None:
-    room = await room_of(One=Rules(scores={"x": score}))
+    allocator = await allocator_of(One=Rules(scores={"x": score}))
     with pytest.raises(ExtensionPointError, match=f"found {score} of reservation x"):
-        room.scores(CycleState(), POD, [X, Y], "a")
+        allocator.scores(CycleState(), POD, [X, Y], "a")
 
 
 async def test_scores_are_summed_over_plugins() -> None:
-    room = await room_of(One=Rules(scores={"x": 5}), Two=Rules(scores={"x": 1, "y": 9}))
-    assert room.scores(CycleState(), POD, [X, Y], "a") == {"x": 6, "y": 9}
+    allocator = await allocator_of(One=Rules(scores={"x": 5}), Two=Rules(scores={"x": 1, "y": 9}))
+    assert allocator.scores(CycleState(), POD, [X, Y], "a") == {"x": 6, "y": 9}
 
 
 class Nominates(ReservePlugin, FreeCpu, ReservationNominator, ReservationCache):
@@ -251,8 +251,8 @@ async def test_without_a_reservation_the_node_is_not_reserved() -> None:
 
 async def test_of_several_nominators_the_last_one_counts() -> None:
     one, two = Nominates(), Nominates()
-    assert (await room_of(One=one, Two=two)).nominator is two
-    none = await room_of(Free=FreeCpu())
+    assert (await allocator_of(One=one, Two=two)).nominator is two
+    none = await allocator_of(Free=FreeCpu())
     assert (none.nominator, none.cache) == (None, None)
     assert none.chosen(CycleState(), POD, "a").ok
 

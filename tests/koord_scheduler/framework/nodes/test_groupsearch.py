@@ -74,7 +74,7 @@ def apart(app: str, key: str) -> Json:
 
 
 class World:
-    """A profile with the usual plugins, for one small cluster after the other."""
+    """A profile with the default plugins, for one small cluster after the other."""
 
     def __init__(self, kit: ProfileHarness) -> None:
         self.state = kit.cluster.state

@@ -318,7 +318,7 @@ async def test_rejections_are_reused_and_errors_are_not() -> None:
 
 
 async def test_a_key_that_raises_fails_the_cycle_of_that_plugin() -> None:
-    """The error names it; the next cycle is as usual."""
+    """The error names it; the next cycle works."""
     good, bad = Prepares(), Prepares()
     cycles = await Cycles(A=good, B=bad).build()
     bad.fails = True

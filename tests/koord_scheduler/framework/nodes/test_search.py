@@ -213,7 +213,7 @@ def _raise() -> None:
     ],
 )
 async def test_a_plugin_that_misbehaves_fails_only_this_cycle(act: Any, message: str) -> None:
-    """The next cycle runs as if nothing had happened."""
+    """The next cycle runs as if it were the first."""
     bad = Bad(act)
     limits = TimeLimits(step=0.25)
     kit = Kit()

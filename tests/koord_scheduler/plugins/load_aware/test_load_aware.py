@@ -359,7 +359,7 @@ FOREIGN = {"ephemeral-storage": 90}
     ],
 )
 def test_thresholds_of_other_resources(args: Any, annotation: Any, reason: str) -> None:
-    """A part without the plugin's resources bounds nothing; prod pods have the usual ones then."""
+    """A part without resources of the plugin bounds nothing; prod pods have the defaults."""
     kit = LoadKit(**args)
     kit.node(annotations={THRESHOLDS: json.dumps(annotation)})
     kit.report(usage=HOT)
@@ -368,7 +368,7 @@ def test_thresholds_of_other_resources(args: Any, annotation: Any, reason: str) 
 
 @pytest.mark.parametrize(("labels", "reason"), [({}, TOO_HOT), ({"x": "batch"}, "")])
 def test_prod_thresholds_are_for_prod_pods(labels: Any, reason: str) -> None:
-    """Others have the usual ones."""
+    """Others have the default ones."""
     kit = LoadKit(prodUsageThresholds={"cpu": 20}, usageThresholds={"cpu": 90})
     kit.node()
     there = kit.pod("there", spec=asks("1"), status=scheduled(kit.now - 600))
