@@ -40,6 +40,21 @@ MEMBER_COUNT_KEYS = (
     "scheduling.koordinator.sh/bind-gang-member-count",
 )
 
+ANNOTATIONS = (
+    NAME,
+    MIN_AVAILABLE,
+    TOTAL_NUMBER,
+    MODE,
+    WAITING_TIME,
+    GROUPS,
+    MATCH_POLICY,
+    POLICY_ALIAS,
+    TOPOLOGY_INDEX,
+    *GROUP_ID_KEYS,
+    *MEMBER_COUNT_KEYS,
+)
+"""The annotations of pods that are about gangs."""
+
 MAX_GROUPS = 64  # gangs of a group; of more the pod's own gang is the group
 _MAX_INT32 = 2**31 - 1
 _MAX_TEXT = 16_384  # characters of a list of gangs

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Raw
 
 from koord.cluster import wire
+from koord.cluster.keptfields import NO_FIELDS, KeptFields
 from koord.cluster.lenient_decoding import UNREADABLE, DecodingFaults, decode_leniently
 from koord.cluster.pod_specs import SharedSpecs
 from koord.util.errors import InvalidObject
@@ -125,8 +126,18 @@ class Decoder:
     Equal pods, of whichever page or event, share what they have.
     """
 
-    def __init__(self) -> None:
-        self._sharing = SharedSpecs()
+    def __init__(self, kept: KeptFields = NO_FIELDS) -> None:
+        """kept: what is kept of pods and nodes beyond what always is."""
+        self._sharing = SharedSpecs(kept)
+
+    @property
+    def kept(self) -> KeptFields:
+        """Fields that are kept because they are declared; set, they count for what comes next."""
+        return self._sharing.kept
+
+    @kept.setter
+    def kept(self, kept: KeptFields) -> None:
+        self._sharing.kept = kept
 
     def page(self, kind: ObjectKind[T], data: bytes) -> DecodedPage[T]:
         """Return the objects of a page, and what was wrong with those that are left out.

@@ -15,6 +15,7 @@ from msgspec import Raw
 from koord.cluster import kinds, wire
 from koord.cluster import storage_kinds as storage
 from koord.cluster.decoder import Decoder, ObjectKind
+from koord.cluster.keptfields import NO_FIELDS, KeptFields
 from koord.cluster.lenient_decoding import DecodingFaults
 from koord.cluster.state import ClusterState
 from koord.util.documents import decode
@@ -94,9 +95,10 @@ class Dump:
 class DumpReader:
     """Reads documents, in any order, into one cluster. The same object twice is one, the last."""
 
-    def __init__(self) -> None:
+    def __init__(self, kept: KeptFields = NO_FIELDS) -> None:
+        """kept: what plugins read of pods and nodes beyond what is always kept."""
         self.dump = Dump()
-        self._decoder = Decoder()
+        self._decoder = Decoder(kept)
 
     def read(self, data: bytes, where: str) -> None:
         """Take over the objects of a file: JSON documents one after the other, or one of YAML.
@@ -194,19 +196,19 @@ MAX_FILES = 1000
 SUFFIXES = (".json", ".yaml", ".yml")
 
 
-def read_dump(path: Path) -> Dump:
+def read_dump(path: Path, kept: KeptFields = NO_FIELDS) -> Dump:
     """Return the cluster of a file, or of a directory's files that end in one of SUFFIXES.
 
     In a directory, in the order of their names; hidden files are passed over. Links, devices and
     files that are too large or cannot be read are among the dump's rejections. The path itself may
-    be a link.
+    be a link. kept: as of DumpReader.
 
     Raises:
         OptionError: the path cannot be read, or has no file of a dump.
     """
     if not path.is_dir():
-        return _read_file(path)
-    reader = DumpReader()
+        return _read_file(path, kept)
+    reader = DumpReader(kept)
     files, left = 0, MAX_DUMP_BYTES
     for name in _names(path):
         files += 1
@@ -222,8 +224,8 @@ def read_dump(path: Path) -> Dump:
     return reader.dump
 
 
-def _read_file(path: Path) -> Dump:
-    reader = DumpReader()
+def _read_file(path: Path, kept: KeptFields) -> Dump:
+    reader = DumpReader(kept)
     try:
         data = read_bounded(path, MAX_FILE_BYTES)
     except FileReadError as err:

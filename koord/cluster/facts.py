@@ -125,11 +125,31 @@ class Disk(Struct, frozen=True, gc=False):
         return not (self.read_only and other.read_only)
 
 
+class ContainerKind(StrEnum):
+    """The part that a container has in its pod."""
+
+    REGULAR = "regular"
+    INIT = "init"
+    EPHEMERAL = "ephemeral"
+
+
+class ContainerResources(Struct, frozen=True, gc=False, kw_only=True):
+    """What one container requests, and its limits. Amounts are as in PodSpec."""
+
+    name: str
+    kind: ContainerKind = ContainerKind.REGULAR
+    sidecar: bool = False  # an init container that runs as long as the pod
+    requests: tuple[tuple[str, int], ...] = ()
+    limits: tuple[tuple[str, int], ...] = ()
+
+
 class PodSpec(Struct, frozen=True, eq=False, weakref=True):
     """Rules and requests of a pod. Equal pods share one; it is compared by identity."""
 
     requests: tuple[tuple[str, int], ...] = ()  # by name of the resource, without zeros
     limits: tuple[tuple[str, int], ...] = ()  # as requests; a container without one adds nothing
+    containers: tuple[ContainerResources, ...] | None = None
+    """Of each, init containers first; None: no plugin declares that it reads them."""
     nonzero_cpu: int = 0  # milli-cores; requests, with a default for containers that have none
     nonzero_memory: int = 0  # bytes; as nonzero_cpu
     tolerations: tuple[Toleration, ...] = ()
@@ -179,14 +199,6 @@ class Owner(Struct, frozen=True, gc=False):
     controller: bool = False
 
 
-class ContainerKind(StrEnum):
-    """The part that a container has in its pod."""
-
-    REGULAR = "regular"
-    INIT = "init"
-    EPHEMERAL = "ephemeral"
-
-
 class ContainerState(Struct, frozen=True, gc=False):
     """The state of a container. It waits, has ended, or, with neither set, runs."""
 
@@ -231,7 +243,7 @@ class ClusterPod(Struct, frozen=True, gc=False, kw_only=True):
     local_storage: bool = False  # it has an emptyDir or hostPath volume
     claims: tuple[str, ...] = ()  # names of persistent volume claims in its namespace
     owners: tuple[Owner, ...] = ()
-    annotations: tuple[tuple[str, str], ...] = ()  # those of KEPT_ANNOTATIONS that it has
+    annotations: tuple[tuple[str, str], ...] = ()  # those that plugins declare to read, sorted
 
     @property
     def namespace(self) -> str:
@@ -321,7 +333,7 @@ class ClusterNode(Struct, frozen=True, kw_only=True):
     raw_allocatable: tuple[tuple[str, int], ...] | None = None  # unamplified; None: as allocatable
     conditions: tuple[tuple[str, str], ...] = ()  # types with their status
     images: ImageSet = NO_IMAGES
-    annotations: tuple[tuple[str, str], ...] = ()  # those of KEPT_NODE_ANNOTATIONS that it has
+    annotations: tuple[tuple[str, str], ...] = ()  # those that plugins declare to read, sorted
     internal_ip: str = ""  # the first one of its addresses; "": it has none
 
     @property

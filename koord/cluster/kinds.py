@@ -1,6 +1,6 @@
 """The kinds of objects, and the facts that are kept of each."""
 
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
@@ -12,9 +12,8 @@ from typing import TypeVar
 import msgspec
 from msgspec import Raw, structs
 
-from koord.api.annotations import SCHEDULING_HINTS, annotation_fields
+from koord.api.annotations import annotation_fields
 from koord.api.node import NODE_RESERVATION, reserved_amounts
-from koord.api.reservation import RESERVE_POD
 from koord.cluster import wire
 from koord.cluster.decoder import ObjectKind
 from koord.cluster.facts import (
@@ -35,6 +34,7 @@ from koord.cluster.facts import (
     Taint,
     Workload,
 )
+from koord.cluster.keptfields import kept_annotations
 from koord.cluster.lenient_decoding import (
     UNCHECKED_ITEMS,
     UNREADABLE,
@@ -51,37 +51,11 @@ from koord.cluster.workloads import controller_of
 from koord.util import goformat
 from koord.util.errors import InvalidObject
 
-KEPT_ANNOTATIONS = frozenset(
-    {
-        "controller.kubernetes.io/pod-deletion-cost",
-        "descheduler.alpha.kubernetes.io/evict",
-        "descheduler.alpha.kubernetes.io/prefer-no-eviction",
-        "gang.scheduling.koordinator.sh/name",
-        "kubernetes.io/config.mirror",
-        "kubernetes.io/config.source",
-        "scheduling.koordinator.sh/device-allocate-hint",
-        "scheduling.koordinator.sh/device-joint-allocate",
-        "scheduling.koordinator.sh/eviction-cost",
-        "scheduling.koordinator.sh/gpu-partition-spec",
-        "scheduling.koordinator.sh/load-estimated-scaling-factors",
-        "scheduling.koordinator.sh/load-estimated-seconds-after-initialized",
-        "scheduling.koordinator.sh/load-estimated-seconds-after-pod-scheduled",
-        "scheduling.koordinator.sh/numa-topology-spec",
-        "scheduling.koordinator.sh/reservation-affinity",
-        "scheduling.koordinator.sh/resource-spec",
-        RESERVE_POD,
-        *SCHEDULING_HINTS,
-    }
-)
-KEPT_NODE_ANNOTATIONS = frozenset({"scheduling.koordinator.sh/usage-thresholds"})
 SCHEDULER_NAME = "scheduling.koordinator.sh/scheduler-name"  # a label in place of the spec's
 RAW_ALLOCATABLE = "node.koordinator.sh/raw-allocatable"  # an annotation of nodes
 _ALWAYS_USED = {"cpu", "memory"}  # resources
 _MAX_DISRUPTED = 2000  # pods in the status of a PodDisruptionBudget; the API allows as many
 _LONGEST_SHARED = 16  # items of a list that is read once for all objects that have it
-_LONGEST_ANNOTATION = 256  # characters; a longer one is cut
-_LONGEST_NODE_ANNOTATION = 4096  # as above
-_LONGEST_OF = dict.fromkeys(SCHEDULING_HINTS, 32_768)  # as above, of those that list nodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +96,7 @@ def _read_pod(found: wire.Pod, sharing: SharedSpecs, faults: DecodingFaults) -> 
     )
     namespace = intern(meta.namespace or "default")
     volumes = spec.volumes or ()
-    labels = bounded_labels(meta.labels, faults)
+    labels = bounded_labels(meta.labels, faults, sharing.kept.pod_labels)
     found_conditions = status.conditions or []
     if len(found_conditions) > UNCHECKED_ITEMS:
         found_conditions = take_within_limit(
@@ -134,13 +108,16 @@ def _read_pod(found: wire.Pod, sharing: SharedSpecs, faults: DecodingFaults) -> 
     rules = sharing.spec(spec, status, namespace)
     if rules.faults:
         faults.take(rules.faults)
+    own, kept = DecodingFaults(), sharing.kept
     claims = [name for one in volumes if (name := _claim_name(one, meta.name))]
-    if malformed or len(claims) > UNCHECKED_ITEMS:
-        own = DecodingFaults()
+    if len(claims) > UNCHECKED_ITEMS:
         claims = take_within_limit(claims, lambda name: (name,), "volumes", own)
-        if malformed or own:
-            rules = structs.replace(rules, unread=(*malformed, *rules.unread, *own))
-            faults.take(own)
+    annotations: tuple[tuple[str, str], ...] = ()
+    if meta.annotations and kept.pod_annotations:
+        annotations = kept_annotations(meta.annotations, kept.pod_annotations, own)
+    if malformed or own:
+        rules = structs.replace(rules, unread=(*malformed, *rules.unread, *own))
+        faults.take(own)
     return ClusterPod(
         name=meta.name,
         uid=meta.uid or "",
@@ -171,18 +148,7 @@ def _read_pod(found: wire.Pod, sharing: SharedSpecs, faults: DecodingFaults) -> 
         ),
         claims=tuple(claims),
         owners=_owners_of(meta, faults),
-        annotations=_kept_annotations(meta, KEPT_ANNOTATIONS, _LONGEST_ANNOTATION)
-        if meta.annotations
-        else (),
-    )
-
-
-def _kept_annotations(
-    meta: wire.Metadata, kept: Set[str], longest: int
-) -> tuple[tuple[str, str], ...]:
-    found = meta.annotations or {}
-    return tuple(
-        [(key, found[key][: _LONGEST_OF.get(key, longest)]) for key in sorted(kept & found.keys())]
+        annotations=annotations,
     )
 
 
@@ -286,7 +252,7 @@ def _read_node(found: wire.Node, sharing: SharedSpecs, faults: DecodingFaults) -
     return ClusterNode(
         name=meta.name,
         uid=meta.uid or "",
-        labels=MappingProxyType(bounded_labels(meta.labels, faults)),
+        labels=MappingProxyType(bounded_labels(meta.labels, faults, sharing.kept.node_labels)),
         taints=tuple(Taint(one.key, one.effect, one.value or "") for one in taints or ()),
         unschedulable=bool(spec.unschedulable) or _are_unread(spec.taints, taints),
         ready=all(status == "True" for type_, status in conditions if type_ == "Ready"),
@@ -294,7 +260,7 @@ def _read_node(found: wire.Node, sharing: SharedSpecs, faults: DecodingFaults) -
         raw_allocatable=_raw_allocatable(meta.annotations or {}),
         conditions=conditions,
         images=sharing.images.read(status.images, faults),
-        annotations=_kept_annotations(meta, KEPT_NODE_ANNOTATIONS, _LONGEST_NODE_ANNOTATION),
+        annotations=kept_annotations(meta.annotations or {}, sharing.kept.node_annotations, faults),
         internal_ip=next(
             (one.address or "" for one in status.addresses or () if one.type == "InternalIP"), ""
         ),

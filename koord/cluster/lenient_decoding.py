@@ -1,6 +1,6 @@
 """Decode objects part by part: a malformed or oversized part costs only itself, and is noted."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from functools import lru_cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, Generic, TypeVar, Union, get_args, get_origin
@@ -178,13 +178,19 @@ def take_within_limit(
     return items
 
 
-def bounded_labels(labels: dict[str, str] | None, faults: DecodingFaults) -> Mapping[str, str]:
-    """Return labels as within: those of Kubernetes and Koordinator first, if some are cut."""
+def bounded_labels(
+    labels: dict[str, str] | None, faults: DecodingFaults, first: Set[str] = frozenset()
+) -> Mapping[str, str]:
+    """Return labels as within.
+
+    If some are cut, those of first are kept before those of Kubernetes and Koordinator, and these
+    before others.
+    """
     if not labels:
         return {}
     if len(labels) <= UNCHECKED_ITEMS:
         return labels
-    items = sorted(labels.items(), key=lambda item: not _is_known(item[0]))
+    items = sorted(labels.items(), key=lambda item: (item[0] not in first, not _is_known(item[0])))
     kept = take_within_limit(items, lambda item: item, "labels", faults)
     return labels if len(kept) == len(labels) else dict(kept)
 

@@ -96,6 +96,8 @@ class PodAmounts:
         limited = [read_limits(one.limits if one else None) for one in resources]
         limits = self._totals(limited[: len(regular)], limited[len(regular) :])
         limits.update(read_limits(pod.limits))
+        self.by_container = tuple(zip(requests, limited, strict=True))
+        """Requests and limits of each regular container, then of each init container."""
         self.limits = {
             name: value + self._overhead.get(name, 0) for name, value in limits.items() if value
         }

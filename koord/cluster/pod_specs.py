@@ -13,6 +13,8 @@ from koord.api.labelselector import Requirement
 from koord.cluster import wire
 from koord.cluster.facts import (
     AffinityTerm,
+    ContainerKind,
+    ContainerResources,
     Disk,
     HostPort,
     LabelSet,
@@ -23,6 +25,7 @@ from koord.cluster.facts import (
     Toleration,
 )
 from koord.cluster.images import ImageSets
+from koord.cluster.keptfields import NO_FIELDS, KeptFields
 from koord.cluster.lenient_decoding import (
     DecodingFaults,
     LenientDecoder,
@@ -90,7 +93,9 @@ class SharedSpecs:
     too.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, kept: KeptFields = NO_FIELDS) -> None:
+        self.kept = kept
+        """What is kept of pods and nodes beyond what always is."""
         self.images = ImageSets()
         self._labels: WeakValueDictionary[tuple[str, ...], LabelSet] = WeakValueDictionary()
         self._specs: WeakValueDictionary[bytes, PodSpec] = WeakValueDictionary()
@@ -105,18 +110,23 @@ class SharedSpecs:
 
     def spec(self, found: wire.PodSpecFields, status: wire.PodStatus, namespace: str) -> PodSpec:
         """Return the one spec of pods with this JSON, and with the same resize under way."""
-        effective = effective_requests(found, status)
-        key = _digest(found, effective, namespace)
+        effective, by_container = effective_requests(found, status), self.kept.containers
+        key = _digest(found, effective, namespace, by_container=by_container)
         spec = self._specs.get(key)
         if spec is None:
-            spec = self._specs[key] = read_spec(found, effective, namespace)
+            spec = self._specs[key] = read_spec(
+                found, effective, namespace, by_container=by_container
+            )
         return spec
 
 
-def read_spec(found: wire.PodSpecFields, effective: Effective, namespace: str) -> PodSpec:
+def read_spec(
+    found: wire.PodSpecFields, effective: Effective, namespace: str, *, by_container: bool = False
+) -> PodSpec:
     """Return the rules and requests of a pod; what cannot be read is in its faults.
 
-    effective: the requests of containers that count in place of the spec's.
+    effective: the requests of containers that count in place of the spec's. by_container: keep
+    those of each container, too.
     """
     rules, others = DecodingFaults(), DecodingFaults()
     affinity = _AFFINITY.read(found.affinity, rules) or wire.Affinity()
@@ -131,6 +141,7 @@ def read_spec(found: wire.PodSpecFields, effective: Effective, namespace: str) -
     return PodSpec(
         requests=requests,
         limits=bounded_amounts(_without_zeros(amounts.limits), "limits", others),
+        containers=_containers(found, amounts, rules) if by_container else None,
         nonzero_cpu=nonzero_cpu,
         nonzero_memory=nonzero_memory,
         tolerations=tuple(
@@ -224,6 +235,28 @@ def _without_zeros(amounts: Mapping[str, int]) -> dict[str, int]:
     return {name: min(value, MAX_AMOUNT) for name, value in amounts.items() if value}
 
 
+def _containers(
+    found: wire.PodSpecFields, amounts: PodAmounts, faults: DecodingFaults
+) -> tuple[ContainerResources, ...]:
+    """Requests and limits of each container, in the order of the spec, init containers first."""
+    regular, init = found.containers or [], found.init_containers or []
+    kinds = [ContainerKind.REGULAR] * len(regular) + [ContainerKind.INIT] * len(init)
+    containers = [
+        ContainerResources(
+            name=one.name,
+            kind=kind,
+            sidecar=kind is ContainerKind.INIT and is_sidecar(one),
+            requests=bounded_amounts(_without_zeros(requests), "requests", faults),
+            limits=bounded_amounts(_without_zeros(limits), "limits", faults),
+        )
+        for one, kind, (requests, limits) in zip(
+            (*regular, *init), kinds, amounts.by_container, strict=True
+        )
+    ]
+    containers.sort(key=lambda one: one.kind is not ContainerKind.INIT)
+    return tuple(take_within_limit(containers, lambda one: (one.name,), "containers", faults))
+
+
 def _images(found: Iterable[Raw], faults: DecodingFaults) -> tuple[str, ...]:
     return tuple(sorted(intern(_IMAGE.read(one, faults) or "") for one in found))
 
@@ -255,7 +288,9 @@ def _disks(found: wire.PodSpecFields, faults: DecodingFaults) -> Iterator[Disk]:
                 yield Disk(kind, name, bool(disk.read_only), monitors)
 
 
-def _digest(found: wire.PodSpecFields, effective: Effective, namespace: str) -> bytes:
+def _digest(
+    found: wire.PodSpecFields, effective: Effective, namespace: str, *, by_container: bool
+) -> bytes:
     """Sixteen bytes that only equal specs have in common, however large they are."""
     parts: list[Raw | bytes] = [
         found.overhead,
@@ -274,6 +309,9 @@ def _digest(found: wire.PodSpecFields, effective: Effective, namespace: str) -> 
         parts += (b"c", one.image, one.resources, one.ports)
     for one in found.init_containers or ():
         parts += (b"s" if is_sidecar(one) else b"i", one.image, one.resources, one.ports)
+    if by_container:
+        names = [one.name for one in (*(found.containers or ()), *(found.init_containers or ()))]
+        parts += (b"n", ascii(names).encode())
     for volume in found.volumes or ():
         if volume.image is not None:
             parts += (b"v", (volume.image.reference or "").encode())

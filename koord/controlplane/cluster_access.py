@@ -11,6 +11,7 @@ import msgspec
 from prometheus_client import CollectorRegistry
 
 from koord.cluster.decoder import ObjectKind
+from koord.cluster.keptfields import NO_FIELDS, KeptFields
 from koord.cluster.state import ClusterState
 from koord.component.http.guard import TokenGuard
 from koord.component.plugins.meter import running_plugin
@@ -215,11 +216,12 @@ def connect(
     registry: CollectorRegistry,
     events: EventLimits = _EVENTS,
     master: str = "",
+    kept: KeptFields = NO_FIELDS,
 ) -> ClusterAccess[S]:
     """Make the parts. Nothing is sent yet: the API server may be away.
 
     served: the kinds that the state is to have. master: the URL of the API server, in place of the
-    one that is configured.
+    one that is configured. kept: what plugins read of pods and nodes beyond what is always kept.
 
     Raises:
         ConfigError: it is not clear which API server to use, or as which user.
@@ -255,6 +257,7 @@ def connect(
             served=served,
             announce=recorder.emit,
             component=program.name,
+            kept=kept,
         ),
         informers=InformerFactory(client, clock),
         events=recorder,

@@ -11,6 +11,7 @@ from typing import Any
 from koord.cluster import kinds
 from koord.cluster import storage_kinds as storage
 from koord.cluster.decoder import DecodedEvent, DecodedPage, Decoder, ObjectKind
+from koord.cluster.keptfields import NO_FIELDS, KeptFields
 from koord.cluster.kinds import NODE
 from koord.cluster.state import ClusterState
 from koord.kube import listwatch
@@ -140,12 +141,14 @@ class ClusterFeed:
         draw: Callable[[], float] = random.random,
         announce: Announce = _keep_quiet,
         component: str = "",
+        kept: KeptFields = NO_FIELDS,
     ) -> None:
         """served: the kinds that are followed. draw returns a number from 0 to 1.
 
         announce gets an event, in the name of component, about an object that is not read in full.
+        kept: what plugins read of pods and nodes beyond what is always kept.
         """
-        decoder = Decoder()
+        self._decoder = decoder = Decoder(kept)
         self._kinds = {
             kind.name: _KindFeed(
                 client,
@@ -188,6 +191,27 @@ class ClusterFeed:
         come yet. After so many seconds without a sign of it the kind is listed again.
         """
         await self._kinds[kind.name].catch_up(seconds)
+
+    @property
+    def kept(self) -> KeptFields:
+        """What is kept of pods and nodes beyond what always is."""
+        return self._decoder.kept
+
+    async def keep(self, kept: KeptFields) -> None:
+        """Keep other fields of pods and nodes; return when all that are known have them.
+
+        Where something is added, pods and nodes are listed again.
+        """
+        is_covered = self._decoder.kept.covers(kept)
+        self._decoder.kept = kept
+        if is_covered:
+            return
+        for kind in (kinds.NODE, kinds.POD):
+            feed = self._kinds.get(kind.name)
+            if feed is not None and feed.protocol.answered:
+                await feed.protocol.catch_up("", 0.0)
+            elif feed is not None:  # a part of its first list may have been read already
+                feed.protocol.list_again()
 
     async def run(self, stop: Stop) -> None:
         """Follow the server until stop is set."""

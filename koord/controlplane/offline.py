@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from koord.cluster.decoder import ObjectKind
+from koord.cluster.keptfields import NO_FIELDS, KeptFields
 from koord.cluster.state import ClusterState
 from koord.controlplane.clusterfeed import SERVED_KINDS, ClusterFeed, ServedKind
 from koord.kube.client import ApiClient, Resource
@@ -57,10 +58,12 @@ async def read_cluster(
     *,
     served: Mapping[ObjectKind[Any], ServedKind] = SERVED_KINDS,
     list_timeout: float = LIST_TIMEOUT,
+    kept: KeptFields = NO_FIELDS,
 ) -> ClusterState:
     """Return all objects that decisions need, by one list of each kind.
 
-    name is the user agent. warn is called with each object or kind that cannot be read.
+    name is the user agent. warn is called with each object or kind that cannot be read. kept: what
+    plugins read of pods and nodes beyond what is always kept.
 
     Raises:
         ClusterReadError: not all lists arrived within so many seconds.
@@ -70,7 +73,7 @@ async def read_cluster(
     client = ApiClient(Transport(config, clock, limits=limits, user_agent=name), clock)
     state = ClusterState()
     try:
-        feed, stop = ClusterFeed(client, state, clock, served=served), Stop(clock)
+        feed, stop = ClusterFeed(client, state, clock, served=served, kept=kept), Stop(clock)
         following = asyncio.create_task(feed.run(stop), name="cluster")
         try:
             async with asyncio.timeout(list_timeout):

@@ -5,7 +5,8 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
+from weakref import WeakKeyDictionary
 
 from msgspec.structs import replace
 
@@ -18,10 +19,13 @@ from koord.cluster.facts import (
     ClusterPod,
     DisruptionBudget,
     Owner,
+    PodSpec,
     PriorityClass,
     Workload,
 )
+from koord.cluster.keptfields import KeptFields, kept_annotations
 from koord.cluster.kinds import UsageReport
+from koord.cluster.lenient_decoding import DecodingFaults
 from koord.cluster.state import ClusterState
 from koord.kube.client import Resource
 from koord.kube.errors import ApiError, api_error
@@ -41,16 +45,57 @@ Amounts = Mapping[str, Amount]
 
 HOSTNAME = "kubernetes.io/hostname"
 
-_DECODER = Decoder()  # equal pods of a test share what those of a cluster share
+# Equal pods of a test share what those of a cluster share.
+_DECODER, _CONTAINERS_DECODER = Decoder(), Decoder(KeptFields(containers=True))
 
 
-def read(kind: ObjectKind[T], manifest: Mapping[str, Any]) -> T:
-    """Return what the descheduler keeps of an object.
+def read(kind: ObjectKind[T], manifest: Mapping[str, Any], *, containers: bool = False) -> T:
+    """Return what a daemon keeps of an object, where plugins declare to read all annotations.
+
+    containers: and what each container requests.
 
     Raises:
         InvalidObject: it is malformed.
     """
-    return _DECODER.object(kind, json.dumps(manifest).encode())
+    decoder = _CONTAINERS_DECODER if containers else _DECODER
+    found = decoder.object(kind, json.dumps(manifest).encode())
+    annotations = manifest.get("metadata", {}).get("annotations")
+    if annotations and isinstance(found, ClusterPod | ClusterNode):
+        return cast(T, replace(found, annotations=tuple(sorted(annotations.items()))))
+    return found
+
+
+class DeclaredFields:
+    """Leaves of objects what the decoder leaves of them when plugins declare so much."""
+
+    def __init__(self, kept: KeptFields) -> None:
+        self.kept = kept
+        self._specs: WeakKeyDictionary[PodSpec, PodSpec] = WeakKeyDictionary()
+
+    def pod(self, pod: ClusterPod) -> ClusterPod:
+        """The pod as it would be decoded."""
+        faults, spec = DecodingFaults(), self._spec(pod.spec)
+        annotations = kept_annotations(dict(pod.annotations), self.kept.pod_annotations, faults)
+        if faults and not set(faults) <= set(spec.unread):
+            spec = replace(spec, unread=(*spec.unread, *faults), faults=(*spec.faults, *faults))
+        if annotations == pod.annotations and spec is pod.spec:
+            return pod
+        return replace(pod, annotations=annotations, spec=spec)
+
+    def node(self, node: ClusterNode) -> ClusterNode:
+        """The node as it would be decoded."""
+        bounds = self.kept.node_annotations
+        annotations = kept_annotations(dict(node.annotations), bounds, DecodingFaults())
+        return node if annotations == node.annotations else replace(node, annotations=annotations)
+
+    def _spec(self, spec: PodSpec) -> PodSpec:
+        """One spec for equal pods, as specs are compared by identity."""
+        if self.kept.containers or spec.containers is None:
+            return spec
+        found = self._specs.get(spec)
+        if found is None:
+            found = self._specs[spec] = replace(spec, containers=None)
+        return found
 
 
 def make_node(
@@ -100,8 +145,12 @@ def make_pod(
     created: float | None = None,
     spec: Json | None = None,
     status: Json | None = None,
+    containers: bool = False,
 ) -> ClusterPod:
-    """A pod that requests so much. created is in Unix seconds."""
+    """A pod that requests so much. created is in Unix seconds.
+
+    containers: also with what each container requests, for plugins that declare that they read it.
+    """
     requests = {key: value for key, value in (("cpu", cpu), ("memory", memory)) if value}
     container = {"name": "main", "resources": {"requests": _texts(requests)}}
     meta: Json = {
@@ -125,6 +174,7 @@ def make_pod(
             "spec": {**own, **(spec or {})},
             "status": {**seen, **(status or {})},
         },
+        containers=containers,
     )
 
 
@@ -234,14 +284,15 @@ class FakeCluster:
         """state: what keeps the objects; None: one of its own."""
         self.clock = clock or SimulatedClock()
         self.state = ClusterState() if state is None else state
+        self._declared: DeclaredFields | None = None  # None: all fields are kept
+        self._made: dict[tuple[ObjectKind[Any], str], tuple[Any, Any]] = {}
         self._uses: dict[str, Amounts] = {}  # by key of the pod
         self._system: dict[str, Amounts] = {}  # by node, without its pods
         self._leaving: dict[str, str] = {}  # key and uid of pods that were evicted
 
     def node(self, name: str, *, system: Amounts | None = None, **facts: Any) -> ClusterNode:
         """Add a node, or change it. system: its usage outside of pods."""
-        node = make_node(name, **facts)
-        self.state.put(cluster_kinds.NODE, node)
+        node = self._put(cluster_kinds.NODE, lambda _: make_node(name, **facts))
         self._system[name] = {**_NOTHING, **(system or {})}
         return node
 
@@ -249,8 +300,10 @@ class FakeCluster:
         self, name: str, node: str = "", *, uses: Amounts | None = None, **facts: Any
     ) -> ClusterPod:
         """Add a pod on a node, or change it. uses is what it really uses: by "cpu" and "memory"."""
-        pod = make_pod(name, node=node, **facts)
-        self.state.put(cluster_kinds.POD, pod)
+        pod = self._put(
+            cluster_kinds.POD,
+            lambda containers: make_pod(name, node=node, **{"containers": containers, **facts}),
+        )
         self._uses[pod.key] = {**_NOTHING, **(uses or {})}
         return pod
 
@@ -281,7 +334,41 @@ class FakeCluster:
         """
         kinds = {kind.name.lower(): kind for kind in self.state.kinds}
         kind = kinds[manifest["kind"].lower()]
-        self.state.put(kind, read(kind, manifest))
+        found = dict(manifest)
+        self._put(kind, lambda containers: read(kind, found, containers=containers))
+
+    def keep(self, kept: KeptFields) -> None:
+        """Keep from now on what the plugins under test declare, and no other fields.
+
+        The kit's harnesses call this; before, all annotations are kept.
+        """
+        self._declared = DeclaredFields(kept)
+        for (kind, key), (make, put) in tuple(self._made.items()):
+            if self.state.get(kind, key) is not put:
+                continue  # it is gone, or another one
+            if self._as_declared(make(kept.containers)) != put:
+                self._put(kind, make)
+
+    def declared(self, pod: ClusterPod) -> ClusterPod:
+        """Return a pod with the fields that are kept."""
+        return pod if self._declared is None else self._declared.pod(pod)
+
+    def _put(self, kind: ObjectKind[T], make: Callable[[bool], T]) -> T:
+        """Make an object, with the requests of containers or without; put and return it."""
+        made = make(self._declared is not None and self._declared.kept.containers)
+        put, key = self._as_declared(made), getattr(made, "key", "")
+        if isinstance(made, ClusterPod | ClusterNode):
+            self._made[kind, key] = make, put
+        self.state.put(kind, put)
+        return put
+
+    def _as_declared(self, item: T) -> T:
+        declared = self._declared
+        if declared is None:
+            return item
+        if isinstance(item, ClusterPod):
+            return cast(T, declared.pod(item))
+        return cast(T, declared.node(item)) if isinstance(item, ClusterNode) else item
 
     def delete(self, kind: str, key: str) -> None:
         """Remove an object by its key: namespace/name, or name where there are no namespaces."""

@@ -144,11 +144,16 @@ class ListWatch:
         timer.cancel()
         if self._has(version):
             return True
-        self._version, self._watchable, lists = NEWEST, False, self._lists
-        self._round.set()  # also ends a pause after an error
+        lists = self._lists
+        self.list_again()
         while self._lists == lists:
             await self._next_change()
         return False
+
+    def list_again(self) -> None:
+        """List everything again, by etcd; a list or a watch that goes on ends."""
+        self._version, self._watchable = NEWEST, False
+        self._round.set()  # also ends a pause after an error
 
     async def run(self, stop: Stop) -> None:
         """Follow the server until stop is set."""

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from koord.cluster import kinds
 from koord.cluster.decoder import ObjectKind
+from koord.cluster.keptfields import NO_FIELDS, KeptFields
 from koord.cluster.state import ClusterState
 from koord.component.supervisor import supervise
 from koord.controlplane.clusterfeed import ClusterFeed
@@ -164,15 +165,19 @@ class LiveRecorder:
         *,
         show: Callable[[RecordProgress], None],
         wait: Callable[[str], None],
+        kept: KeptFields = NO_FIELDS,
     ) -> None:
-        """Every ten seconds wait gets what is still to be listed, and then show how far it is."""
+        """Every ten seconds wait gets what is still to be listed, and then show how far it is.
+
+        kept: what plugins read of pods and nodes beyond what is always kept.
+        """
         self._client = client
         self._clock = clock
         self._options = options
         self._show = show
         self._wait = wait
         self._state = RecordingState()
-        self._feed = ClusterFeed(client, self._state, clock)
+        self._feed = ClusterFeed(client, self._state, clock, kept=kept)
         self._away = LogState(log)
 
     async def run(self, stop: Stop) -> RecordProgress | None:

@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -23,7 +24,7 @@ from koord.util.clock import SystemClock
 from koord.util.errors import KoordError, OptionError
 from koord_descheduler.config.configuration import Configuration
 from koord_descheduler.config.file import ReadConfig, config_parser, parse_configuration
-from koord_descheduler.framework.profile import PluginRegistry, known_plugins
+from koord_descheduler.framework.profile import PluginRegistry, fields_read, known_plugins
 from koord_descheduler.planning.plan import (
     DEFAULT_HIGH_THRESHOLDS,
     DEFAULT_LOW_THRESHOLDS,
@@ -80,7 +81,7 @@ def _print_plan(options: PlanOptions, registry: PluginRegistry) -> None:
         plan = asyncio.run(_live_plan(options, configuration, registry))
         report = plan_report(plan)
     else:
-        dump = read_dump(options.source)
+        dump = read_dump(options.source, fields_read(configuration, registry))
         plan = asyncio.run(_dump_plan(options, configuration, registry, dump))
         report = plan_report(plan, dump)
     show(report, lambda: plan_view(report), options.output)
@@ -93,7 +94,9 @@ async def _live_plan(
 ) -> Plan:
     kubeconfig = options.kubeconfig or configuration.client_connection.kubeconfig
     config = find_cluster(kubeconfig)
-    cluster = await read_cluster(config, NAME, lambda text: print_message(NAME, f"warning: {text}"))
+    kept = fields_read(configuration, registry)
+    warn = partial(print_message, f"{NAME}: warning")
+    cluster = await read_cluster(config, NAME, warn, kept=kept)
     return await _plan(options, configuration, registry, cluster, SystemClock().wall())
 
 

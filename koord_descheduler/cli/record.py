@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import koord_descheduler
+from koord.cluster.keptfields import reads_of, union
 from koord.component.config.document import read_config
 from koord.component.process import handle_signals
 from koord.controlplane.commands import print_message, run_command
@@ -77,6 +78,7 @@ async def _record(options: RecordCommand, registry: PluginRegistry, clock: Clock
         ),
         show=lambda progress: _show(progress, options.seconds),
         wait=lambda reason: print_message(NAME, reason),
+        kept=union(reads_of(entry.plugin) for entry in registry),  # whichever replay enables
     )
     try:
         progress = await recorder.run(stop)

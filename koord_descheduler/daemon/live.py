@@ -1,10 +1,11 @@
 """The configuration in force: its profiles, and what a newly read file changes about them."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from koord.cluster.facts import ClusterNode
+from koord.cluster.keptfields import KeptFields
 from koord.component.config.follower import AppliedConfig
 from koord.util.errors import KoordError
 from koord.util.logs import get_logger
@@ -19,6 +20,7 @@ from koord_descheduler.framework.profile import (
     ProfilePlugins,
     StagedProfile,
     TimeLimits,
+    fields_read,
     profile_settings,
 )
 from koord_descheduler.ledger.ledger import Ledger
@@ -133,13 +135,24 @@ class ProfileErrors(KoordError):
     """Several profiles cannot be built."""
 
 
+KeepFields = Callable[[KeptFields], Awaitable[None]]
+"""Has fields of pods and nodes kept, and returns when all that are known have them."""
+
+
 class LiveConfiguration:
     """Builds the profiles of a configuration, and changes them between cycles. One event loop."""
 
     def __init__(
-        self, read: ReadConfig, registry: PluginRegistry, services: Services, ledger: Ledger
+        self,
+        read: ReadConfig,
+        registry: PluginRegistry,
+        services: Services,
+        ledger: Ledger,
+        *,
+        keep: KeepFields,
     ) -> None:
-        """read is that of the start."""
+        """read is that of the start, whose fields are kept from the start."""
+        self._keep = keep
         self.configuration = read.configuration
         self._registry = registry
         self._services = services
@@ -194,6 +207,9 @@ class LiveConfiguration:
         """
         async with self._changing:
             changes = compare(self.configuration, read.configuration)
+            before = fields_read(self.configuration, self._registry)
+            after = fields_read(read.configuration, self._registry)
+            await self._keep(before | after)
             if not self._is_built:
                 self.configuration = read.configuration
                 return changes.applied()
@@ -204,6 +220,7 @@ class LiveConfiguration:
                 await each.finish()
             for profile in ended:
                 await profile.close()
+            await self._keep(after)
         if changes:
             self._log_warnings(read)
         return changes.applied()

@@ -28,6 +28,7 @@ from koord_descheduler.daemon.settings import Settings
 from koord_descheduler.framework.decisions import Decisions
 from koord_descheduler.framework.evictor import FrameworkMetrics
 from koord_descheduler.framework.handle import Migrations, Services
+from koord_descheduler.framework.profile import fields_read
 from koord_descheduler.ledger.keeper import LedgerStore
 from koord_descheduler.ledger.ledger import Ledger, LedgerMetrics
 from koord_descheduler.planning.report import explain_handler
@@ -78,6 +79,7 @@ def connect_daemon(
         hostname=hostname,
         clock=clock,
         registry=exposition.internal,
+        kept=fields_read(settings.configuration, settings.registry),
     )
 
 
@@ -122,7 +124,9 @@ class Daemon:
             identity=f"{namespace}/{election.resource_name}",
             gate=ledger,
         )
-        self._live = LiveConfiguration(settings.read, settings.registry, self._services, ledger)
+        self._live = LiveConfiguration(
+            settings.read, settings.registry, self._services, ledger, keep=connection.feed.keep
+        )
         component = settings.configuration.profiles[0].name
         self._common.elect(self._lead, hostname=hostname, component=component)
         self._follower = self._new_follower(exposition)

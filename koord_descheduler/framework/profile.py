@@ -8,6 +8,7 @@ from inspect import isawaitable
 from typing import Any, TypeVar, cast
 
 from koord.cluster.facts import ClusterNode
+from koord.cluster.keptfields import KeptFields, reads_of, union
 from koord.component.plugins.args import args_type_of
 from koord.component.plugins.execution import (
     FailureLog,
@@ -68,6 +69,12 @@ def known_plugins(registry: PluginRegistry) -> KnownPlugins:
     interfaces it has, a function for any until it is called.
     """
     return {entry.name: _known(entry.plugin) for entry in registry}
+
+
+def fields_read(config: Configuration, registry: PluginRegistry) -> KeptFields:
+    """Return what the plugins that profiles enable declare to read of pods and nodes."""
+    entries = [registry.get(name) for profile in config.profiles for name in profile.names]
+    return union(reads_of(entry.plugin) for entry in entries if entry is not None)
 
 
 def profile_settings(config: Configuration) -> tuple[Profile, ...]:

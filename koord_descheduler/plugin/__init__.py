@@ -23,6 +23,7 @@ from koord.cluster.facts import (
     selects,
 )
 from koord.cluster.hypothetical import HypotheticalMoves
+from koord.cluster.keptfields import KeptFields, reads
 from koord.cluster.kinds import UsageReport
 from koord.cluster.predicates.fits import fits
 from koord.cluster.predicates.nodes import (
@@ -74,6 +75,7 @@ from koord_descheduler.framework.interfaces import (
 from koord_descheduler.framework.profile import PluginRegistry
 from koord_descheduler.rules import evictorfilter
 from koord_descheduler.rules.evictorfilter import (
+    EVICTOR_FILTER_FIELDS,
     EvictorFilter,
     EvictorRules,
     annotation,
@@ -86,11 +88,19 @@ from koord_descheduler.rules.evictorfilter import (
     not_selected,
 )
 from koord_descheduler.rules.nodefit import NodeFit, nodes_matching, nodes_named
-from koord_descheduler.rules.podorder import OrderKey, PodOrder, eviction_order, least_important
+from koord_descheduler.rules.podorder import (
+    POD_ORDER_FIELDS,
+    OrderKey,
+    PodOrder,
+    eviction_order,
+    least_important,
+)
 from koord_descheduler.rules.utilization import Move, MoveSource, Utilization, plan_moves
 
 __all__ = [
+    "EVICTOR_FILTER_FIELDS",
     "GROUP_VERSION",
+    "POD_ORDER_FIELDS",
     "Action",
     "AffinityTerm",
     "BalancePlugin",
@@ -114,6 +124,7 @@ __all__ = [
     "Findings",
     "Handle",
     "HypotheticalMoves",
+    "KeptFields",  # declarations that several plugins share
     "LabelSet",
     "Mask",
     "Migration",
@@ -174,6 +185,7 @@ __all__ = [
     "plan_moves",
     "pods_in",
     "read_rejection",
+    "reads",
     "selector_of",
     "selects",
     "tolerates_taints",

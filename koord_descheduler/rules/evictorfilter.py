@@ -5,12 +5,17 @@ from dataclasses import dataclass
 
 from koord.api.labelselector import LabelSelector
 from koord.cluster.facts import ClusterPod, PriorityClass
+from koord.cluster.keptfields import KeptFields
 from koord_descheduler.config.pluginargs import Namespaces, PodSelector, PriorityThreshold
 
 EVICT = "descheduler.alpha.kubernetes.io/evict"  # an annotation, whatever its value
 PREFER_NO_EVICTION = "descheduler.alpha.kubernetes.io/prefer-no-eviction"  # the same
 SYSTEM_CRITICAL = 2_000_000_000  # the lowest priority of Kubernetes' own classes
 _MIRROR, _SOURCE = "kubernetes.io/config.mirror", "kubernetes.io/config.source"
+EVICTOR_FILTER_FIELDS = KeptFields(
+    pod_annotations=dict.fromkeys((EVICT, PREFER_NO_EVICTION, _MIRROR, _SOURCE), 4096)
+)
+"""What the constraints here read of pods, for plugins to declare."""
 
 Constraint = Callable[[ClusterPod], str]
 """Returns why a pod may not be evicted, as the end of a sentence about it; "": it may."""

@@ -7,6 +7,7 @@ import re
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,6 +17,7 @@ from koord.cluster import kinds as cluster_kinds
 from koord.cluster.decoder import Decoder
 from koord.cluster.dump import Dump, read_dump
 from koord.cluster.facts import ClusterPod, PriorityClass
+from koord.cluster.keptfields import NO_FIELDS, KeptFields
 from koord.cluster.state import ClusterState
 from koord.component.config.document import read_config
 from koord.controlplane.commands import (
@@ -31,10 +33,17 @@ from koord.util.clock import SystemClock
 from koord.util.documents import decode
 from koord.util.errors import InvalidObject, OptionError
 from koord.util.filewatch import FileReadError, read_bounded
+from koord_scheduler import NAME
 from koord_scheduler.config.configuration import Configuration
 from koord_scheduler.config.file import config_parser, parse_configuration
 from koord_scheduler.framework.handle import Services
-from koord_scheduler.framework.profile import Additions, PluginRegistry, announce, known_plugins
+from koord_scheduler.framework.profile import (
+    Additions,
+    PluginRegistry,
+    announce,
+    fields_read,
+    known_plugins,
+)
 from koord_scheduler.planning.offline import (
     PlannedProfiles,
     default_plan_configuration,
@@ -55,8 +64,12 @@ _SYSTEM_PRIORITIES = {
 }
 
 
-def read_pods(path: Path, classes: Mapping[str, PriorityClass]) -> list[ClusterPod]:
+def read_pods(
+    path: Path, classes: Mapping[str, PriorityClass], kept: KeptFields = NO_FIELDS
+) -> list[ClusterPod]:
     """Return the pods of a file of manifests, YAML or JSON, in their order; bound to no node.
+
+    kept: what plugins read of them beyond what is always kept.
 
     Lists are read item by item, and workloads pod by pod. Without a priority a pod has that of its
     class, as admission would give it. What is there of a pod's status is left out.
@@ -70,7 +83,7 @@ def read_pods(path: Path, classes: Mapping[str, PriorityClass]) -> list[ClusterP
     except FileReadError as err:
         hint = "name a file with the manifest of a pod, or of a workload"
         raise OptionError(str(path), err.found, hint) from err
-    decoder = Decoder()
+    decoder = Decoder(kept)
     found: list[ClusterPod] = []
     for where, manifest in _objects(data, path.name):
         for one in _pods_of(manifest, where):
@@ -226,9 +239,12 @@ async def plan_inputs(
     found = register_installed(name, PluginRegistry())
     for add in additions:
         add(found)
-    dump, cluster, now = await _cluster(name, options)
-    pods = await asyncio.to_thread(read_pods, options.pods, cluster.priority_classes)
-    configuration = _configuration(name, options, found, (one.scheduler_name for one in pods))
+    configured = _configured(name, options, found)
+    kept = fields_read((configured or _default_configuration(found, (NAME,))).profiles, found)
+    dump, cluster, now = await _cluster(name, options, kept)
+    pods = await asyncio.to_thread(read_pods, options.pods, cluster.priority_classes, kept)
+    schedulers = (one.scheduler_name for one in pods)
+    configuration = configured or _default_configuration(found, schedulers)
     services = offline_services(cluster, now if options.now is None else options.now)
     profiles = await plan_profiles(configuration.profiles, found, services)
     try:
@@ -239,25 +255,30 @@ async def plan_inputs(
         await profiles.close()
 
 
-async def _cluster(name: str, options: PlanOptions) -> tuple[Dump | None, ClusterState, float]:
+async def _cluster(
+    name: str, options: PlanOptions, kept: KeptFields
+) -> tuple[Dump | None, ClusterState, float]:
     """The dump, the cluster, and its time in Unix seconds."""
     now = SystemClock().wall()
     if options.source is None:
         config = find_cluster(options.kubeconfig)
-        warn = f"{name}: warning"
-        return None, await read_cluster(config, name, lambda text: print_message(warn, text)), now
-    dump = await asyncio.to_thread(read_dump, options.source)
+        warn = partial(print_message, f"{name}: warning")
+        return None, await read_cluster(config, name, warn, kept=kept), now
+    dump = await asyncio.to_thread(read_dump, options.source, kept)
     return dump, dump.cluster, time_of(dump, options.source)
 
 
-def _configuration(
-    name: str, options: PlanOptions, registry: PluginRegistry, schedulers: Iterable[str]
-) -> Configuration:
+def _default_configuration(registry: PluginRegistry, schedulers: Iterable[str]) -> Configuration:
     known = known_plugins(registry)
+    defaults = default_plan_configuration(dict.fromkeys(schedulers), known)
+    return parse_configuration(defaults, Path("the default configuration"), known).configuration
+
+
+def _configured(name: str, options: PlanOptions, registry: PluginRegistry) -> Configuration | None:
+    """The configuration of a file; None: the options name none."""
     if options.config is None:
-        defaults = default_plan_configuration(dict.fromkeys(schedulers), known)
-        return parse_configuration(defaults, Path("the default configuration"), known).configuration
-    read = read_config(options.config, config_parser(known, {}))
+        return None
+    read = read_config(options.config, config_parser(known_plugins(registry), {}))
     for fault in read.warnings:
         print_message(name, f"warning: {fault}")
     return read.configuration

@@ -36,7 +36,12 @@ from koord_scheduler.framework.extension.auditor import WorkloadAuditor
 from koord_scheduler.framework.extension.providers import OwnInformer, ProvidedServices
 from koord_scheduler.framework.handle import new_services
 from koord_scheduler.framework.nominator import Nominator
-from koord_scheduler.framework.profile import ProfileError, ProfilePlugins, build_profile
+from koord_scheduler.framework.profile import (
+    ProfileError,
+    ProfilePlugins,
+    build_profile,
+    fields_read,
+)
 from koord_scheduler.planning.explain import Running, explain_handler
 from koord_scheduler.queue.schedulingqueue import BackoffOptions
 from koord_scheduler.scheduling.metrics import SchedulingMetrics
@@ -90,6 +95,7 @@ def connect_daemon(
             waiting=2000, remembered=4096, rate=client.qps, burst=client.burst, writers=8
         ),
         master=settings.own.master.value,
+        kept=fields_read(settings.configuration.profiles, settings.registry),
     )
 
 
@@ -300,6 +306,7 @@ class Daemon:
             self._access,
             timeout=settings.own.extender_timeout.value,
             fail_open=settings.own.extender_fail_open.value,
+            kept=self._connection.feed.kept,
             registry=registry,
             clock=self._clock,
         )

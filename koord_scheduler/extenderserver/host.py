@@ -8,6 +8,7 @@ import numpy as np
 
 from koord.cluster.decoder import Decoder
 from koord.cluster.facts import ClusterPod
+from koord.cluster.keptfields import NO_FIELDS, KeptFields
 from koord.cluster.kinds import POD
 from koord.cluster.lenient_decoding import DecodingFaults
 from koord.cluster.view import View
@@ -64,14 +65,18 @@ class PluginHost:
         clock: Clock,
         *,
         fail_open: bool = False,
+        kept: KeptFields = NO_FIELDS,
     ) -> None:
-        """fail_open: where a plugin fails all nodes pass; else the pod's attempt fails."""
+        """fail_open: where a plugin fails all nodes pass; else the pod's attempt fails.
+
+        kept: what plugins read of pods beyond what is always kept.
+        """
         nominator = profiles[0].services.nominator
         cycles = [ProfileCycle(one, nominator, choosing=True) for one in profiles]
         self._profiles = {one.name: one for one in cycles}
         self._first = cycles[0]
         self._state = state
-        self._decoder = Decoder()
+        self._decoder = Decoder(kept)
         self._kept: TtlCache[str, CachedCycle] = TtlCache(clock, MAX_CACHED_CYCLES)
         self._under_way: set[str] = set()  # uids of pods that are being bound
         self._fail_open = fail_open

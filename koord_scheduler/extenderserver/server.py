@@ -10,6 +10,7 @@ from aiohttp import web
 from msgspec import Raw
 from prometheus_client import CollectorRegistry, Histogram
 
+from koord.cluster.keptfields import NO_FIELDS, KeptFields
 from koord.component.http.certificate import ServingCertificate
 from koord.component.http.guard import Guard, TokenFile, local_only
 from koord.component.http.limits import BodyLimiter
@@ -248,12 +249,13 @@ def extender_server(
     fail_open: bool,
     registry: CollectorRegistry,
     clock: Clock,
+    kept: KeptFields = NO_FIELDS,
 ) -> HttpServer:
     """Return a server that answers a kube-scheduler, whose httpTimeout for it is timeout seconds.
 
-    fail_open: see PluginHost.
+    fail_open, kept: see PluginHost.
     """
-    host = PluginHost(profiles, state, clock, fail_open=fail_open)
+    host = PluginHost(profiles, state, clock, fail_open=fail_open, kept=kept)
     metrics = ExtenderMetrics(registry)
     verbs = served_verbs(profiles)
     app = ExtenderApp(host, verbs, timeout, metrics, clock, guard=access.guard)

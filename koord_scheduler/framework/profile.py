@@ -2,10 +2,11 @@
 
 import typing
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from inspect import isawaitable
 from typing import Any
 
+from koord.cluster.keptfields import KeptFields, reads_of, union
 from koord.cluster.kinds import NODE, NODE_METRIC, POD
 from koord.component.plugins.args import args_type_of
 from koord.component.plugins.execution import PluginCode
@@ -266,6 +267,12 @@ async def build_profile(
         await profile.close()
         raise ProfileError(settings.scheduler_name, errors)
     return profile
+
+
+def fields_read(profiles: Iterable[Profile], registry: PluginRegistry) -> KeptFields:
+    """Return what the plugins that profiles enable declare to read of pods and nodes."""
+    entries = [registry.get(name) for profile in profiles for name in profile.names]
+    return union(reads_of(entry.plugin) for entry in entries if entry is not None)
 
 
 def known_plugins(registry: PluginRegistry) -> KnownPlugins:

@@ -20,6 +20,7 @@ from koord.cluster.facts import (
     SpreadConstraint,
     selects,
 )
+from koord.cluster.keptfields import KeptFields, reads
 from koord.cluster.kinds import NODE, NODE_METRIC, POD, UsageReport
 from koord.cluster.pod_counts import AffinityTermKind
 from koord.cluster.predicates.nodes import UNSCHEDULABLE as UNSCHEDULABLE_TAINT
@@ -107,6 +108,7 @@ __all__ = [
     "FilterPlugin",
     "Handle",
     "HintedEvent",
+    "KeptFields",  # declarations that several plugins share
     "NodeInfo",
     "NodeScore",
     "NodeTerm",
@@ -152,6 +154,7 @@ __all__ = [
     "node_matches_terms",
     "pod_changes",
     "ports_conflict",
+    "reads",
     "remaining_time",
     "selects",
     "term_matches",

@@ -22,6 +22,7 @@ from koord.plugin.args import (
     unsupported,
 )
 from koord_descheduler.plugin import (
+    EVICTOR_FILTER_FIELDS,
     ClusterPod,
     EvictOptions,
     EvictorFilter,
@@ -37,6 +38,7 @@ from koord_descheduler.plugin import (
     controller_of,
     evictorfilter,
     nodes_matching,
+    reads,
 )
 
 
@@ -164,6 +166,7 @@ log = get_logger("koord_descheduler.default_evictor")
 
 
 @takes_args(DefaultEvictorArgs, strict=False)
+@reads(EVICTOR_FILTER_FIELDS)
 class DefaultEvictor(EvictPlugin, FilterPlugin):
     """Lets unprotected pods go, and evicts them at once, within their PodDisruptionBudgets."""
 

@@ -39,6 +39,7 @@ from koord_descheduler.plugin import (
     is_static,
     is_system_critical,
     not_selected,
+    reads,
 )
 
 _RESOURCES = ("cpu", "memory")
@@ -149,6 +150,7 @@ def ranked(nodes: Sequence[Packed]) -> list[Packed]:
 
 
 @takes_args(ScaleDownBinPackArgs)
+@reads(pod_annotations={DELETION_COST: 256})
 class ScaleDownBinPack(BalancePlugin):
     """Ranks the pods of all nodes, and annotates or evicts them."""
 

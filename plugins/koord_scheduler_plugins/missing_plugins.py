@@ -17,6 +17,7 @@ from koord_scheduler.plugin import (
     QueueingHint,
     Status,
     View,
+    reads,
 )
 
 GANG = "gang.scheduling.koordinator.sh/name"  # an annotation
@@ -41,10 +42,17 @@ DEVICE_RESOURCES = frozenset(
 )
 
 Annotations = Mapping[str, str]
+MAX_ANNOTATION_BYTES = 32 << 10
 _STRICT_POLICIES = ("Restricted", "SingleNUMANode")
 _MAX_VALUE_LENGTH = 80  # characters of what a pod says, in a reason
 
 
+@reads(
+    pod_annotations=dict.fromkeys(
+        (GANG, RESERVATION_AFFINITY, RESOURCE_SPEC, NUMA_TOPOLOGY_SPEC, *DEVICE_ANNOTATIONS),
+        MAX_ANNOTATION_BYTES,
+    )
+)
 class MissingPlugins(PreFilterPlugin, EnqueueExtensions):
     """Rejects pods that need a plugin of Koordinator which is not registered."""
 

@@ -22,6 +22,7 @@ from koord_scheduler.plugin import (
     PreFilterResult,
     Status,
     View,
+    reads,
 )
 from koord_scheduler.plugin.koordinator import PreferNodesPlugin
 
@@ -50,6 +51,7 @@ class HintState:
 
 
 @takes_args(SchedulingHintArgs)
+@reads(pod_annotations=dict.fromkeys(SCHEDULING_HINTS, 256 << 10))  # they name nodes
 class SchedulingHint(PreFilterPlugin, PreferNodesPlugin, EnqueueExtensions):
     """Restricts the nodes, and has those tried first that a pod's annotation names."""
 

@@ -73,7 +73,7 @@ def test_what_is_chosen_for_an_assumed_pod_is_in_the_account_until_it_is_forgott
     """Also after a change of the pod that does not have it yet, and once the pod is bound."""
     made = World()
     made.state.snapshot.keep_account(CARDS)
-    key = next(iter(kinds.KEPT_ANNOTATIONS))
+    key = "example.com/cards"
     uid = made.state.assume(web(), "a").uid
 
     def cards() -> Mapping[str, int]:

@@ -6,12 +6,25 @@ from typing import Any
 
 from koord.cluster.decoder import Decoder, ObjectKind
 from koord.cluster.facts import ClusterNode, ClusterPod
+from koord.cluster.keptfields import KeptFields
 from koord.cluster.kinds import NAMESPACE, NODE, POD
 from koord.cluster.state import Snapshot
 from koord.cluster.storage_kinds import CLAIM, VOLUME
 
 Json = dict[str, Any]
-DECODER = Decoder()
+KEPT = KeptFields(
+    pod_annotations=dict.fromkeys(
+        (
+            "descheduler.alpha.kubernetes.io/evict",
+            "kubernetes.io/config.mirror",
+            "kubernetes.io/config.source",
+            "scheduling.koordinator.sh/eviction-cost",
+        ),
+        256,
+    ),
+    node_annotations={"scheduling.koordinator.sh/usage-thresholds": 4096},
+)
+DECODER = Decoder(KEPT)
 ROOM = {"cpu": "4", "memory": "8Gi", "pods": "10"}
 
 

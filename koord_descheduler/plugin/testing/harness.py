@@ -28,6 +28,7 @@ from koord_descheduler.framework.profile import (
     PluginRegistry,
     ProfilePlugins,
     build_profile,
+    fields_read,
     known_plugins,
     profile_settings,
 )
@@ -153,6 +154,7 @@ class ProfileHarness:
         known = known_plugins(self.registry)
         read = parse_configuration(text.encode(), Path("config"), known)
         self.configuration = read.configuration
+        self.cluster.keep(fields_read(self.configuration, self.registry))
         self.warnings = [str(fault) for fault in read.warnings]
 
     async def __aenter__(self) -> Self:

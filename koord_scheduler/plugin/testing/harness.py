@@ -37,6 +37,7 @@ from koord_scheduler.framework.profile import (
     ProfilePlugins,
     announce,
     build_profile,
+    fields_read,
     known_plugins,
 )
 from koord_scheduler.framework.status import SUCCESS, Code, Status
@@ -180,6 +181,7 @@ class ProfileHarness:
         text = config if isinstance(config, str) else json.dumps(config)
         read = parse_configuration(text.encode(), Path("config"), known_plugins(self.registry))
         self.configuration = read.configuration
+        self.cluster.keep(fields_read(self.configuration.profiles, self.registry))
         self.warnings = [str(fault) for fault in read.warnings]
         self._profiles: dict[str, _Made] = {}
 
@@ -212,7 +214,7 @@ class ProfileHarness:
         Raises:
             AssertionError: what is reused from equal pods differs from what is computed anew.
         """
-        nominator = self.services.nominator
+        pod, nominator = self.cluster.declared(pod), self.services.nominator
         is_new = bool(pod.nominated_node) and nominator.node_of(pod.key) is None
         if is_new:
             nominator.nominate(pod, pod.nominated_node)
@@ -227,6 +229,7 @@ class ProfileHarness:
 
         A pod that waits for a permit needs this in a task, and an answer, or the clock advanced.
         """
+        pod = self.cluster.declared(pod)
         made, state = self._profile(pod), CycleState()
         decided = self._decide(made, pod, state)
         if decided.node is None:
@@ -301,7 +304,8 @@ class ProfileHarness:
         return self._profiles[self._named(pod).scheduler_name]
 
     def _named(self, pod: ClusterPod) -> ClusterPod:
-        """The pod, asking for a profile that there is."""
+        """The pod as it would be decoded, asking for a profile that there is."""
+        pod = self.cluster.declared(pod)
         if pod.scheduler_name not in self._profiles and len(self._profiles) == 1:
             return replace(pod, scheduler_name=next(iter(self._profiles)))
         return pod

@@ -16,6 +16,7 @@ from koord.plugin import get_logger
 from koord.plugin.args import takes_args
 from koord_descheduler.plugin import (
     GROUP_VERSION,
+    POD_ORDER_FIELDS,
     BalancePlugin,
     ClusterNode,
     Decision,
@@ -27,6 +28,7 @@ from koord_descheduler.plugin import (
     PodDecision,
     Status,
     not_selected,
+    reads,
 )
 from koord_descheduler_plugins.low_node_load.args import LowNodeLoadArgs, Planner
 from koord_descheduler_plugins.low_node_load.exact import ExactRound
@@ -198,6 +200,7 @@ LOGGER = "koord_descheduler.low_node_load"
 
 
 @takes_args(LowNodeLoadArgs, group_version=GROUP_VERSION)
+@reads(POD_ORDER_FIELDS)
 class LowNodeLoad(BalancePlugin):
     """Plans from the figures of NodeMetrics and carries the plan out."""
 

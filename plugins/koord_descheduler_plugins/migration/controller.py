@@ -12,13 +12,16 @@ from koord.plugin import LimitedLog, get_logger
 from koord.plugin.args import takes_args
 from koord.plugin.kube import KubeError
 from koord_descheduler.plugin import (
+    EVICTOR_FILTER_FIELDS,
     GROUP_VERSION,
+    POD_ORDER_FIELDS,
     ClusterPod,
     ClusterState,
     EvictOptions,
     Evictor,
     Handle,
     PluginRegistry,
+    reads,
 )
 from koord_descheduler_plugins.migration.args import MigrationControllerArgs
 from koord_descheduler_plugins.migration.control import NAME, MigrationControl
@@ -29,6 +32,7 @@ log = get_logger("koord_descheduler.migration")
 
 
 @takes_args(MigrationControllerArgs, group_version=GROUP_VERSION)
+@reads(EVICTOR_FILTER_FIELDS, POD_ORDER_FIELDS)
 class MigrationController(Evictor):
     """One for each profile; all share the MigrationControl of the process."""
 

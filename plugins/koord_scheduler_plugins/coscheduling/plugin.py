@@ -10,8 +10,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from koord.api.podgroup import (
+    ANNOTATIONS,
     API_VERSION,
     GROUP_ID_KEYS,
+    GROUPS,
     MEMBER_COUNT_KEYS,
     PLURAL,
     MatchPolicy,
@@ -39,6 +41,7 @@ from koord_scheduler.plugin import (
     View,
     Wait,
     pod_changes,
+    reads,
 )
 from koord_scheduler.plugin.koordinator import (
     FindOneNodePlugin,
@@ -103,6 +106,12 @@ class Round:
 
 
 @takes_args(CoschedulingArgs)
+@reads(
+    pod_annotations={
+        **dict.fromkeys(ANNOTATIONS, 1024),
+        **dict.fromkeys((GROUPS, *GROUP_ID_KEYS), 64 << 10),  # they list gangs
+    }
+)
 class Coscheduling(
     PreEnqueuePlugin,
     NextPodPlugin,

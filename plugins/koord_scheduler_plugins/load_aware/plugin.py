@@ -7,6 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from koord.api.annotations import (
+    AFTER_INITIALIZED,
+    AFTER_SCHEDULED,
+    SCALING_FACTORS,
+    USAGE_THRESHOLDS,
+)
+from koord.api.reservation import RESERVE_POD
 from koord.plugin.args import takes_args
 from koord_scheduler.plugin import (
     NODE,
@@ -30,6 +37,7 @@ from koord_scheduler.plugin import (
     Status,
     UsageReport,
     View,
+    reads,
 )
 from koord_scheduler.plugin.koordinator import APIServiceProvider, Endpoint, PluginRequest
 from koord_scheduler.plugin.vector import (
@@ -111,6 +119,15 @@ _NODE_METRICS = "nodemetrics.v1alpha1.slo.koordinator.sh"
 
 
 @takes_args(LoadAwareSchedulingArgs)
+@reads(
+    pod_annotations={
+        SCALING_FACTORS: 4096,
+        AFTER_SCHEDULED: 256,
+        AFTER_INITIALIZED: 256,
+        RESERVE_POD: 256,
+    },
+    node_annotations={USAGE_THRESHOLDS: 4096},
+)
 class LoadAwareScheduling(
     PreFilterPlugin,
     FilterPlugin,

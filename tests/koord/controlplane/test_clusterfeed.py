@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from koord.cluster.keptfields import KeptFields
 from koord.cluster.kinds import BUDGET, CLONE_SET, NODE, NODE_METRIC, POD, SERVICE
 from koord.cluster.state import ClusterState
 from koord.cluster.storage_kinds import (
@@ -412,3 +413,49 @@ async def _catch_up(version: str, following: Following) -> None:
     """Without waiting for the watch."""
     protocol = following.feed._kinds[POD.name].protocol
     await asyncio.wait_for(protocol.catch_up(version, 0.0), 60)
+
+
+async def test_what_is_declared_later_is_read_of_objects_that_are_known(
+    server: ApiServer, follow: Follow, clock
+) -> None:
+    """As by a plugin of a changed configuration; what is not read any more costs no list."""
+    seat = "example.com/seat"
+    obj = pod("a")
+    obj["metadata"]["annotations"] = {seat: "7"}
+    server.objects.create(PODS_PATH, obj)
+    following = await follow()
+    await clock.until(lambda: server.watching == 1)
+    found = following.state.pod("default/a")
+    assert found is not None
+    assert not found.annotations
+
+    def lists() -> int:
+        return sum(one.path == PODS_PATH and "watch" not in one.query for one in server.requests)
+
+    before = lists()
+    fields = KeptFields(pod_annotations={seat: 10})
+    keeping = asyncio.ensure_future(following.feed.keep(fields))
+    await clock.until(keeping.done)
+    found = following.state.pod("default/a")
+    assert found is not None
+    assert found.annotations == ((seat, "7"),)
+    assert lists() > before
+
+    before = lists()
+    await following.feed.keep(KeptFields())
+    assert lists() == before
+    assert following.feed.kept == KeptFields()
+
+
+async def test_what_is_declared_before_the_first_list_has_come_is_in_it(
+    server: ApiServer, follow: Follow, clock
+) -> None:
+    obj = pod("a")
+    obj["metadata"]["annotations"] = {"seat": "7"}
+    server.objects.create(PODS_PATH, obj)
+    following = await follow()
+    await following.feed.keep(KeptFields(pod_annotations={"seat": 10}))
+    await clock.until(lambda: server.watching == 1)
+    found = following.state.pod("default/a")
+    assert found is not None
+    assert found.annotations == (("seat", "7"),)

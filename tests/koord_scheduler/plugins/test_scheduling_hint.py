@@ -6,11 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from koord.cluster.decoder import Decoder
+from koord.cluster.keptfields import reads_of
+from koord.cluster.kinds import POD
 from koord.controlplane.testing import make_pod
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.plugin import Code, Status
 from koord_scheduler_plugins.scheduling_hint import SchedulingHint, SchedulingHintArgs
-from tests.support.clusters import read_pod
 from tests.support.scheduler.framework import Kit, PlainFilter, make_view
 from tests.support.scheduler.framework import make_pod as pending
 
@@ -85,7 +87,8 @@ def test_a_long_hint_is_kept_whole() -> None:
     """A hundred nodes with the longest names."""
     names = [f"{at:03}" + "n" * 250 for at in range(100)]
     annotations = {HINT: json.dumps({"preferredNodeNames": names})}
-    pod = read_pod({"metadata": {"name": "web", "annotations": annotations}})
+    data = json.dumps({"metadata": {"name": "web", "annotations": annotations}}).encode()
+    pod = Decoder(reads_of(SchedulingHint)).object(POD, data)
     assert dict(pod.annotations) == annotations
 
 

@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry
 from koord.api.podmigrationjob import time_text
 from koord.cluster.decoder import Decoder
 from koord.cluster.facts import Workload
+from koord.cluster.keptfields import reads_of
 from koord.cluster.kinds import POD
 from koord.kube.client import ApiClient
 from koord.kube.errors import api_error
@@ -351,7 +352,7 @@ class Process:
             identity=identity,
         )
         self.plugins = [self.plugin(name, **args) for name in profiles]
-        self._decoder, self._fed = Decoder(), 0
+        self._decoder, self._fed = Decoder(reads_of(MigrationController)), 0
         self._stop = Stop(self.clock)
         self._task: asyncio.Task[None] | None = None
 
