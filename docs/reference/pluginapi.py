@@ -16,7 +16,7 @@ from koordlet.host.resource import File, InRange, ObjectKind, Resource, Root
 from koordlet.metriccache import kinds
 from koordlet.metriccache.keys import Property
 from koordlet.metriccache.kinds import KINDS, Cadence, RetentionClass
-from koordlet.plugin import kernel, metrics, network, pods, publishing, rules, testing
+from koordlet.plugin import kernel, metrics, network, pods, testing
 from reference.markdown import code, codes, page, sentence, table
 
 _INTRO = """
@@ -46,9 +46,7 @@ _MODULES = {
     "## Names for plugins of all daemons": shared,
     "## Names for claims, kernel values and storage": kernel,
     "## Names for metrics": metrics,
-    "## Names for metric kinds of your own": publishing,
     "## Names for pods": pods,
-    "## Rules": rules,
     "## Names for network interfaces": network,
     "## The test kit": testing,
 }
@@ -68,21 +66,13 @@ _ROOTS = {
     Root.RESCTRL: "/sys/fs/resctrl/",
 }
 _WITHOUT_DOCSTRING = {
-    "ANNOTATION": "The annotation of a pod with its limits",
     "Address": "An IPv4Address or IPv6Address",
-    "BE": "The class of best-effort pods, as a minor id",
-    "MIN_RATE": "The least rate of a class, in bytes/s",
-    "LINK": "The class above all others, as a minor id",
     "NODE_FILE": "The file of terway-qos with the rates of the node and its classes",
     "PODS_FILE": "The file of terway-qos with the pods",
-    "LS": "The class of latency-sensitive pods, as a minor id",
     "MAJOR": "What a class's number is added to, for the priority of packets that go there",
-    "SYSTEM": "The class of all other packets, as a minor id",
     "NODE_LOCAL_STORAGE": "The name of the node's LocalStorage in the metric cache",
     "WAITS_FOR_EVENTS": "Limits of a plugin whose run only waits, without rounds",
-    "AnyKind": "A Kind whose key the type checker does not know",
     "OK": "The HealthStatus of a part that is well",
-    "UpdateCbFn": "A callback: (state type, state, CallbackTarget), plain or async",
 }
 # What a plugin calls on what it is given; all public methods where none are named.
 _MEMBERS: dict[str, tuple[str, ...]] = {

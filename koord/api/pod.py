@@ -428,6 +428,7 @@ def _nano(text: str | None) -> int:
 
 BATCH_CPU = "kubernetes.io/batch-cpu"  # milli-cores, as a plain number
 BATCH_MEMORY = "kubernetes.io/batch-memory"  # bytes
+EXTENDED_RESOURCES = "node.koordinator.sh/extended-resource-spec"  # annotation of a pod
 MID_CPU = "kubernetes.io/mid-cpu"
 MID_MEMORY = "kubernetes.io/mid-memory"
 

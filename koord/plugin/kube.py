@@ -8,8 +8,8 @@ from koord.kube.client import (
     PODS,
     STRATEGIC_MERGE_PATCH,
     ApiClient,
-    Resource,
 )
+from koord.kube.client import Resource as ApiResource
 from koord.kube.credentials import ApiConfig
 from koord.kube.errors import (
     AlreadyExists,
@@ -39,6 +39,7 @@ __all__ = [
     "ApiClient",  # type of handle.services.client
     "ApiConfig",
     "ApiError",
+    "ApiResource",
     "Call",
     "Change",
     "ChangeKind",
@@ -52,7 +53,6 @@ __all__ = [
     "ObjectRef",
     "PatchRejected",
     "RequestLimits",
-    "Resource",
     "SharedInformer",
     "TooManyRequests",
     "Transport",

@@ -77,7 +77,7 @@ __all__ = [
     "NetworkTopology",  # in handle.services.network
     "NetworkTree",  # in handle.services.network
     "NextPodPlugin",  # interface that Koordinator adds
-    "NoGroupPlan",  # error of a GroupPlanner
+    "NoGroupPlan",  # answer of a GroupPlanner that found none
     "NodeOrder",  # argument of a GroupPlanner
     "PluginRequest",
     "Pool",  # the sums of one pool

@@ -20,7 +20,6 @@ from koordlet.host.net.tc import tree
 from koordlet.host.paths import HostPaths
 from koordlet.host.resctrl import groups, schemata, tasks
 from koordlet.host.resource import Level, ObjectKind, node_row
-from koordlet.rules.network_qos import is_terway_file
 
 
 class ObjectReader(Protocol):
@@ -151,6 +150,14 @@ SOCKET_GROUP = node_row(
     SOCKET_CGROUPS,
     needs=tc_objects.CGROUP_MAP_NEEDS,
 )
+
+NODE_FILE, PODS_FILE = "global_bps_config", "pod.json"  # of the agent terway-qos
+
+
+def is_terway_file(name: str) -> bool:
+    """Whether a file is one of the two; no other one is read or written."""
+    return name in (NODE_FILE, PODS_FILE)
+
 
 TERWAY_FILES = ObjectKind(
     Level.TERWAY,

@@ -1,8 +1,8 @@
 """The public plugin API: the names that most plugins use.
 
-Plugins that need more import its modules kernel (kernel values, claims, storage), metrics, network,
-pods, publishing and rules, and koord.api. testing is the test kit. docs/writing-plugins.md is a
-tutorial.
+Plugins that need more import its modules kernel (kernel values, claims, storage), metrics, network
+and pods; koord.plugin, which has what plugins of all daemons need; and koord.api. testing is the
+test kit. docs/writing-plugins.md is a tutorial.
 """
 
 from koord.component.features import FeatureSpec
@@ -17,8 +17,10 @@ from koordlet.metriccache.cache import MetricCache
 from koordlet.plugin.base import WAITS_FOR_EVENTS, ExtensionPlugin, Limits
 from koordlet.plugin.extensions import Extension
 from koordlet.plugin.interfaces import Client, States
+from koordlet.plugin.publishing import Published
 from koordlet.plugin.registry import PluginRegistry
-from koordlet.statesinformer.informer import CallbackTarget, StateType, UpdateCbFn
+from koordlet.rules.node_topology import CpuPool, NodeTopology, shared_cpus
+from koordlet.statesinformer.informer import CallbackTarget, StateType
 from koordlet.statesinformer.podmeta import ContainerMeta, PodMeta
 
 __all__ = [
@@ -28,6 +30,7 @@ __all__ = [
     "ClaimScope",
     "Client",
     "ContainerMeta",
+    "CpuPool",
     "Eviction",
     "Extension",
     "ExtensionPlugin",
@@ -37,13 +40,15 @@ __all__ = [
     "Level",
     "Limits",  # of a plugin whose rounds take more than usual
     "MetricCache",
+    "NodeTopology",
     "PluginRegistry",
     "PodMeta",
+    "Published",
     "StateType",
     "States",
     "Target",
-    "UpdateCbFn",  # type of a callback
     "keys",
     "kinds",
     "resources",
+    "shared_cpus",
 ]

@@ -15,10 +15,10 @@ from koordlet.host.storage import LocalStorage
 __all__ = [
     "NODE_LOCAL_STORAGE",
     "AuditText",
-    "ChoiceForm",
+    "ChoiceForm",  # of a file of your own, which takes one of some words
     "ClaimOutcome",
     "ClaimState",
-    "IntegerForm",
+    "IntegerForm",  # of a file of your own, which takes a number
     "IntegerOrMaxForm",
     "Kernel",
     "KernelFile",

@@ -14,7 +14,10 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
     from prometheus_client.metrics_core import GaugeMetricFamily
 
-__all__ = ["BoundedCounter", "BoundedGauge", "BoundedHistogram", "PluginMetrics", "UpstreamGauge"]
+__all__ = [
+    "PluginMetrics",
+    "UpstreamGauge",
+]
 
 
 MAX_UPSTREAM_SERIES = 5000  # containers of a node at most

@@ -1,4 +1,4 @@
-"""Traffic classes of network interfaces, and the settings of network QoS, as rules."""
+"""Traffic classes of network interfaces, and the names of terway-qos's files."""
 
 from koordlet.host.net.netfiles import is_interface_name
 from koordlet.host.net.tc.tree import (
@@ -10,46 +10,17 @@ from koordlet.host.net.tc.tree import (
     TrafficTree,
     parse_tree,
 )
-from koordlet.rules.network_qos import (
-    ANNOTATION,
-    BE,
-    LINK,
-    LS,
-    MIN_RATE,
-    NODE_FILE,
-    PODS_FILE,
-    SYSTEM,
-    ClassRates,
-    PodLimits,
-    TerwayPod,
-    classes,
-    node_file,
-    pod_limits,
-    pods_file,
-)
+from koordlet.host.objects import NODE_FILE, PODS_FILE
 
 __all__ = [
-    "ANNOTATION",
-    "BE",
-    "LINK",
-    "LS",
     "MAJOR",
-    "MIN_RATE",
     "NODE_FILE",
     "PODS_FILE",
-    "SYSTEM",
     "Address",
     "AddressMatch",
     "CgroupMatch",
-    "ClassRates",
-    "PodLimits",
-    "TerwayPod",
     "TrafficClass",
     "TrafficTree",
-    "classes",
     "is_interface_name",
-    "node_file",
     "parse_tree",
-    "pod_limits",
-    "pods_file",
 ]

@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING
 
 from koord.util.clock import Clock, stamp
 from koord.util.errors import OptionError
-from koordlet.metriccache.kinds import KINDS, AnyKind, Cadence, Kind, RetentionClass, Sample
+from koordlet.metriccache.kinds import KINDS, AnyKind, RetentionClass, Sample
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
     from prometheus_client.metrics_core import GaugeMetricFamily
 
     from koordlet.metriccache.cache import MetricCache
-
-__all__ = ["AnyKind", "Cadence", "Kind", "Published", "RetentionClass"]
 
 
 @dataclass(frozen=True, slots=True)

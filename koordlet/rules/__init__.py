@@ -1,5 +1,5 @@
-"""Rules that only a node agent needs: CPU pools, batch resources, topology, node usage.
+"""Rules that only a node agent needs: CPU pools, topology, devices, duties of a missing manager.
 
-Pure functions of wire types (koord.api): no I/O, no clock, no state. Plugins see theirs through
-koordlet.plugin.rules.
+Pure functions of wire types (koord.api): no I/O, no clock, no state. The rules of one plugin are in
+its module.
 """

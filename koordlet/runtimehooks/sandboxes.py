@@ -8,14 +8,13 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 
+from koord.api.pod import EXTENDED_RESOURCES, Pod
 from koord.api.pod import Container as PodContainer
-from koord.api.pod import Pod
 from koordlet.executor.claims.target import Target
 from koordlet.host.cgroups.cgroupfiles import QUOTA_PERIOD_US
 from koordlet.host.cgroups.layout import Layout, qos_of
 from koordlet.host.resource import Level
 from koordlet.rules.allocations import ALLOCATIONS
-from koordlet.rules.batch_resources import EXTENDED_RESOURCES
 from koordlet.runtimehooks.wire.messages import Container, LinuxResources, PodSandbox
 from koordlet.statesinformer.podmeta import (
     STATIC_POD_UID,

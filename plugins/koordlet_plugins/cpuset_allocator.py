@@ -14,9 +14,11 @@ from koordlet.plugin import (
     Claim,
     ClaimScope,
     Client,
+    CpuPool,
     FlagSet,
     Level,
     MetricCache,
+    NodeTopology,
     PluginRegistry,
     PodMeta,
     States,
@@ -27,7 +29,6 @@ from koordlet.plugin import (
 from koordlet.plugin.kernel import Part
 from koordlet.plugin.metrics import PluginMetrics, UpstreamGauge
 from koordlet.plugin.pods import ReconcilingPlugin, containers_of, host_applications
-from koordlet.plugin.rules import CpuPool, NodeTopology
 
 OWN_CPUS = frozenset({QoSClass.LSE, QoSClass.LSR})  # classes of pods that may have some
 

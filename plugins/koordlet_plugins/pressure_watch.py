@@ -20,11 +20,14 @@ from koordlet.plugin import (
     States,
     kinds,
 )
-from koordlet.plugin.publishing import AnyKind
 
 NAME = "PressureWatch"
 RESOURCES = ("cpu", "mem", "io")
-SCOPES: Mapping[str, AnyKind] = {"node": kinds.NODE_PSI, "qos": kinds.QOS_PSI, "pod": kinds.POD_PSI}
+SCOPES: Mapping[str, kinds.AnyKind] = {
+    "node": kinds.NODE_PSI,
+    "qos": kinds.QOS_PSI,
+    "pod": kinds.POD_PSI,
+}
 DEFAULT_LEVELS = "cpu=60,mem=20,io=40"
 LOGGED = 20  # subjects a round logs in full; a node in trouble has hundreds
 

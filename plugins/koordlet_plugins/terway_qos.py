@@ -3,14 +3,25 @@
 Claims these files while the NodeSLO's netQOSPolicy is terway-qos.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import ClassVar
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from typing import ClassVar, NamedTuple
 
 from koord.api.annotations import place
+from koord.api.networkqos import (
+    ANNOTATION,
+    MAX_BITS,
+    PodLimits,
+    Problems,
+    bytes_per_second,
+    pod_limits,
+)
 from koord.api.nodeslo import NodeSLO
 from koord.api.pod import Pod
-from koord.api.qos import KubeQoS
-from koord.api.qosstrategy import NetQoSPolicy
+from koord.api.qos import KubeQoS, QoSClass
+from koord.api.qosstrategy import NetQoSPolicy, ResourceQoS
+from koord.api.quantity import Quantity
+from koord.plugin import InvalidObject
 from koordlet.plugin import (
     Claim,
     ClaimScope,
@@ -24,20 +35,80 @@ from koordlet.plugin import (
     Target,
     resources,
 )
-from koordlet.plugin.network import (
-    ANNOTATION,
-    NODE_FILE,
-    PODS_FILE,
-    PodLimits,
-    TerwayPod,
-    node_file,
-    pod_limits,
-    pods_file,
-)
+from koordlet.plugin.network import NODE_FILE, PODS_FILE
 from koordlet.plugin.pods import PodRoundsPlugin, PodSettings, pods_of
 
+_OF_LABEL = {
+    QoSClass.SYSTEM: 0,
+    QoSClass.LSE: 1,
+    QoSClass.LSR: 1,
+    QoSClass.LS: 1,
+    QoSClass.BE: 2,
+}
+_OF_STATUS = {KubeQoS.GUARANTEED: 1, KubeQoS.BURSTABLE: 1, KubeQoS.BEST_EFFORT: 2}
 _CGROUPS = "/sys/fs/cgroup"
 _FILES = "files"  # scope of the claims
+
+
+class TerwayPod(NamedTuple):
+    """A pod, the directory of its cgroup, and its limits."""
+
+    pod: Pod
+    directory: str
+    limits: PodLimits
+
+
+def node_file(qos: ResourceQoS, total: Quantity) -> tuple[str, Problems]:
+    """Return the rates in bytes/s, a line each, and what of the NodeSLO could not be used.
+
+    total is systemStrategy.totalNetworkBandwidth in bits/s.
+    """
+    problems: list[InvalidObject] = []
+    bits = total.integer
+    if not 0 <= bits <= MAX_BITS:
+        wanted = f"a quantity of bits/s from 0 to {MAX_BITS}"
+        where = "systemStrategy.totalNetworkBandwidth"
+        problems.append(InvalidObject(where, wanted=wanted, found=str(total)))
+        return "", tuple(problems)
+    most = -(-bits // 8)
+    rates = {"hw_tx_bps_max": bits // 8, "hw_rx_bps_max": bits // 8}
+    for level, name, settings in (
+        ("l1", "lsClass", qos.ls.network),
+        ("l2", "beClass", qos.be.network),
+    ):
+        fields = {
+            "tx_bps_min": ("egressRequest", settings.egress_request),
+            "tx_bps_max": ("egressLimit", settings.egress_limit),
+            "rx_bps_min": ("ingressRequest", settings.ingress_request),
+            "rx_bps_max": ("ingressLimit", settings.ingress_limit),
+        }
+        for field, (key, value) in fields.items():
+            where = f"{name}.networkQOS.{key}"
+            rates[f"offline_{level}_{field}"] = (
+                bytes_per_second(value, most, where, problems) if settings.enable else 0
+            )
+    return "".join(f"{key} {rate}\n" for key, rate in rates.items()), tuple(problems)
+
+
+def pods_file(pods: Iterable[TerwayPod]) -> str:
+    """Return the pods by UID, as JSON."""
+    entries = {each.pod.uid: _entry(each) for each in pods}
+    return json.dumps(dict(sorted(entries.items())), separators=(",", ":"))
+
+
+def _entry(each: TerwayPod) -> dict[str, object]:
+    pod = each.pod
+    return {
+        "podName": pod.name,
+        "podNamespace": pod.namespace,
+        "podUID": pod.uid,
+        "prio": _OF_LABEL.get(pod.raw_qos_class, _OF_STATUS[pod.qos]),
+        "cgroupDir": each.directory,
+        "qosConfig": {
+            "ingressBandwidth": each.limits.ingress,
+            "egressBandwidth": each.limits.egress,
+        },
+    }
 
 
 class TerwayQoS(PodRoundsPlugin[PodLimits]):

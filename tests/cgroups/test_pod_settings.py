@@ -13,8 +13,8 @@ from koordlet.host.files import Descriptors
 from koordlet.host.host import Host
 from koordlet.plugin import Claim, ClaimScope, Level, PodMeta, Target, resources
 from koordlet.plugin.kernel import Part
+from koordlet.plugin.pods.settings import NORMALIZATION_RATIO
 from koordlet.plugin.testing import PluginHarness, make_pod
-from koordlet.rules.node_usage import NORMALIZATION_RATIO
 from koordlet_plugins.batch_resource import BatchResource
 from koordlet_plugins.cpu_normalization import CpuLimits, CPUNormalization
 from koordlet_plugins.cpuset_allocator import CPUSetAllocator

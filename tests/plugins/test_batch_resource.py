@@ -10,8 +10,8 @@ from koord.api.pod import Container
 from koord.api.qos import QOS_LABEL, KubeQoS
 from koord.api.qosstrategy import CPUSuppressPolicy, ResourceThreshold
 from koordlet.plugin import PodMeta, resources
+from koordlet.plugin.pods.settings import NORMALIZATION_RATIO
 from koordlet.plugin.testing import FakeHost, FakePod, PluginHarness, make_pod
-from koordlet.rules.node_usage import NORMALIZATION_RATIO
 from koordlet_plugins.batch_resource import BatchResource, BatchRule, batch_claims, has_own_quota
 
 GIB = 2**30

@@ -8,8 +8,8 @@ from koord.api.pod import Container
 from koord.api.qos import QOS_LABEL, KubeQoS
 from koord.plugin import InvalidObject
 from koordlet.plugin import resources
+from koordlet.plugin.pods.settings import NORMALIZATION_RATIO, is_noticeable_change
 from koordlet.plugin.testing import PluginHarness, make_pod
-from koordlet.rules.node_usage import NORMALIZATION_RATIO, is_noticeable_change
 from koordlet_plugins.cpu_normalization import CpuLimits, CPUNormalization, cpu_limits
 
 QUOTA = resources.CPU_QUOTA

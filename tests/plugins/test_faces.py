@@ -14,7 +14,7 @@ SCHEDULER = tuple(
     for each in ("", ".vector", ".preemption", ".koordinator", ".storage")
 )
 DESCHEDULER = ("koord_descheduler.plugin",)
-AGENT = tuple(f"koordlet.plugin{each}" for each in ("",))
+AGENT = tuple(f"koordlet.plugin{each}" for each in ("", ".kernel", ".metrics", ".network", ".pods"))
 FACES = (*SHARED, *SCHEDULER, *DESCHEDULER, *AGENT)
 
 
@@ -91,9 +91,9 @@ def test_faces_are_all_looked_at():
     """A new module of a face counts here, too."""
     found = {
         ".".join(path.with_suffix("").relative_to(ROOT).parts).removesuffix(".__init__")
-        for daemon in ("koord", "koord_scheduler", "koord_descheduler")
+        for daemon in ("koord", "koord_scheduler", "koord_descheduler", "koordlet")
         for path in (ROOT / daemon / "plugin").rglob("*.py")
         if re.search(r"^__all__", path.read_text(), re.MULTILINE)
     }
 
-    assert {each for each in found if ".testing" not in each} == {*SHARED, *SCHEDULER, *DESCHEDULER}
+    assert {each for each in found if ".testing" not in each} == set(FACES)

@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from koord.api.networkqos import ANNOTATION
 from koord.api.nodeslo import merge_nodeslo
 from koord.api.qos import QOS_LABEL, KubeQoS
 from koordlet.host import resources
 from koordlet.host.terway_files import MAX_BYTES, is_terway_content, parse_terway_file
-from koordlet.plugin.network import ANNOTATION, NODE_FILE, PODS_FILE
+from koordlet.plugin.network import NODE_FILE, PODS_FILE
 from koordlet.plugin.testing import FakeHost, PluginHarness, make_pod
 from koordlet_plugins.terway_qos import TerwayQoS
 

@@ -1,15 +1,19 @@
 """Settings of pods and of the node, and results that follow from them."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Iterable, Mapping
 from typing import Generic, NamedTuple, TypeVar
 
 from koord.api.pod import Pod
+from koord.util import goformat
 from koord.util.errors import InvalidObject
 from koordlet.plugin.extensions import Rejections
 from koordlet.plugin.interfaces import States
-from koordlet.rules.node_usage import is_noticeable_change, normalization_ratio
 from koordlet.statesinformer.podmeta import PodMeta
+
+NORMALIZATION_RATIO = "node.koordinator.sh/cpu-normalization-ratio"  # annotation of a Node
+NOTICEABLE = 0.01  # smaller changes of the ratio are none
 
 W = TypeVar("W")
 
@@ -127,3 +131,29 @@ class NodeRatio:
         self._rejections.accept(_KEY)
         self._ratio = is_noticeable_change(found, self._ratio)
         return self._ratio
+
+
+def normalization_ratio(annotations: Mapping[str, str]) -> float | None:
+    """Return the ratio in a node's annotations; None: CPUs are not normalized.
+
+    Raises:
+        InvalidObject: it is no positive number.
+    """
+    text = annotations.get(NORMALIZATION_RATIO)
+    if text is None:
+        return None
+    try:
+        ratio = goformat.parse_float(text)
+    except ValueError:
+        ratio = math.nan
+    if not 0 < ratio < math.inf:
+        where = f"node: {NORMALIZATION_RATIO}"
+        raise InvalidObject(where, wanted='a positive number like "1.25"', found=text)
+    return ratio
+
+
+def is_noticeable_change(ratio: float | None, previous: float | None) -> float | None:
+    """Return the ratio in force: the previous one while the change is too small to matter."""
+    if ratio is None or previous is None or abs(ratio - previous) >= NOTICEABLE:
+        return ratio
+    return previous

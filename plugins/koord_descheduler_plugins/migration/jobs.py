@@ -26,6 +26,7 @@ from koord.plugin.kube import (
     PODS,
     AlreadyExists,
     ApiError,
+    ApiResource,
     Change,
     ChangeKind,
     Conflict,
@@ -36,7 +37,6 @@ from koord.plugin.kube import (
     NotFound,
     ObjectRef,
     PatchRejected,
-    Resource,
     SharedInformer,
     Watched,
 )
@@ -194,8 +194,8 @@ def _is_newer(version: str, than: str) -> bool:
     return version != than
 
 
-JOBS = Resource(podmigrationjob.API_VERSION, podmigrationjob.PLURAL)
-RESERVATIONS = Resource(reservations.API_VERSION, reservations.PLURAL)
+JOBS = ApiResource(podmigrationjob.API_VERSION, podmigrationjob.PLURAL)
+RESERVATIONS = ApiResource(reservations.API_VERSION, reservations.PLURAL)
 COMPONENT = "koord-descheduler"
 UNSEEN = 60.0  # seconds after which the watch should have shown a job of ours
 _PAGE = 500
@@ -425,7 +425,7 @@ class Records:
     def _follow(
         self,
         name: str,
-        resource: Resource,
+        resource: ApiResource,
         read: Callable[[Json], Any],
         on_change: Callable[[Change[Any]], None],
     ) -> SharedInformer[Any]:

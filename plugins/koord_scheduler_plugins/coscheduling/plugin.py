@@ -21,7 +21,7 @@ from koord.api.podgroup import (
 )
 from koord.plugin import KoordError, get_logger
 from koord.plugin.args import FieldError, Seconds, invalid, takes_args
-from koord.plugin.kube import Change, ChangeKind, MissingKind, Resource
+from koord.plugin.kube import ApiResource, Change, ChangeKind, MissingKind
 from koord_scheduler.plugin import (
     POD,
     ClusterPod,
@@ -61,7 +61,7 @@ from koord_scheduler_plugins.coscheduling.gangs import (
     in_order,
 )
 
-POD_GROUPS = Resource(API_VERSION, PLURAL)
+POD_GROUPS = ApiResource(API_VERSION, PLURAL)
 MISSING = MissingKind(
     pause=60.0,
     hint="install the CRD podgroups.scheduling.sigs.k8s.io, or declare gangs by annotations",

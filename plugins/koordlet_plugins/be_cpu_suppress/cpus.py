@@ -15,8 +15,7 @@ from koord.api.kubelet import STATIC
 from koord.api.machine import NODE_CPU_INFO, Cpu, CpuTopology, NodeCpuInfo
 from koord.api.node import set_aside_cpus
 from koord.api.pod import Pod
-from koordlet.plugin import MetricCache, States
-from koordlet.plugin.rules import NodeTopology, shared_cpus
+from koordlet.plugin import MetricCache, NodeTopology, States, shared_cpus
 from koordlet_plugins.be_cpu_suppress.usage import STEP, Allowance
 
 MIN_CPUS = 2

@@ -1,26 +1,27 @@
 """CPU usage of all but best-effort pods, and the allowance that follows from it."""
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from koord.api.node import Node
-from koord.api.nodeslo import CgroupBase, NodeSLO
-from koord.api.qos import KubeQoS
+from koord.api.node import Node, reserved_amounts
+from koord.api.nodeslo import CgroupBase, HostApplication, NodeSLO
+from koord.api.pod import Pod
+from koord.api.qos import KubeQoS, QoSClass
 from koord.api.quantity import Quantity
 from koordlet.plugin import MetricCache, PodMeta, kinds
 from koordlet.plugin.kernel import WatchedValue
-from koordlet.plugin.publishing import AnyKind
-from koordlet.plugin.rules import (
-    UsageSplit,
-    is_best_effort,
-    is_best_effort_app,
-    node_reserved,
-    split_usage,
-)
 
 FAST_SAMPLES = 3
+
+
+class UsageSplit(NamedTuple):
+    """Parts of a node's usage, in cores or bytes."""
+
+    pods: float  # the selected pods, and those that are not known
+    apps: float  # the selected host applications
+    system: float  # the rest: neither a pod's nor a host application's
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +121,7 @@ def measure(
     return RoundUsage(baseline, used, capacity.integer)
 
 
-def _by_name(cache: MetricCache, kind: AnyKind) -> dict[str, float]:
+def _by_name(cache: MetricCache, kind: kinds.AnyKind) -> dict[str, float]:
     return {name: value for (name,), value in cache.last_values(kind).items()}
 
 
@@ -263,3 +264,51 @@ class EvidenceBuilder:
         return Evidence(
             Allowance(min(most, 0), most), baseline.budget, used, "in the last fast looks"
         )
+
+
+def split_usage(
+    node_used: float,
+    reserved: float,
+    *,
+    pods: Iterable[Pod],
+    pods_used: Mapping[str, float],
+    counts_pod: Callable[[Pod], bool],
+    apps: Iterable[HostApplication] = (),
+    apps_used: Mapping[str, float] | None = None,
+    counts_app: Callable[[HostApplication], bool] = lambda app: True,
+) -> UsageSplit:
+    """Return the parts; the system's is never below what is reserved for it.
+
+    pods_used is by UID, apps_used by name. Usage of a pod that is not in the list counts.
+    """
+    apps_used = apps_used or {}
+    left_out = {pod.uid for pod in pods if not counts_pod(pod)}
+    counted = sum(used for uid, used in pods_used.items() if uid not in left_out)
+    measured = [app for app in apps if app.name in apps_used]
+    all_apps = sum(apps_used[app.name] for app in measured)
+    counted_apps = sum(apps_used[app.name] for app in measured if counts_app(app))
+    system = max(node_used - sum(pods_used.values()) - all_apps, 0.0, reserved)
+    return UsageSplit(counted, counted_apps, system)
+
+
+def is_best_effort(pod: Pod) -> bool:
+    """Whether a pod is best-effort by Koordinator's label or by Kubernetes' class."""
+    return pod.raw_qos_class is QoSClass.BE or pod.qos is KubeQoS.BEST_EFFORT
+
+
+def is_best_effort_app(app: HostApplication) -> bool:
+    """Whether a host application runs among the best-effort pods."""
+    return app.qos == QoSClass.BE and app.base is CgroupBase.KUBEPODS_BEST_EFFORT
+
+
+def node_reserved(node: Node, resource: str) -> Quantity:
+    """Return the amount of a resource that is reserved for processes outside of pods.
+
+    The larger of capacity minus allocatable and the reservation in the node's annotation.
+    """
+    capacity, allocatable = node.capacity.get(resource), node.allocatable.get(resource)
+    kept = 0
+    if capacity is not None and allocatable is not None:
+        kept = Quantity.parse(capacity).nano - Quantity.parse(allocatable).nano
+    reserved = reserved_amounts(node.annotations).get(resource, Quantity(0))
+    return Quantity(max(kept, reserved.nano, 0))

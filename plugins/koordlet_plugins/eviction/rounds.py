@@ -12,8 +12,7 @@ from koord.api.node import Node
 from koord.api.pod import Pod
 from koord.api.qosstrategy import ResourceThreshold
 from koord.plugin import Unavailable
-from koordlet.plugin import Eviction, ExtensionPlugin, MetricCache, PodMeta, States, keys
-from koordlet.plugin.publishing import Kind
+from koordlet.plugin import Eviction, ExtensionPlugin, MetricCache, PodMeta, States, keys, kinds
 from koordlet_plugins.eviction.plan import EvictionPlan, EvictionTask, ReleaseTarget, amounts_text
 from koordlet_plugins.eviction.settings import EvictionBlocked
 
@@ -103,8 +102,8 @@ class UsageSource(NamedTuple):
     """The series of a resource's usage in the metric cache; scale: amounts per unit of them."""
 
     cache: MetricCache
-    node: Kind[[], tuple[()]]
-    pods: Kind[[str], keys.PodKey]
+    node: kinds.Kind[[], tuple[()]]
+    pods: kinds.Kind[[str], keys.PodKey]
     scale: int = 1
 
     def of_node(self) -> UsageSample | None:

@@ -5,6 +5,7 @@ from ipaddress import ip_address
 from typing import ClassVar
 
 from koord.api.annotations import place
+from koord.api.networkqos import ANNOTATION, PodLimits, pod_limits
 from koord.api.node import Node
 from koord.api.nodeslo import NodeSLO
 from koord.api.pod import Pod
@@ -23,21 +24,7 @@ from koordlet.plugin import (
     Target,
     resources,
 )
-from koordlet.plugin.network import (
-    ANNOTATION,
-    BE,
-    LINK,
-    LS,
-    MAJOR,
-    SYSTEM,
-    Address,
-    ClassRates,
-    PodLimits,
-    classes,
-    is_interface_name,
-    parse_tree,
-    pod_limits,
-)
+from koordlet.plugin.network import MAJOR, Address, is_interface_name, parse_tree
 from koordlet.plugin.pods import (
     PodRoundsPlugin,
     PodSettings,
@@ -49,12 +36,18 @@ from koordlet.plugin.pods import (
     pods_of,
 )
 from koordlet_plugins.net_qos.traffic import (
+    BE,
     DEFAULT,
+    LINK,
+    LS,
     MAX_PODS,
     NAMES,
+    SYSTEM,
+    ClassRates,
     PodAddresses,
     PodTraffic,
     addresses_of,
+    classes,
     leaf_of,
     node_tree,
     numbered,

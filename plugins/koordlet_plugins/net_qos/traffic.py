@@ -1,31 +1,41 @@
 """Traffic classes at the roots of interfaces, from rates, limits and addresses. Pure."""
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import NamedTuple
 from zlib import crc32
 
+from koord.api.networkqos import MAX_RATE, MIN_RATE, Problems, bytes_per_second
 from koord.api.pod import Pod
+from koord.api.qosstrategy import NetQoSPolicy, NetworkQoS, ResourceQoS
+from koord.api.quantity import Quantity
 from koord.plugin import InvalidObject
 from koordlet.plugin.network import (
-    BE,
-    LINK,
-    LS,
-    MIN_RATE,
-    SYSTEM,
     Address,
     AddressMatch,
     CgroupMatch,
-    ClassRates,
     TrafficClass,
     TrafficTree,
 )
 
+LINK, SYSTEM, LS, BE = 1, 2, 3, 4  # classes, as minor ids; SYSTEM is that of all other packets
 NAMES = {SYSTEM: "system", LS: "ls", BE: "be"}
 LEAF = 3  # from the number of a class to that of its leaf
 DEFAULT = SYSTEM + LEAF
 FIRST, LAST = 16, 0xFFFE  # numbers of pods' classes
 MAX_PODS = 1000  # whose packets are distinguished: with 4 addresses each u32 can have no more
+
+
+@dataclass(frozen=True, slots=True)
+class ClassRates:
+    """A class: what it gets in any case, and the most it may borrow, in bytes/s."""
+
+    minor: int
+    below: int  # the class above; 0: the root
+    rate: int
+    ceil: int
+    prio: int  # the lowest number borrows first
 
 
 class PodTraffic(NamedTuple):
@@ -195,3 +205,62 @@ def owners(pods: Iterable[PodAddresses], of_node: Iterable[IpAddress] = ()) -> d
 def _age(pod: Pod) -> tuple[bool, float, str]:
     start = _LATE if pod.start_time is None else pod.start_time
     return (pod.gone_by is None, start, pod.uid)
+
+
+def classes(
+    qos: ResourceQoS, total: Quantity, link: int | None
+) -> tuple[tuple[ClassRates, ...], Problems]:
+    """Return the classes of the node's interface, and what of the NodeSLO could not be used.
+
+    None at all where another agent is to do it, or nobody knows what the interface can send.
+    total is systemStrategy.totalNetworkBandwidth in bits/s, 0 for unknown; link the speed of the
+    interface in bytes/s, None for unknown. A class without enable is none: its pods' packets go
+    to SYSTEM.
+    """
+    if qos.policies.network is not NetQoSPolicy.TC:
+        return (), ()
+    problems: list[InvalidObject] = []
+    most = _total(total, link, problems)
+    if most < 4 * MIN_RATE:
+        return (), tuple(problems)
+    left = most - MIN_RATE  # what SYSTEM has in any case
+    found = []
+    for minor, name, settings in ((LS, "lsClass", qos.ls.network), (BE, "beClass", qos.be.network)):
+        if settings.enable:
+            where = f"{name}.networkQOS"
+            rate, ceil = _rates(settings, most, where, problems)
+            room = max(left, MIN_RATE)
+            if rate > room:
+                wanted = f"an egressRequest that is left of the bandwidth ({room * 8} bits/s)"
+                problems.append(InvalidObject(where, wanted=wanted, found=rate * 8))
+            rate = min(rate, room)
+            left -= rate
+            found.append(ClassRates(minor, LINK, rate, ceil, minor - 1))
+    rest = max(most - sum(each.rate for each in found), MIN_RATE)
+    first = (ClassRates(LINK, 0, most, most, 0), ClassRates(SYSTEM, LINK, rest, most, 1))
+    return (*first, *found), tuple(problems)
+
+
+def _total(total: Quantity, link: int | None, problems: list[InvalidObject]) -> int:
+    """Return the bandwidth in bytes/s, 0 for unknown: at most that of the link."""
+    where, bits = "systemStrategy.totalNetworkBandwidth", total.integer
+    most = min(link or MAX_RATE, MAX_RATE)
+    if bits < 0 or (link and bits > most * 8):
+        wanted = f"a quantity of bits/s, at most the link's {most * 8}"
+        problems.append(InvalidObject(where, wanted=wanted, found=str(total)))
+    if bits <= 0:
+        return most if link else 0
+    return min(bits // 8, most)
+
+
+def _rates(
+    settings: NetworkQoS, most: int, where: str, problems: list[InvalidObject]
+) -> tuple[int, int]:
+    """Return rate and ceil in bytes/s, MIN_RATE <= rate <= ceil <= most."""
+    ceil = bytes_per_second(settings.egress_limit, most, f"{where}.egressLimit", problems) or most
+    rate = bytes_per_second(settings.egress_request, most, f"{where}.egressRequest", problems)
+    if rate > ceil:
+        wanted = f"at most egressLimit ({ceil * 8} bits/s)"
+        problems.append(InvalidObject(f"{where}.egressRequest", wanted=wanted, found=rate * 8))
+    ceil = max(ceil, MIN_RATE)
+    return min(max(rate, MIN_RATE), ceil), ceil

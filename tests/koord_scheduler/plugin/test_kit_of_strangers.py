@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from koord.plugin.kube import Change, Resource
+from koord.plugin.kube import ApiResource, Change
 from koord_scheduler.plugin import (
     ClusterPod,
     CycleState,
@@ -20,7 +20,7 @@ from koord_scheduler.plugin import (
 )
 from koord_scheduler.plugin.testing import FakeCluster, PluginHarness, fake_cluster, make_pod
 
-LICENCES = Resource("example.com/v1", "licences")
+LICENCES = ApiResource("example.com/v1", "licences")
 
 
 class OnlyFilter(FilterPlugin):

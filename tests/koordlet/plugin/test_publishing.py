@@ -6,8 +6,9 @@ import pytest
 
 from koord.plugin import OptionError
 from koordlet.metriccache.keys import UnknownSeries
-from koordlet.plugin import ExtensionPlugin, kinds
-from koordlet.plugin.publishing import Cadence, Kind, Published, RetentionClass, defect_of
+from koordlet.metriccache.kinds import Cadence, Kind, RetentionClass
+from koordlet.plugin import ExtensionPlugin, Published, kinds
+from koordlet.plugin.publishing import defect_of
 from koordlet.plugin.testing import PluginHarness
 from koordlet.server.control_app import aggregates, find_kind
 

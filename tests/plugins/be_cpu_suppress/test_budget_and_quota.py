@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from koord.api.nodeslo import CgroupBase, HostApplication
 from koord.api.pod import Pod
 from koord.api.qos import QOS_LABEL, KubeQoS
-from koordlet.rules.node_usage import UsageSplit, is_best_effort, is_best_effort_app, split_usage
 from koordlet_plugins.be_cpu_suppress.policies import (
     CALM_BAND,
     MIN_QUOTA,
@@ -15,7 +14,14 @@ from koordlet_plugins.be_cpu_suppress.policies import (
     UPSTREAM_BAND,
     QuotaPace,
 )
-from koordlet_plugins.be_cpu_suppress.usage import Allowance, NodeBudget
+from koordlet_plugins.be_cpu_suppress.usage import (
+    Allowance,
+    NodeBudget,
+    UsageSplit,
+    is_best_effort,
+    is_best_effort_app,
+    split_usage,
+)
 
 PODS = (
     Pod("default", "ls", "ls", labels={QOS_LABEL: "LS"}, qos=KubeQoS.BURSTABLE),

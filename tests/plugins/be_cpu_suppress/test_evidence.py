@@ -3,7 +3,6 @@
 import pytest
 
 from koordlet.plugin.kernel import WatchedValue
-from koordlet.rules.node_usage import UsageSplit
 from koordlet_plugins.be_cpu_suppress.usage import (
     CALM_ROUNDS,
     FAST_SAMPLES,
@@ -14,6 +13,7 @@ from koordlet_plugins.be_cpu_suppress.usage import (
     NodeBudget,
     RoundBaseline,
     RoundUsage,
+    UsageSplit,
 )
 
 FRAME = RoundBaseline(

@@ -9,8 +9,8 @@ from koord.api.nodeslo import merge_nodeslo
 from koord.api.pod import Container
 from koord.api.qos import KubeQoS
 from koordlet.executor.evictions.eviction import KillResult
+from koordlet.metriccache.kinds import Kind
 from koordlet.plugin import ExtensionPlugin, PodMeta
-from koordlet.plugin.publishing import Kind
 from koordlet.plugin.testing import FakeHost, PluginHarness, make_pod
 
 OFFERED = {"koordinator.sh/eviction-enabled": "true"}

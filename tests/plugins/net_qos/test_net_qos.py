@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from koord.api.networkqos import ANNOTATION
 from koord.api.node import Node, NodeAddress
 from koord.api.nodeslo import merge_nodeslo
 from koord.api.qos import QOS_LABEL
@@ -19,7 +20,7 @@ from koordlet.host.net.tc.objects import (
 from koordlet.host.net.tc.tree import ForeignQdisc, no_such_interface
 from koordlet.host.objects import SOCKET_CGROUPS, TRAFFIC_TREES, VETH_PEERS
 from koordlet.host.resource import ABSENT
-from koordlet.plugin.network import ANNOTATION, parse_tree
+from koordlet.plugin.network import parse_tree
 from koordlet.plugin.testing import FakeHost, PluginHarness, make_pod
 from koordlet_plugins.net_qos.plugin import TCNetworkQoS
 from koordlet_plugins.net_qos.traffic import numbered

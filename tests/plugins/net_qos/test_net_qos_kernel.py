@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from koord.api.networkqos import ANNOTATION
 from koord.api.nodeslo import merge_nodeslo
 from koord.api.qos import QOS_LABEL
 from koord.util.clock import SystemClock
@@ -24,7 +25,6 @@ from koordlet.host.net.tc.objects import (
     VethPeerReader,
 )
 from koordlet.host.objects import SOCKET_CGROUPS, TRAFFIC_TREES, VETH_PEERS
-from koordlet.plugin.network import ANNOTATION
 from koordlet.plugin.testing import FakeHost, PluginHarness, make_pod
 from koordlet_plugins.net_qos.plugin import TCNetworkQoS
 from tests.support.node.network_namespace import ip, needs_namespaces, own_network, tc

@@ -7,19 +7,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from koord.api.networkqos import MIN_RATE
 from koord.api.pod import Pod
 from koord.api.qosstrategy import NetworkQoS, QoSClassStrategy, ResourceQoS
 from koord.api.quantity import Quantity
 from koord.util.errors import InvalidObject
 from koordlet.host.net.tc.kernel import _can_change_in_place
-from koordlet.plugin.network import BE, LS, MIN_RATE, SYSTEM, ClassRates, classes, parse_tree
+from koordlet.plugin.network import parse_tree
 from koordlet_plugins.net_qos.traffic import (
+    BE,
     FIRST,
     LAST,
     LEAF,
+    LS,
+    SYSTEM,
+    ClassRates,
     PodAddresses,
     PodTraffic,
     addresses_of,
+    classes,
     node_tree,
     numbered,
     owners,

@@ -1,12 +1,12 @@
-"""Network QoS: rates of classes from a NodeSLO, and limits from pods' annotations."""
+"""Network QoS: rates of classes from a NodeSLO."""
 
-import json
 from dataclasses import astuple
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from koord.api.networkqos import MAX_RATE, MIN_RATE
 from koord.api.qosstrategy import (
     NetQoSPolicy,
     NetworkQoS,
@@ -15,17 +15,8 @@ from koord.api.qosstrategy import (
     ResourceQoS,
 )
 from koord.api.quantity import Quantity
-from koord.util.errors import InvalidObject
 from koordlet.host.net.tc import tree
-from koordlet.rules.network_qos import (
-    ANNOTATION,
-    MAX_RATE,
-    MIN_RATE,
-    ClassRates,
-    PodLimits,
-    classes,
-    pod_limits,
-)
+from koordlet_plugins.net_qos.traffic import ClassRates, classes
 
 G = 125_000_000  # bytes/s of 1G
 LINK = ClassRates(1, 0, G, G, 0)
@@ -137,60 +128,3 @@ def test_any_strategy_is_a_tree_or_nothing(ls, be, total, link):
     if found:
         wanted = [tree.TrafficClass(*astuple(each)) for each in found]
         assert tree.TrafficTree.of(2, wanted, []).classes == tuple(wanted)
-
-
-@pytest.mark.parametrize(
-    ("text", "limits"),
-    [
-        (None, (0, 0)),
-        ("{}", (0, 0)),
-        ('{"egressLimit": "100M"}', (0, 12_500_000)),
-        ('{"ingressLimit":"10M","egressLimit":"20M"}', (1_250_000, 2_500_000)),
-        ('{"ingressLimit": "0", "other": 1}', (0, 0)),
-        ('{"ingressLimit": 8000}', (1000, 0)),
-    ],
-)
-def test_limits_of_a_pod(text, limits):
-    assert pod_limits({} if text is None else {ANNOTATION: text}) == PodLimits(*limits)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "[]",
-        "null",
-        "10M",
-        "[" * 1000,
-        '{"egressLimit": "-1"}',
-        '{"egressLimit": "1"}',
-        '{"egressLimit": "ten"}',
-        '{"egressLimit": true}',
-        '{"egressLimit": {}}',
-        '{"egressLimit": NaN}',
-        '{"egressLimit": "100P"}',
-        json.dumps({"egressLimit": "1M" + " " * 2000}),
-    ],
-)
-def test_what_is_no_limit(text):
-    with pytest.raises(InvalidObject, match="networkQOS"):
-        pod_limits({ANNOTATION: text})
-
-
-@given(
-    st.text(max_size=60)
-    | st.dictionaries(
-        st.sampled_from(["ingressLimit", "egressLimit"]),
-        st.none()
-        | st.booleans()
-        | st.floats()
-        | st.integers()
-        | st.text("0123456789MG-", max_size=8),
-    ).map(json.dumps)
-)
-def test_any_annotation_is_limits_or_an_error(text):
-    try:
-        limits = pod_limits({ANNOTATION: text})
-    except InvalidObject:
-        return
-    assert all(each == 0 or each >= MIN_RATE for each in (limits.ingress, limits.egress))

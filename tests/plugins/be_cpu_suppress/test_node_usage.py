@@ -7,7 +7,12 @@ from koord.api.nodeslo import CgroupBase, HostApplication
 from koord.api.pod import Pod
 from koord.api.qos import QOS_LABEL, KubeQoS
 from koord.api.quantity import Quantity
-from koordlet.rules.node_usage import is_best_effort, is_best_effort_app, node_reserved, split_usage
+from koordlet_plugins.be_cpu_suppress.usage import (
+    is_best_effort,
+    is_best_effort_app,
+    node_reserved,
+    split_usage,
+)
 
 LS = Pod("default", "ls", "ls", labels={QOS_LABEL: "LS"}, qos=KubeQoS.BURSTABLE)
 BE = Pod("default", "be", "be", labels={QOS_LABEL: "BE"}, qos=KubeQoS.BEST_EFFORT)
