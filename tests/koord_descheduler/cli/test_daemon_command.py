@@ -16,9 +16,10 @@ from koord.component.plugins.discovery import discover
 from koord_descheduler.cli.descheduler import main
 from koord_descheduler.daemon.settings import load_settings
 from tests.support.clusters import node
-from tests.support.descheduler.replicas import SHIPPED, free_port, holder
+from tests.support.descheduler.replicas import SHIPPED
 from tests.support.kube.apiserver import ApiServer
 from tests.support.kube.daemon_flags import kubeconfig
+from tests.support.kube.replicas import free_port, holder
 
 CONFIG = """\
 apiVersion: descheduler/v1alpha2

@@ -1,8 +1,6 @@
 """The whole process against a scripted API server, on simulated time."""
 
-import asyncio
-from collections.abc import AsyncIterator, Callable
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,12 +9,12 @@ from structlog.testing import capture_logs
 from koord.component.leaderelection import LeaseLost
 from koord.controlplane.daemon import FinishedWithoutElection
 from koord.util.errors import KoordError
-from koord.util.simulatedclock import SimulatedClock
 from koord_descheduler.plugin import EvictOptions, Relief
 from tests.support.clusters import node, pod
-from tests.support.descheduler.replicas import LEASES, SHIPPED, Replica, Start, holder
+from tests.support.descheduler.replicas import SHIPPED, Replica, Start
 from tests.support.kube.apiserver import ApiServer, line, status_object
 from tests.support.kube.faults import begin, refuse
+from tests.support.kube.replicas import LEASES, holder
 
 NODES, PODS, CONFIGS = "/api/v1/nodes", "/api/v1/pods", "/api/v1/configmaps"
 PassTime = Callable[..., Any]
@@ -33,25 +31,11 @@ def readings(replica: Replica, outcome: str = "applied") -> float | None:
     return replica.metric("descheduler_config_readings_total", outcome=outcome)
 
 
-@pytest.fixture
-async def start(tmp_path: Path, server: ApiServer, clock: SimulatedClock) -> AsyncIterator[Start]:
-    """Start replicas; each ends with the test."""
+@pytest.fixture(autouse=True)
+def nodes(server: ApiServer) -> None:
+    """Three nodes."""
     for name in ("n1", "n2", "n3"):
         server.objects.create(NODES, node(name))
-    replicas: list[Replica] = []
-
-    def start(config: str = SHIPPED, *argv: str) -> Replica:
-        directory = tmp_path / str(len(replicas))
-        replicas.append(Replica(directory, server, clock, config, *argv))
-        return replicas[-1]
-
-    yield start
-    for each in replicas:
-        each.stop.set()
-    await clock.advance(5)
-    for each in replicas:
-        await asyncio.wait({each.task}, timeout=60)
-        assert each.task.done()
 
 
 @pytest.fixture

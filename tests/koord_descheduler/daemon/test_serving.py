@@ -1,50 +1,33 @@
 """Where it listens, and whom it answers."""
 
-import asyncio
 import ssl
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import aiohttp
 import pytest
 from structlog.testing import capture_logs
 
 from koord.component.http.sockets import ListenError
-from koord.util.simulatedclock import SimulatedClock
-from tests.support.descheduler.replicas import SHIPPED, Replica, free_port
+from tests.support.descheduler.replicas import SHIPPED, Start
 from tests.support.kube.apiserver import ApiServer
 from tests.support.kube.certificates import Authority
 from tests.support.kube.faults import refuse
+from tests.support.kube.replicas import free_port
 
 OFF = SHIPPED.replace("0.0.0.0:{port}", "127.0.0.1:0")
 
 
-@pytest.fixture
-async def run(
-    tmp_path: Path, server: ApiServer, clock: SimulatedClock
-) -> AsyncIterator[list[Replica]]:
-    """Replicas that end with the test."""
-    replicas: list[Replica] = []
-    yield replicas
-    for each in replicas:
-        each.stop.set()
-        await clock.advance(5)
-        await asyncio.wait({each.task}, timeout=60)
-
-
 async def test_https_asks_the_api_server_about_tokens(
-    tmp_path: Path, server: ApiServer, clock, authority: Authority, run: list[Replica]
+    start: Start, server: ApiServer, clock, authority: Authority
 ) -> None:
     """Metrics and health are for all; the plain listeners are off with port 0."""
     pair, port = authority.issue("descheduler"), free_port()
     with capture_logs() as logs:
-        replica = Replica(
-            tmp_path / "one", server, clock, OFF,
+        start(
+            OFF,
             f"--secure-port={port}", "--bind-address=127.0.0.1",
             f"--tls-cert-file={pair.certificate}", f"--tls-private-key-file={pair.key}",
             "--tls-min-version=VersionTLS13",
         )  # fmt: skip
-        run.append(replica)
         await clock.until(lambda: any(log["event"] == "server.listening" for log in logs))
 
     listening = [(log["address"], log["tls"]) for log in logs if log["event"] == "server.listening"]
@@ -68,12 +51,10 @@ async def test_https_asks_the_api_server_about_tokens(
             await session.get(f"{url}/metrics", ssl=old)
 
 
-async def test_https_without_a_certificate_is_off(
-    tmp_path: Path, server: ApiServer, clock, run: list[Replica]
-) -> None:
+async def test_https_without_a_certificate_is_off(start: Start, clock) -> None:
     """And said, if it was asked for."""
     with capture_logs() as logs:
-        run.append(Replica(tmp_path / "one", server, clock, SHIPPED, "--secure-port=10258"))
+        start(SHIPPED, "--secure-port=10258")
         await clock.until(lambda: any(log["event"] == "daemon.started" for log in logs))
 
     [off] = [log for log in logs if log["event"] == "https.disabled"]
@@ -81,28 +62,23 @@ async def test_https_without_a_certificate_is_off(
     assert [log["tls"] for log in logs if log["event"] == "server.listening"] == [False]
 
 
-async def test_an_address_in_use_ends_the_start(
-    tmp_path: Path, server: ApiServer, clock, run: list[Replica], pass_time
-) -> None:
-    run.append(Replica(tmp_path / "one", server, clock, SHIPPED))
-    await clock.until(lambda: bool(run[0].watchers))
-    config = SHIPPED.replace("{port}", str(run[0].port))
-    run.append(Replica(tmp_path / "two", server, clock, config))
-    await pass_time(run[1].task.done)
+async def test_an_address_in_use_ends_the_start(start: Start, clock, pass_time) -> None:
+    first = start()
+    await clock.until(lambda: bool(first.watchers))
+    second = start(SHIPPED.replace("{port}", str(first.port)))
+    await pass_time(second.task.done)
 
     with pytest.raises(ListenError, match="in use"):
-        run[1].task.result()
+        second.task.result()
 
 
-async def test_metrics_may_have_an_address_of_their_own(
-    tmp_path: Path, server: ApiServer, clock, run: list[Replica]
-) -> None:
+async def test_metrics_may_have_an_address_of_their_own(start: Start, clock) -> None:
     """Both listeners have all endpoints."""
     port = free_port()
     config = SHIPPED.replace("metricsBindAddress: 0.0.0.0:{port}", f"metricsBindAddress: :{port}")
-    run.append(Replica(tmp_path / "one", server, clock, config))
-    await clock.until(lambda: bool(run[0].watchers))
-    for each in (port, run[0].port):
+    replica = start(config)
+    await clock.until(lambda: bool(replica.watchers))
+    for each in (port, replica.port):
         async with aiohttp.ClientSession() as session:
             url = f"http://127.0.0.1:{each}/metrics"
             async with session.get(url) as answer:

@@ -15,12 +15,11 @@ from koord_scheduler.cli.scheduler import main
 from tests.support.clusters import node
 from tests.support.kube.apiserver import ApiServer
 from tests.support.kube.daemon_flags import kubeconfig
+from tests.support.kube.replicas import free_port, holder
 from tests.support.scheduler.replicas import (
     KOORDINATORS_FLAGS,
     NODES,
     PODS,
-    free_port,
-    holder,
     pending,
     placed,
 )

@@ -1,6 +1,5 @@
 """The API server that tests talk to, on simulated time, and replicas of the scheduler."""
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from tests.support.kube.fixtures import (  # noqa: F401 - fixtures
     pass_time,
     server,
 )
+from tests.support.kube.replicas import replicas
 from tests.support.scheduler.replicas import NODES, PODS, SIMPLE, Replica, Start, pending, placed
 
 PassTime = Callable[..., Any]
@@ -26,20 +26,12 @@ async def start(tmp_path: Path, server: ApiServer, clock: SimulatedClock) -> Asy
     """Start replicas; each ends with the test."""
     for name in ("n1", "n2"):
         server.objects.create(NODES, node(name))
-    replicas: list[Replica] = []
 
-    def start(config: str = SIMPLE, *argv: str) -> Replica:
-        directory = tmp_path / str(len(replicas))
-        replicas.append(Replica(directory, server, clock, config, *argv))
-        return replicas[-1]
+    def make(directory: Path, config: str, *argv: str) -> Replica:
+        return Replica(directory, server, clock, config, *argv)
 
-    yield start
-    for each in replicas:
-        each.stop.set()
-    await clock.advance(5)
-    for each in replicas:
-        await asyncio.wait({each.task}, timeout=60)
-        assert each.task.done()
+    async with replicas(make, tmp_path, clock, SIMPLE) as start:
+        yield start
 
 
 @pytest.fixture

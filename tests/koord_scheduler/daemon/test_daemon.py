@@ -18,18 +18,16 @@ from tests.support.clusters import node
 from tests.support.http_site import ScriptedSite
 from tests.support.kube.apiserver import ApiServer
 from tests.support.kube.faults import hang, refuse
+from tests.support.kube.replicas import LEASES, free_port, holder
 from tests.support.scheduler.replicas import (
     ALONE,
     HEAD,
     KOORDINATORS_FLAGS,
-    LEASES,
     NODES,
     PODS,
     SIMPLE,
     Replica,
     Start,
-    free_port,
-    holder,
     pending,
     placed,
 )

@@ -1,18 +1,12 @@
 """Whole daemons in the test's own loop: a scripted API server, simulated time, plugins of tests."""
 
-import asyncio
-import json
-import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
-
-import aiohttp
 
 from koord.cluster.facts import ClusterNode, ClusterPod
 from koord.component.http.exposition import Exposition
 from koord.util.simulatedclock import SimulatedClock
-from koord.util.stop import Stop
 from koord_descheduler.cli.daemon import FAMILIES
 from koord_descheduler.daemon.run import run_daemon
 from koord_descheduler.daemon.settings import Settings, load_settings
@@ -26,9 +20,9 @@ from koord_descheduler.plugin import (
 )
 from tests.support.kube.apiserver import ApiServer
 from tests.support.kube.daemon_flags import kubeconfig
+from tests.support.kube.replicas import DaemonReplica
 
 LEASE = "koordinator-system/koord-descheduler"
-LEASES = "/apis/coordination.k8s.io/v1/leases"
 
 SHIPPED = """\
 apiVersion: descheduler/v1alpha2
@@ -102,28 +96,21 @@ class Watcher(BalancePlugin):
         self.closed = True
 
 
-class Replica:
-    """One daemon."""
+class Replica(DaemonReplica):
+    """One descheduler."""
 
     def __init__(
         self, directory: Path, server: ApiServer, clock: SimulatedClock, config: str, *argv: str
     ) -> None:
-        directory.mkdir(exist_ok=True)
-        self.port = free_port()
-        self.config = directory / "config.yaml"
+        super().__init__(directory, clock, Exposition(FAMILIES, clock=clock))
         self.watchers: list[Watcher] = []
         self.clock = clock
         self.write(config)
+        self.access.write_text(kubeconfig(server.url))
         files = [f"--config={self.config}", "--v=4", "--secure-port=0", *argv]
-        access = directory / "kubeconfig"
-        access.write_text(kubeconfig(server.url))
-        environ = {"KUBECONFIG": str(access)}
+        environ = {"KUBECONFIG": str(self.access)}
         self.settings: Settings = load_settings(files, environ, discover=self._discover)
-        self.exposition = Exposition(FAMILIES, clock=clock)
-        self.stop = Stop(clock)
-        self.task = asyncio.ensure_future(
-            run_daemon(self.settings, self.exposition, clock, stop=self.stop)
-        )
+        self.run(run_daemon(self.settings, self.exposition, clock, stop=self.stop))
 
     def write(self, config: str) -> None:
         """Give it another file."""
@@ -131,22 +118,8 @@ class Replica:
 
     @property
     def rounds(self) -> int:
-        """Balance rounds so far."""
+        """Balance rounds until now."""
         return sum(len(each.rounds) for each in self.watchers)
-
-    def metric(self, name: str, **labels: str) -> float | None:
-        return self.exposition.internal.get_sample_value(name, labels)
-
-    async def get(self, path: str, headers: Mapping[str, str] | None = None) -> tuple[int, str]:
-        """Status and body of an answer."""
-        url = f"http://127.0.0.1:{self.port}{path}"
-        async with aiohttp.ClientSession() as session, session.get(url, headers=headers) as answer:
-            return answer.status, await answer.text()
-
-    async def healthz(self) -> dict[str, Any]:
-        """The parts of its health."""
-        _, text = await self.get("/healthz?format=json")
-        return dict(json.loads(text)["parts"])
 
     def _discover(self, registry: PluginRegistry) -> list[str]:
         def watcher(args: Any, handle: Handle) -> Watcher:
@@ -156,17 +129,6 @@ class Replica:
         registry.register("MigrationController", Recorder)
         registry.register("Watcher", watcher)
         return []
-
-
-def holder(server: ApiServer) -> str:
-    """The identity in the Lease; "": nobody's."""
-    found = server.objects.get(LEASES, LEASE)
-    return str(found["spec"].get("holderIdentity") or "")
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        return int(sock.getsockname()[1])
 
 
 Start = Callable[..., Replica]

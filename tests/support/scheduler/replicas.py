@@ -1,17 +1,11 @@
 """Whole schedulers in the test's own loop: a scripted API server, simulated time, few plugins."""
 
-import asyncio
-import json
-import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import aiohttp
-
 from koord.component.http.exposition import Exposition
 from koord.util.simulatedclock import SimulatedClock
-from koord.util.stop import Stop
 from koord_scheduler.cli.daemon import FAMILIES
 from koord_scheduler.daemon.run import run_daemon
 from koord_scheduler.daemon.settings import Settings, load_settings
@@ -21,10 +15,10 @@ from koord_scheduler_plugins.default_binding import DefaultBinder
 from tests.support.clusters import pod
 from tests.support.kube.apiserver import ApiServer
 from tests.support.kube.daemon_flags import kubeconfig
+from tests.support.kube.replicas import DaemonReplica
 from tests.support.scheduler.framework import FirstCome, FreeCpu
 
 LEASE = "koordinator-system/koord-scheduler"
-LEASES = "/apis/coordination.k8s.io/v1/leases"
 NODES, PODS = "/api/v1/nodes", "/api/v1/pods"
 
 HEAD = """\
@@ -64,51 +58,20 @@ class Broken(FreeCpu):
         raise ValueError("it is broken")
 
 
-class Replica:
+class Replica(DaemonReplica):
     """One scheduler."""
 
     def __init__(
         self, directory: Path, server: ApiServer, clock: SimulatedClock, config: str, *argv: str
     ) -> None:
-        directory.mkdir(exist_ok=True)
-        self.port = free_port()
-        path, access = directory / "config.yaml", directory / "kubeconfig"
-        path.write_text(config)
-        access.write_text(kubeconfig(server.url))
-        flags = [f"--config={path}", f"--port={self.port}", "--secure-port=0", *argv]
+        super().__init__(directory, clock, Exposition(FAMILIES, clock=clock))
+        self.config.write_text(config)
+        self.access.write_text(kubeconfig(server.url))
+        flags = [f"--config={self.config}", f"--port={self.port}", "--secure-port=0", *argv]
         self.settings: Settings = load_settings(
-            flags, {"KUBECONFIG": str(access)}, discover=small_registry
+            flags, {"KUBECONFIG": str(self.access)}, discover=small_registry
         )
-        self.exposition = Exposition(FAMILIES, clock=clock)
-        self.stop = Stop(clock)
-        self.task = asyncio.ensure_future(
-            run_daemon(self.settings, self.exposition, clock, stop=self.stop)
-        )
-
-    def metric(self, name: str, **labels: str) -> float | None:
-        return self.exposition.internal.get_sample_value(name, labels)
-
-    async def get(self, path: str, headers: Mapping[str, str] | None = None) -> tuple[int, str]:
-        """Status and body of an answer."""
-        url = f"http://127.0.0.1:{self.port}{path}"
-        async with aiohttp.ClientSession() as session, session.get(url, headers=headers) as answer:
-            return answer.status, await answer.text()
-
-    async def put(
-        self, path: str, text: str, headers: Mapping[str, str] | None = None
-    ) -> tuple[int, str]:
-        """Status and body of the answer to a PUT."""
-        url = f"http://127.0.0.1:{self.port}{path}"
-        async with (
-            aiohttp.ClientSession() as session,
-            session.put(url, data=text, headers=headers) as answer,
-        ):
-            return answer.status, await answer.text()
-
-    async def healthz(self) -> dict[str, Any]:
-        """The parts of its health."""
-        _, text = await self.get("/healthz?format=json")
-        return dict(json.loads(text)["parts"])
+        self.run(run_daemon(self.settings, self.exposition, clock, stop=self.stop))
 
 
 def small_registry(registry: PluginRegistry) -> list[str]:
@@ -134,17 +97,6 @@ def placed(server: ApiServer) -> dict[str, str]:
         for one in server.objects.all(PODS)
         if one["spec"].get("nodeName")
     }
-
-
-def holder(server: ApiServer) -> str:
-    """The identity in the Lease; "": nobody's."""
-    found = next(iter(server.objects.all(LEASES)), None)
-    return str(found["spec"].get("holderIdentity") or "") if found else ""
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        return int(sock.getsockname()[1])
 
 
 Start = Callable[..., Replica]
