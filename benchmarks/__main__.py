@@ -31,6 +31,7 @@ BENCHMARKS = (
     "scheduling",
     "extender",
     "plugincosts",
+    "quotas",
     "watchevents",
     "oddobjects",
     "requests",
