@@ -20,6 +20,7 @@ from koord.util.stop import Stop
 
 SETTLED_AFTER = 5.0  # seconds that a watch must hold before the next one is begun at once
 BUSY = (429, 503)  # statuses that say nothing about the object
+STARTING = 5.0  # seconds in which a server that starts may refuse what it will allow
 MISSING_PAUSE = 5.0  # seconds at most between questions for a kind that is missing, likewise
 ANY_VERSION = "0"  # the server's cache may answer: cheap, but perhaps a little old
 NEWEST = ""  # etcd answers
@@ -119,8 +120,8 @@ class ListWatch:
     async def wait_answered(self) -> None:
         """Return when a list has come, or the server has said why there will be none for now.
 
-        That it does not have the kind, or does not let us see it; this counts only where the
-        collection says that the rest can do without, or has lost its patience.
+        That it does not have the kind, or does not let us see it, and not for a moment only. This
+        counts where the collection says that the rest can do without, or has a sync_timeout.
         """
         await self._answered.wait()
 
@@ -245,21 +246,26 @@ class ListWatch:
             if not absent.hint:
                 self._works()
                 return
-        if self._collection.without and isinstance(err, Forbidden):
-            self._answered.set()
-        self._note_refusal(isinstance(err, NotFound | Forbidden))
+        self._note_refusal(err)
         hint = self._hint(err)
         self._reason = f"{err}; {hint}" if hint else str(err)
         self._trouble.failed("watch.failed", watched=name, error=self._reason)
 
-    def _note_refusal(self, is_refusal: bool) -> None:
-        """Treat a rejection as the answer once it has lasted for the collection's sync_timeout."""
-        now = self._clock.monotonic()
-        if not is_refusal:
+    def _note_refusal(self, err: KubeError) -> None:
+        """Treat a rejection as the answer once it has lasted.
+
+        For the collection's sync_timeout. Where the rest can do without, a refusal need not: but
+        kube-apiserver answers before it has read the roles, and refuses everything until then.
+        """
+        if not isinstance(err, NotFound | Forbidden):
             self._refused_at = None
-        elif self._refused_at is None:
+            return
+        now, patience = self._clock.monotonic(), self._collection.sync_timeout
+        if self._collection.without and isinstance(err, Forbidden):
+            patience = min(patience, STARTING)
+        if self._refused_at is None:
             self._refused_at = now
-        elif now - self._refused_at >= self._collection.sync_timeout:
+        if now - self._refused_at >= patience:
             self._answered.set()
 
     def _hint(self, err: KubeError) -> str:

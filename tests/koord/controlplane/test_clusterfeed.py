@@ -13,6 +13,7 @@ from koord.cluster.keptfields import KeptFields
 from koord.cluster.kinds import BUDGET, CLONE_SET, NODE, NODE_METRIC, POD, SERVICE
 from koord.cluster.state import ClusterState
 from koord.cluster.storage_kinds import (
+    CLAIM,
     CSI_DRIVER,
     CSI_NODE,
     STORAGE_CAPACITY,
@@ -230,7 +231,7 @@ async def test_kinds_without_a_crd(server: ApiServer, follow: Follow, clock) -> 
     await clock.until(lambda: list(following.state.keys(CLONE_SET)) == ["d/c"])
 
 
-async def test_koordinators_role_is_enough(server: ApiServer, follow: Follow, clock) -> None:
+async def test_koordinators_role_is_enough(server: ApiServer, follow: Follow, pass_time) -> None:
     """What it does not allow is named with what is missed, and holds nothing up; pods would."""
     for path in ("/api/v1/persistentvolumes", "/api/v1/persistentvolumeclaims"):
         server.script(*[refuse(403, "Forbidden")] * 9, path=path)
@@ -238,12 +239,29 @@ async def test_koordinators_role_is_enough(server: ApiServer, follow: Follow, cl
     server.script(*[refuse(403, "Forbidden")] * 9, path="/apis/policy")
     server.script(*[refuse(403, "Forbidden")] * 9, path="/apis/apps.kruise.io")
     following = await follow(*SERVED_KINDS)
-    await following.feed.wait_synced()
+    waiting = asyncio.create_task(following.feed.wait_synced())
+    await pass_time(waiting.done)
 
     assert following.feed.health() == OK
     reason = following.feed.kinds_health()[BUDGET.name].reason
     assert "refused with 403" in reason
     assert "allow it in the role: only the API server knows them" in reason
+
+
+async def test_a_server_that_starts_refuses_what_it_will_allow(
+    server: ApiServer, follow: Follow, pass_time
+) -> None:
+    """kube-apiserver answers before it has read the roles: that is no answer to go on with."""
+    server.script(*[refuse(403, "Forbidden")] * 2, path="/api/v1/persistentvolumeclaims")
+    server.objects.create(
+        "/api/v1/persistentvolumeclaims",
+        {"metadata": {"name": "data", "namespace": "d", "uid": "u"}},
+    )
+    following = await follow(CLAIM)
+    waiting = asyncio.create_task(following.feed.wait_synced())
+    await pass_time(waiting.done)
+
+    assert list(following.state.keys(CLAIM)) == ["d/data"]
 
 
 async def test_what_is_not_understood_stays_as_it_was(
