@@ -369,12 +369,16 @@ class FlagTable:
     Values are checked when they are given, so a reader need not check them again.
     """
 
-    def __init__(self, flags: FlagSet) -> None:
-        """Define all rows, in their order; errors as those of FlagSet.define."""
+    def __init__(self, flags: FlagSet, rows: Mapping[str, FlagSpec[Any]] | None = None) -> None:
+        """Define all rows, in their order; errors as those of FlagSet.define.
+
+        rows: by attribute, in place of those of the class, where a default depends on the daemon.
+        """
+        instead = rows or {}
         for owner in reversed(type(self).__mro__):
             for attribute, row in vars(owner).items():
                 if isinstance(row, FlagSpec):
-                    vars(self)[attribute] = row.define(flags)
+                    vars(self)[attribute] = instead.get(attribute, row).define(flags)
 
 
 def define_ignored_flags(flags: FlagSet, rows: Iterable[FlagSpec[Any]]) -> None:

@@ -2,7 +2,7 @@
 
 import ipaddress
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -12,6 +12,7 @@ from koord.component.config.componentconfig import ReadConfig
 from koord.component.features import FeatureGates
 from koord.component.flag_values import (
     BOOL,
+    BOOL_MAP,
     DURATION,
     INT,
     STRING,
@@ -22,7 +23,7 @@ from koord.component.flag_values import (
     one_of,
     within,
 )
-from koord.component.flags import Flag, FlagSet, FlagSpec, define_ignored_flags
+from koord.component.flags import FlagSet, FlagSpec, FlagTable, define_ignored_flags
 from koord.component.plugins.registry import FactoryRegistry
 from koord.util.errors import KoordError, OptionError
 from koord.util.logs import LogFormat
@@ -83,21 +84,142 @@ _INERT = (
 )
 
 
-class ControlPlaneFlags:
-    """The flags as attributes. Values are checked when they are given."""
+_SECOND = at_least_seconds(1.0)
+_PORT = within(0, 65535)
+
+
+class ElectionFlags(FlagTable):
+    """Flags of leader election; attributes are fields of LeaderElection. Durations in seconds."""
+
+    leader_elect = FlagSpec(
+        "leader-elect", BOOL, True, "work only while this replica is the leader"
+    )
+    lease_duration = FlagSpec(
+        "leader-elect-lease-duration",
+        DURATION,
+        15.0,
+        "time after which another replica may take over",
+        _SECOND,
+    )
+    renew_deadline = FlagSpec(
+        "leader-elect-renew-deadline",
+        DURATION,
+        10.0,
+        "time for which the leader tries to renew",
+        _SECOND,
+    )
+    retry_period = FlagSpec(
+        "leader-elect-retry-period", DURATION, 2.0, "time between two tries", at_least_seconds(0.1)
+    )
+    resource_lock = FlagSpec(
+        "leader-elect-resource-lock", STRING, "leases", "kind of the lock", one_of("leases")
+    )
+    resource_name = FlagSpec("leader-elect-resource-name", STRING, "", "name of the Lease")
+    resource_namespace = FlagSpec(
+        "leader-elect-resource-namespace", STRING, "", "namespace of the Lease"
+    )
+
+    def __init__(self, flags: FlagSet, defaults: ControlPlaneDefaults) -> None:
+        """Define all flags."""
+        cls = type(self)
+        super().__init__(
+            flags,
+            {
+                "resource_name": replace(cls.resource_name, default=defaults.name),
+                "resource_namespace": replace(cls.resource_namespace, default=defaults.namespace),
+            },
+        )
+
+
+class ControlPlaneFlags(FlagTable):
+    """The flags as attributes, a row each. Values are checked when they are given.
+
+    Ports without a default of their own have that of ControlPlaneDefaults.
+    """
+
+    config = FlagSpec("config", STRING, "", "configuration file, YAML or JSON")
+    write_config_to = FlagSpec(
+        "write-config-to", STRING, "", "write the effective configuration to this file, and exit"
+    )
+    feature_gates = FlagSpec("feature-gates", BOOL_MAP, {}, "features to switch, as A=true,B=false")
+
+    # serving
+    address = FlagSpec("address", STRING, "127.0.0.1", "IP address of plain HTTP", _ip)
+    port = FlagSpec("port", INT, 0, "port of plain HTTP, 0 for none", _PORT, unit="port")
+    status_page = FlagSpec("status-page", BOOL, True, "serve the status page at /")
+    bind_address = FlagSpec(
+        "bind-address",
+        STRING,
+        "0.0.0.0",  # noqa: S104 - HTTPS is served with a certificate only, and a token guard
+        "IP address of HTTPS",
+        _ip,
+    )
+    secure_port = FlagSpec(
+        "secure-port",
+        INT,
+        0,
+        "port of HTTPS, 0 for none; only served with a certificate",
+        _PORT,
+        unit="port",
+    )
+    tls_cert_file = FlagSpec(
+        "tls-cert-file", STRING, "", "certificate in PEM of HTTPS, followed by those of its CAs"
+    )
+    tls_private_key_file = FlagSpec(
+        "tls-private-key-file",
+        STRING,
+        "",
+        "its key in PEM; both are read again when they change",
+    )
+    tls_min_version = FlagSpec(
+        "tls-min-version",
+        STRING,
+        TLS_VERSIONS[0],
+        "oldest version of TLS",
+        one_of(*TLS_VERSIONS),
+    )
+
+    # logs
+    v = FlagSpec(
+        "v",
+        INT,
+        0,
+        f"verbosity: from {CONFIG_VERBOSITY} on the effective configuration is logged, from "
+        f"{DEBUG_VERBOSITY} on debug events",
+        at_least(0),
+        unit="level",
+    )
+    log_level = FlagSpec(
+        "log-level",
+        STRING,
+        "info",
+        "least level of logs, in general and by logger, as info,LowNodeLoad=debug",
+        levels,
+    )
+    logging_format = FlagSpec(
+        "logging-format",
+        STRING,
+        "json",
+        "json or text; on a terminal text by default",
+        one_of("json", "text"),
+    )
 
     def __init__(self, flags: FlagSet, defaults: ControlPlaneDefaults, *, terminal: bool) -> None:
         """Define all flags; terminal says whether stderr is one."""
-        self.config = flags.string("config", "", "configuration file, YAML or JSON")
-        self.write_config_to = flags.string(
-            "write-config-to", "", "write the effective configuration to this file, and exit"
+        cls, unless = (
+            type(self),
+            "; the file's with --config" if defaults.file_has_addresses else "",
         )
-        self.feature_gates = flags.bool_map(
-            "feature-gates", {}, "features to switch, as A=true,B=false"
+        super().__init__(
+            flags,
+            {
+                "address": replace(cls.address, help=cls.address.help + unless),
+                "port": replace(cls.port, default=defaults.port, help=cls.port.help + unless),
+                "secure_port": replace(cls.secure_port, default=defaults.secure_port),
+            },
         )
-        self._define_serving(flags, defaults)
-        self._define_election(flags, defaults)
-        self._define_logs(flags, terminal=terminal)
+        self._election = ElectionFlags(flags, defaults)
+        self._terminal = terminal
         define_ignored_flags(flags, _INERT)
 
     def check_together(self) -> None:
@@ -134,98 +256,7 @@ class ControlPlaneFlags:
 
     def leader_election(self) -> dict[str, object]:
         """The fields of LeaderElection, by attribute, that flags set: they win over the file's."""
-        return {name: flag.value for name, flag in self._election.items() if flag.is_set}
-
-    def _define_serving(self, flags: FlagSet, defaults: ControlPlaneDefaults) -> None:
-        unless = "; the file's with --config" if defaults.file_has_addresses else ""
-        self.address = flags.string(
-            "address", "127.0.0.1", f"IP address of plain HTTP{unless}", check=_ip
-        )
-        self.port = flags.int(
-            "port",
-            defaults.port,
-            f"port of plain HTTP, 0 for none{unless}",
-            check=within(0, 65535),
-        )
-        self.status_page = flags.bool("status-page", True, "serve the status page at /")
-        self.bind_address = flags.string(
-            "bind-address",
-            "0.0.0.0",  # noqa: S104 - HTTPS is served with a certificate only, and a token guard
-            "IP address of HTTPS",
-            check=_ip,
-        )
-        self.secure_port = flags.int(
-            "secure-port",
-            defaults.secure_port,
-            "port of HTTPS, 0 for none; only served with a certificate",
-            check=within(0, 65535),
-        )
-        self.tls_cert_file = flags.string(
-            "tls-cert-file", "", "certificate in PEM of HTTPS, followed by those of its CAs"
-        )
-        self.tls_private_key_file = flags.string(
-            "tls-private-key-file", "", "its key in PEM; both are read again when they change"
-        )
-        self.tls_min_version = flags.string(
-            "tls-min-version", TLS_VERSIONS[0], "oldest version of TLS", check=one_of(*TLS_VERSIONS)
-        )
-
-    def _define_election(self, flags: FlagSet, defaults: ControlPlaneDefaults) -> None:
-        second = at_least_seconds(1.0)
-        self._election: dict[str, Flag[Any]] = {
-            "leader_elect": flags.bool(
-                "leader-elect", True, "work only while this replica is the leader"
-            ),
-            "lease_duration": flags.duration(
-                "leader-elect-lease-duration",
-                15.0,
-                "time after which another replica may take over",
-                check=second,
-            ),
-            "renew_deadline": flags.duration(
-                "leader-elect-renew-deadline",
-                10.0,
-                "time for which the leader tries to renew",
-                check=second,
-            ),
-            "retry_period": flags.duration(
-                "leader-elect-retry-period",
-                2.0,
-                "time between two tries",
-                check=at_least_seconds(0.1),
-            ),
-            "resource_lock": flags.string(
-                "leader-elect-resource-lock", "leases", "kind of the lock", check=one_of("leases")
-            ),
-            "resource_name": flags.string(
-                "leader-elect-resource-name", defaults.name, "name of the Lease"
-            ),
-            "resource_namespace": flags.string(
-                "leader-elect-resource-namespace", defaults.namespace, "namespace of the Lease"
-            ),
-        }
-
-    def _define_logs(self, flags: FlagSet, *, terminal: bool) -> None:
-        self._terminal = terminal
-        self.v = flags.int(
-            "v",
-            0,
-            f"verbosity: from {CONFIG_VERBOSITY} on the effective configuration is logged, from "
-            f"{DEBUG_VERBOSITY} on debug events",
-            check=at_least(0),
-        )
-        self.log_level = flags.string(
-            "log-level",
-            "info",
-            "least level of logs, in general and by logger, as info,LowNodeLoad=debug",
-            check=levels,
-        )
-        self.logging_format = flags.string(
-            "logging-format",
-            "json",
-            "json or text; on a terminal text by default",
-            check=one_of("json", "text"),
-        )
+        return {name: flag.value for name, flag in vars(self._election).items() if flag.is_set}
 
 
 LogEvent = tuple[str, dict[str, object]]

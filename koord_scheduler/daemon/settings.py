@@ -1,13 +1,21 @@
 """Command line, environment and configuration file as one checked whole."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from koord.component.config.document import read_config
-from koord.component.flag_values import BOOL, DURATION, INT, STRING, STRING_LIST, address, at_least
-from koord.component.flags import Flag, FlagSet, FlagSpec, define_ignored_flags
+from koord.component.flag_values import (
+    BOOL,
+    DURATION,
+    FLOAT,
+    INT,
+    STRING,
+    STRING_LIST,
+    address,
+    at_least,
+)
+from koord.component.flags import Flag, FlagSet, FlagSpec, FlagTable, define_ignored_flags
 from koord.component.http.sockets import Address
 from koord.controlplane.settings import (
     CommonSettings,
@@ -79,112 +87,144 @@ def _positive(seconds: float) -> str:
     return "" if seconds > 0 else "use more than 0s"
 
 
-class SchedulerFlags:
-    """The flags as attributes."""
+_UNLESS = "; the file's with --config"
+_TIMEOUTS = AttemptTimeouts()
+
+
+class ClientFlags(FlagTable):
+    """Flags of the client of the API server; attributes are fields of ClientConnection."""
+
+    kubeconfig = FlagSpec(
+        "kubeconfig", STRING, "", "path of a kubeconfig; the file's, if it names one"
+    )
+    qps = FlagSpec(
+        "kube-api-qps", FLOAT, 50.0, f"requests per second{_UNLESS}", unit="requests per second"
+    )
+    burst = FlagSpec(
+        "kube-api-burst", INT, 100, f"requests at once{_UNLESS}", at_least(0), unit="requests"
+    )
+
+
+class ExtenderFlags(FlagTable):
+    """Files of the extender; attributes are fields of AccessFiles."""
+
+    certificate = FlagSpec(
+        "extender-tls-cert-file", STRING, "", "certificate in PEM of HTTPS for --extender"
+    )
+    key = FlagSpec("extender-tls-private-key-file", STRING, "", "its key in PEM; both are followed")
+    client_ca = FlagSpec(
+        "extender-client-ca-file",
+        STRING,
+        "",
+        "CAs in PEM of which a client of --extender needs a certificate",
+    )
+    token = FlagSpec(
+        "extender-token-file",
+        STRING,
+        "",
+        "file with the bearer token that a client of --extender needs",
+    )
+
+
+class SchedulerFlags(FlagTable):
+    """The flags as attributes, a row each. Durations are in seconds."""
+
+    master = FlagSpec("master", STRING, "", "URL of the API server, in place of the kubeconfig's")
+
+    # what cycles log; of a flag and its letter either counts
+    debug_scores = FlagSpec(
+        "debug-scores", INT, 0, "log so many of the best nodes of each cycle", at_least(0), "nodes"
+    )
+    s = replace(debug_scores, name="s")
+    debug_filters = FlagSpec("debug-filters", BOOL, False, "log which nodes each plugin rejects")
+    f = replace(debug_filters, name="f")
+    debug_diagnosis = FlagSpec(
+        "debug-diagnosis", BOOL, False, "log as JSON why a pod found no node"
+    )
+    d = replace(debug_diagnosis, name="d")
+    diagnosis_blocking = FlagSpec(
+        "debug-diagnosis-blocking",
+        BOOL,
+        False,
+        "log diagnoses before the next cycle, and drop none",
+    )
+    diagnoses = FlagSpec(
+        "debug-diagnosis-queue-size",
+        INT,
+        QUEUE,
+        "diagnoses that wait to be logged; further ones are dropped",
+        at_least(0),
+        "diagnoses",
+    )
+
+    # attempts
+    monitor_period = FlagSpec(
+        "scheduler-monitor-period",
+        DURATION,
+        _TIMEOUTS.period,
+        "time between two looks at attempts that are under way",
+        _positive,
+    )
+    scheduling_timeout = FlagSpec(
+        "scheduling-timeout",
+        DURATION,
+        _TIMEOUTS.timeout,
+        "time after which an attempt, with its binding, is logged and counted as too long",
+        _positive,
+    )
+    max_in_unschedulable_pods = FlagSpec(
+        "pod-max-in-unschedulable-pods-duration",
+        DURATION,
+        MAX_IN_UNSCHEDULABLE_PODS,
+        "time after which a rejected pod is tried again without an event",
+        _positive,
+    )
+
+    # the extender
+    extender = FlagSpec(
+        "extender",
+        STRING,
+        "",
+        "serve the plugins to a kube-scheduler on this address (:PORT is 127.0.0.1:PORT), and "
+        "schedule nothing",
+        _extender_address,
+    )
+    extender_timeout = FlagSpec(
+        "extender-timeout",
+        DURATION,
+        5.0,
+        "the httpTimeout that kube-scheduler has for this extender",
+        _positive,
+    )
+    extender_fail_open = FlagSpec(
+        "extender-fail-open",
+        BOOL,
+        False,
+        "where a plugin fails let all nodes pass, in place of failing the pod's attempt",
+    )
+
+    # what plugins find
+    network_topology = FlagSpec(
+        "enable-network-topology-manager",
+        BOOL,
+        False,
+        "have plugins see the network between nodes, as ClusterNetworkTopology has it",
+    )
+    auditor = FlagSpec(
+        "enable-workload-auditor", BOOL, False, "record what becomes of each workload"
+    )
+    controller_plugins = FlagSpec(
+        "controller-plugins",
+        STRING_LIST,
+        ("*",),
+        "plugins whose controllers run: names, * for all, -NAME for all but that one",
+    )
 
     def __init__(self, flags: FlagSet) -> None:
         """Define all flags."""
-        self.master = flags.string(
-            "master", "", "URL of the API server, in place of the kubeconfig's"
-        )
-        unless = "; the file's with --config"
-        self._client: dict[str, Flag[Any]] = {
-            "kubeconfig": flags.string(
-                "kubeconfig", "", "path of a kubeconfig; the file's, if it names one"
-            ),
-            "qps": flags.float("kube-api-qps", 50.0, f"requests per second{unless}"),
-            "burst": flags.int(
-                "kube-api-burst", 100, f"requests at once{unless}", check=at_least(0)
-            ),
-        }
-        self._scores = [
-            flags.int(name, 0, "log so many of the best nodes of each cycle", check=at_least(0))
-            for name in ("debug-scores", "s")
-        ]
-        self._filters = [
-            flags.bool(name, False, "log which nodes each plugin rejects")
-            for name in ("debug-filters", "f")
-        ]
-        self._diagnosis = [
-            flags.bool(name, False, "log as JSON why a pod found no node")
-            for name in ("debug-diagnosis", "d")
-        ]
-        self._diagnosis_blocking = flags.bool(
-            "debug-diagnosis-blocking", False, "log diagnoses before the next cycle, and drop none"
-        )
-        self.diagnoses = flags.int(
-            "debug-diagnosis-queue-size",
-            QUEUE,
-            "diagnoses that wait to be logged; further ones are dropped",
-            check=at_least(0),
-        )
-        defaults = AttemptTimeouts()
-        self.monitor_period = flags.duration(
-            "scheduler-monitor-period",
-            defaults.period,
-            "time between two looks at attempts that are under way",
-            check=_positive,
-        )
-        self.scheduling_timeout = flags.duration(
-            "scheduling-timeout",
-            defaults.timeout,
-            "time after which an attempt, with its binding, is logged and counted as too long",
-            check=_positive,
-        )
-        self.max_in_unschedulable_pods = flags.duration(
-            "pod-max-in-unschedulable-pods-duration",
-            MAX_IN_UNSCHEDULABLE_PODS,
-            "time after which a rejected pod is tried again without an event",
-            check=_positive,
-        )
-        self.extender = flags.string(
-            "extender",
-            "",
-            "serve the plugins to a kube-scheduler on this address (:PORT is 127.0.0.1:PORT), and "
-            "schedule nothing",
-            check=_extender_address,
-        )
-        self.extender_timeout = flags.duration(
-            "extender-timeout",
-            5.0,
-            "the httpTimeout that kube-scheduler has for this extender",
-            check=_positive,
-        )
-        self.extender_fail_open = flags.bool(
-            "extender-fail-open",
-            False,
-            "where a plugin fails let all nodes pass, in place of failing the pod's attempt",
-        )
-        self._extender_files = {
-            name: flags.string(f"extender-{flag}", "", meaning)
-            for name, flag, meaning in (
-                ("certificate", "tls-cert-file", "certificate in PEM of HTTPS for --extender"),
-                ("key", "tls-private-key-file", "its key in PEM; both are followed"),
-                (
-                    "client_ca",
-                    "client-ca-file",
-                    "CAs in PEM of which a client of --extender needs a certificate",
-                ),
-                (
-                    "token",
-                    "token-file",
-                    "file with the bearer token that a client of --extender needs",
-                ),
-            )
-        }
-        self.network_topology = flags.bool(
-            "enable-network-topology-manager",
-            False,
-            "have plugins see the network between nodes, as ClusterNetworkTopology has it",
-        )
-        self.auditor = flags.bool(
-            "enable-workload-auditor", False, "record what becomes of each workload"
-        )
-        self.controller_plugins = flags.string_list(
-            "controller-plugins",
-            ("*",),
-            "plugins whose controllers run: names, * for all, -NAME for all but that one",
-        )
+        super().__init__(flags)
+        self._client = ClientFlags(flags)
+        self._extender_files = ExtenderFlags(flags)
         define_ignored_flags(flags, _INERT)
 
     def check_together(self) -> None:
@@ -193,10 +233,11 @@ class SchedulerFlags:
         Raises:
             OptionError: the extender's clients could be anyone, or a file is missing.
         """
-        given = {name: flag for name, flag in self._extender_files.items() if flag.value}
+        files: Mapping[str, Flag[str]] = vars(self._extender_files)
+        given = {name: flag for name, flag in files.items() if flag.value}
         for one, needs in (("certificate", "key"), ("key", "certificate"), ("client_ca", "key")):
             if one in given and needs not in given:
-                hint = f"give --{self._extender_files[needs].name} as well"
+                hint = f"give --{files[needs].name} as well"
                 raise OptionError(f"--{given[one].name}", given[one].value, hint)
         address = self.extender_address
         local = address is None or address.host == "localhost" or is_loopback(address.host)
@@ -210,10 +251,10 @@ class SchedulerFlags:
     def debugging(self) -> Debugging:
         """Return what cycles log at the start; of a flag and its letter either counts."""
         return Debugging(
-            scores=max(flag.value for flag in self._scores),
-            filters=any(flag.value for flag in self._filters),
-            diagnosis=any(flag.value for flag in self._diagnosis),
-            diagnosis_blocking=self._diagnosis_blocking.value,
+            scores=max(self.debug_scores.value, self.s.value),
+            filters=self.debug_filters.value or self.f.value,
+            diagnosis=self.debug_diagnosis.value or self.d.value,
+            diagnosis_blocking=self.diagnosis_blocking.value,
         )
 
     def timeouts(self) -> AttemptTimeouts:
@@ -233,17 +274,18 @@ class SchedulerFlags:
     @property
     def extender_files(self) -> AccessFiles:
         """Return the files for TLS of the extender and for the authentication of its clients."""
-        given = {name: flag.value for name, flag in self._extender_files.items() if flag.value}
+        files: Mapping[str, Flag[str]] = vars(self._extender_files)
+        given = {name: flag.value for name, flag in files.items() if flag.value}
         return AccessFiles(**{name: Path(value) for name, value in given.items()})
 
     @property
     def kubeconfig(self) -> str:
         """Path of a kubeconfig; empty: not given."""
-        return str(self._client["kubeconfig"].value)
+        return self._client.kubeconfig.value
 
     def client_connection(self) -> dict[str, object]:
         """The fields of ClientConnection, by attribute, that flags set."""
-        return {name: flag.value for name, flag in self._client.items() if flag.is_set}
+        return {name: flag.value for name, flag in vars(self._client).items() if flag.is_set}
 
 
 DEFAULTS = ControlPlaneDefaults(
