@@ -1,13 +1,8 @@
 """Read and write DeschedulerConfiguration files."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
-from pathlib import Path
-
 from koord.component.config import componentconfig
-from koord.component.config.componentconfig import read_component_config, settled, to_json
-from koord.component.config.document import DocumentWithLines, ParseConfig, decode_with_lines
-from koord.component.config.field_errors import FieldError
+from koord.component.config.componentconfig import to_json
+from koord.controlplane.sections import ConfigFormat
 from koord_descheduler.config.configuration import (
     ALL,
     Configuration,
@@ -29,62 +24,12 @@ from koord_descheduler.config.v1alpha2 import (
 
 ReadConfig = componentconfig.ReadConfig[Configuration]
 
-
-def config_parser(
-    known: KnownPlugins, leader_election: Mapping[str, object] | None = None
-) -> ParseConfig[ReadConfig]:
-    """Return the function that reads a file, for read_config and ConfigFollower.
-
-    leader_election has the fields, by attribute, that flags set: they win over the file's.
-    """
-
-    def parse(data: bytes, path: Path) -> ReadConfig:
-        return parse_configuration(data, path, known, leader_election)
-
-    return parse
-
-
-def parse_configuration(
-    data: bytes,
-    path: Path,
-    known: KnownPlugins,
-    leader_election: Mapping[str, object] | None = None,
-) -> ReadConfig:
-    """Return the configuration of a file's bytes, YAML or JSON. path is for messages.
-
-    Raises:
-        InvalidConfig: it has faults; all are named.
-        InvalidObject: it cannot be decoded at all.
-    """
-    placed = decode_with_lines(data, str(path))
-    external, faults = read_component_config(
-        placed, DeschedulerConfiguration, group_version=GROUP_VERSION, kind=KIND
-    )
-    return settled(external, faults, placed, path, _converter(known, leader_election or {}))
-
-
-def default_configuration(
-    known: KnownPlugins, leader_election: Mapping[str, object] | None = None
-) -> ReadConfig:
-    """Return the configuration of a start without a file. Raises InvalidConfig as above."""
-    placed = DocumentWithLines({})
-    external = DeschedulerConfiguration()
-    return settled(external, [], placed, Path("flags"), _converter(known, leader_election or {}))
-
-
-def _converter(
-    known: KnownPlugins, leader_election: Mapping[str, object]
-) -> Callable[[DeschedulerConfiguration], tuple[Configuration | None, list[FieldError]]]:
-    """Return what completes a document; leader_election wins over what it says."""
-
-    def convert_completed(
-        external: DeschedulerConfiguration,
-    ) -> tuple[Configuration | None, list[FieldError]]:
-        completed = external.complete()
-        election = replace(completed.leader_election, **leader_election)  # type: ignore[arg-type]
-        return convert(replace(completed, leader_election=election), known)
-
-    return convert_completed
+FORMAT: ConfigFormat[DeschedulerConfiguration, KnownPlugins, Configuration] = ConfigFormat(
+    document=DeschedulerConfiguration, group_version=GROUP_VERSION, kind=KIND, convert=convert
+)
+config_parser = FORMAT.parser
+parse_configuration = FORMAT.parse
+default_configuration = FORMAT.default
 
 
 def to_document(config: Configuration) -> dict[str, object]:
@@ -92,9 +37,7 @@ def to_document(config: Configuration) -> dict[str, object]:
 
     Each extension point disables the defaults and enables what runs, so that it reads back.
     """
-    fields = to_json(_external(config))
-    assert isinstance(fields, dict)  # noqa: S101
-    return {"apiVersion": GROUP_VERSION, "kind": KIND, **fields}
+    return FORMAT.to_json(_external(config))
 
 
 def _external(config: Configuration) -> DeschedulerConfiguration:

@@ -1,13 +1,10 @@
 """Read and write KubeSchedulerConfiguration files."""
 
-from collections.abc import Callable, Mapping
 from dataclasses import is_dataclass, replace
-from pathlib import Path
 
 from koord.component.config import componentconfig
-from koord.component.config.componentconfig import read_component_config, settled, to_json
-from koord.component.config.document import DocumentWithLines, ParseConfig, decode_with_lines
-from koord.component.config.field_errors import FieldError
+from koord.component.config.componentconfig import to_json
+from koord.controlplane.sections import ConfigFormat
 from koord.util.text import snake_case
 from koord_scheduler.config.configuration import Configuration, convert
 from koord_scheduler.config.profiles import KnownPlugins, Point, Profile
@@ -27,76 +24,16 @@ from koord_scheduler.config.v1 import (
 
 ReadConfig = componentconfig.ReadConfig[Configuration]
 
-Fields = Mapping[str, object]
-"""Fields of a section, by attribute, that flags set: they win over the file's."""
-
-
-def config_parser(
-    known: KnownPlugins, leader_election: Fields, kubeconfig: str = ""
-) -> ParseConfig[ReadConfig]:
-    """Return the function that reads a file, for read_config; see parse_configuration."""
-
-    def parse(data: bytes, path: Path) -> ReadConfig:
-        return parse_configuration(data, path, known, leader_election, kubeconfig)
-
-    return parse
-
-
-def parse_configuration(
-    data: bytes,
-    path: Path,
-    known: KnownPlugins,
-    leader_election: Fields | None = None,
-    kubeconfig: str = "",
-) -> ReadConfig:
-    """Return the configuration of a file's bytes, YAML or JSON. path is for messages.
-
-    kubeconfig is that of a file that names none.
-
-    Raises:
-        InvalidConfig: it has faults; all are named.
-        InvalidObject: it cannot be decoded at all.
-    """
-    placed = decode_with_lines(data, str(path))
-    external, faults = read_component_config(
-        placed,
-        KubeSchedulerConfiguration,
-        group_version=GROUP_VERSION,
-        kind=KIND,
-        hint=version_hint,
-    )
-    if external is not None and kubeconfig and not external.client_connection.kubeconfig:
-        client = replace(external.client_connection, kubeconfig=kubeconfig)
-        external = replace(external, client_connection=client)
-    return settled(external, faults, placed, path, _converter(known, leader_election or {}))
-
-
-def default_configuration(
-    known: KnownPlugins,
-    leader_election: Fields | None = None,
-    client_connection: Fields | None = None,
-) -> ReadConfig:
-    """Return the configuration of a start without a file. Raises InvalidConfig as above."""
-    own = KubeSchedulerConfiguration()
-    client = replace(own.client_connection, **(client_connection or {}))  # type: ignore[arg-type]
-    external = replace(own, client_connection=client)
-    placed = DocumentWithLines({})
-    return settled(external, [], placed, Path("flags"), _converter(known, leader_election or {}))
-
-
-def _converter(
-    known: KnownPlugins, leader_election: Fields
-) -> Callable[[KubeSchedulerConfiguration], tuple[Configuration | None, list[FieldError]]]:
-    """Return what completes a document; leader_election wins over what it says."""
-
-    def convert_completed(
-        external: KubeSchedulerConfiguration,
-    ) -> tuple[Configuration | None, list[FieldError]]:
-        completed = external.complete()
-        election = replace(completed.leader_election, **leader_election)  # type: ignore[arg-type]
-        return convert(replace(completed, leader_election=election), known)
-
-    return convert_completed
+FORMAT: ConfigFormat[KubeSchedulerConfiguration, KnownPlugins, Configuration] = ConfigFormat(
+    document=KubeSchedulerConfiguration,
+    group_version=GROUP_VERSION,
+    kind=KIND,
+    convert=convert,
+    hint=version_hint,
+)
+config_parser = FORMAT.parser
+parse_configuration = FORMAT.parse
+default_configuration = FORMAT.default
 
 
 def to_document(config: Configuration) -> dict[str, object]:
@@ -105,9 +42,7 @@ def to_document(config: Configuration) -> dict[str, object]:
     Each extension point disables what multiPoint would enable, and enables what runs, so that it
     reads back.
     """
-    fields = to_json(_external(config))
-    assert isinstance(fields, dict)  # noqa: S101
-    return {"apiVersion": GROUP_VERSION, "kind": KIND, **fields}
+    return FORMAT.to_json(_external(config))
 
 
 def without_secrets(config: Configuration) -> Configuration:
