@@ -14,7 +14,7 @@ import asyncio
 import gc
 import statistics
 import time
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from random import Random
@@ -25,6 +25,7 @@ from msgspec.structs import replace as changed
 
 from benchmarks.table import Row
 from koord.api.labelselector import Requirement
+from koord.api.podgroup import LIGHTWEIGHT_MIN_LABEL, LIGHTWEIGHT_NAME_LABEL
 from koord.cluster.columns import Mask
 from koord.cluster.facts import (
     AffinityTerm,
@@ -48,6 +49,9 @@ from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.interfaces import (
     BindPlugin,
     FilterPlugin,
+    PodChanges,
+    PreBindExtensions,
+    PreBindPlugin,
     QueueSortPlugin,
     ScorePlugin,
     VectorFilterPlugin,
@@ -66,6 +70,7 @@ MANY_PODS_PER_NODE = 30
 FILTERS, SCORES = 12, 7
 EQUAL, DIFFERENT, RULES = 200.0, 800.0, 1500.0  # microseconds for a cycle
 COLUMN, PROTOTYPE = "sum of one column", "numpy prototype"
+GANG = 3  # members
 PER_APP = 50  # pods with the same labels, where kinds have rules about their own
 ZONE, HOST = "topology.kubernetes.io/zone", "kubernetes.io/hostname"
 KINDS = {
@@ -118,14 +123,27 @@ class Room(FilterPlugin, VectorFilterPlugin, ScorePlugin, VectorScorePlugin):
         return scores
 
 
-class Sort(QueueSortPlugin, BindPlugin):
-    """The oldest first; binds at once, and has the watch say so."""
+class Sort(QueueSortPlugin, BindPlugin, PreBindPlugin, PreBindExtensions):
+    """The oldest first; binds at once, and has the watch say so. Patches cost nothing."""
 
     def __init__(self, args: Any, handle: Any, state: SchedulerCache) -> None:
         self._state = state
 
     def less(self, first: QueuedPod, second: QueuedPod) -> bool:
         return first.timestamp < second.timestamp
+
+    def pre_bind_pre_flight(
+        self, state: CycleState, pod: ClusterPod, node_name: str
+    ) -> Status | None:
+        return Status.skip()
+
+    async def pre_bind(self, state: CycleState, pod: ClusterPod, node_name: str) -> Status | None:
+        return None
+
+    async def apply_patch(
+        self, state: CycleState, pod: ClusterPod, changes: PodChanges
+    ) -> Status | None:
+        return None
 
     async def bind(self, state: CycleState, pod: ClusterPod, node_name: str) -> Status | None:
         await asyncio.sleep(0)
@@ -138,8 +156,16 @@ class Sort(QueueSortPlugin, BindPlugin):
 class World:
     """A cluster and its scheduler."""
 
-    def __init__(self, nodes: int, *, shipped: bool, pods_per_node: int = PODS_PER_NODE) -> None:
-        """shipped: with Kubernetes' default plugins and LoadAwareScheduling."""
+    def __init__(
+        self,
+        nodes: int,
+        *,
+        shipped: bool,
+        pods_per_node: int = PODS_PER_NODE,
+        plugins: Sequence[str] = (),
+    ) -> None:
+        """shipped: with Kubernetes' default plugins, LoadAwareScheduling and these plugins."""
+        self._plugins = plugins
         self._pods_per_node = pods_per_node
         self.clock = SystemClock()
         self.state = SchedulerCache(self.clock)
@@ -150,8 +176,13 @@ class World:
     async def build(self) -> None:
         registry = PluginRegistry()
         registry.register("Sort", partial(Sort, state=self.state))
-        settings = _shipped(registry) if self._shipped else _synthetic(registry)
-        services = replace(fake_services(FakeCluster()), cluster=self.state, clock=self.clock)
+        settings = _shipped(registry, self._plugins) if self._shipped else _synthetic(registry)
+        services = replace(
+            fake_services(FakeCluster()),
+            cluster=self.state,
+            clock=self.clock,
+            activate=self._activate,
+        )
         self.profile = await build_profile(settings, registry, services)
         metrics = SchedulingMetrics(services.metrics.exposition)
         draw = Random(1)
@@ -171,6 +202,9 @@ class World:
                 pod = ClusterPod(name=name, uid=name, label_set=app, spec=spec, node=f"n{at}")
                 self.state.put(POD, pod)
         await services.hooks.run()
+
+    def _activate(self, uids: Iterable[str]) -> None:
+        self.scheduler.activate(uids)
 
     def pods(self, count: int, kind: str) -> list[ClusterPod]:
         """Pending pods of one of KINDS."""
@@ -299,11 +333,11 @@ def _synthetic(registry: PluginRegistry) -> Profile:
     )
 
 
-def _shipped(registry: PluginRegistry) -> Profile:
-    """Kubernetes' default plugins and LoadAwareScheduling; only the binder is the benchmark's."""
+def _shipped(registry: PluginRegistry, more: Sequence[str] = ()) -> Profile:
+    """Kubernetes' default plugins, LoadAwareScheduling and more; the binder is the benchmark's."""
     discover(registry)
     known = known_plugins(registry)
-    names = [*DEFAULT_WEIGHTS, "LoadAwareScheduling"]
+    names = [*DEFAULT_WEIGHTS, "LoadAwareScheduling", *more]
     plugins = {
         point: tuple(
             EnabledPlugin(name, DEFAULT_WEIGHTS.get(name, 1) or 1)
@@ -313,6 +347,8 @@ def _shipped(registry: PluginRegistry) -> Profile:
         for point in Point
     }
     plugins[Point.BIND] = (EnabledPlugin("Sort"),)
+    if more:
+        plugins[Point.PRE_BIND] += (EnabledPlugin("Sort"),)
     types = {name: known[name].args for name in names if name in known}
     args = {name: one.read(None, (name,))[0] for name, one in types.items() if one is not None}
     return Profile(scheduler_name="bench", plugins=plugins, args=args)
@@ -339,7 +375,29 @@ async def _measure(nodes: int, pods: int) -> list[Row]:
         if per_node == PODS_PER_NODE:
             rows += await _measure_world(world, pods, what, ("equal", "all differ"))
         rows += await _measure_kinds(world, pods, f"{nodes * per_node:,} pods")
+    return rows + await _measure_gangs(nodes, pods)
+
+
+async def _measure_gangs(nodes: int, pods: int) -> list[Row]:
+    """Gangs of three, beside as many single pods of the same profile."""
+    world = World(nodes, shipped=True, plugins=("Coscheduling",))
+    await world.build()
+    count, rows = pods // GANG * GANG, []
+    await world.bind(world.pods(30, "equal"))
+    reference = await world.bind(world.pods(count, "equal")) * 1e6
+    gangs = [
+        changed(pod, label_set=_gang(at // GANG))
+        for at, pod in enumerate(world.pods(count, "equal"))
+    ]
+    took = await world.bind(gangs) * 1e6
+    name = f"scheduling: and binding, gangs of {GANG}, each member"
+    rows.append(Row(name, took, "µs", None, reference, "single pod"))
     return rows
+
+
+def _gang(number: int) -> LabelSet:
+    labels = {LIGHTWEIGHT_NAME_LABEL: f"g{number}", LIGHTWEIGHT_MIN_LABEL: str(GANG)}
+    return LabelSet("default", {"app": "new", **labels})
 
 
 async def _measure_world(

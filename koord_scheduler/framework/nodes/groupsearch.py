@@ -4,8 +4,9 @@ A plan is made on a what-if, so each pod sees those before it: what they take of
 devices, and what they mean for affinity and spread.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 
 import numpy as np
 
@@ -15,9 +16,11 @@ from koord.util.timebudget import is_time_over
 from koord_scheduler.framework.calls import ExtensionPointError
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.groupplan import GroupPlan, NodeOrder, NoGroupPlan
+from koord_scheduler.framework.nodes.adapters import Rows
 from koord_scheduler.framework.nodes.scoring import NodeScoring
 from koord_scheduler.framework.nodes.search import NodeSearch, SearchResult
 from koord_scheduler.framework.profile import ProfilePlugins
+from koord_scheduler.framework.status import Scores
 
 MAX_DEAD_ENDS = 2_000  # after which a search is given up: an exhaustive one may take forever
 
@@ -102,11 +105,11 @@ class _Planning:
             names = self._nodes_for(shape.pods[0])
             if shape.independent and self.order is None and self._is_last_shape(number):
                 # Wherever it goes, there is room for as many of the others: one try is enough.
-                names = names[:1]
+                names = islice(names, 1)
             for name in names:
                 yield number, name
 
-    def _nodes_for(self, pod: ClusterPod) -> Sequence[str]:
+    def _nodes_for(self, pod: ClusterPod) -> Iterable[str]:
         """Nodes that are feasible for a pod now, the best one first."""
         view, state = self._what_if.view(), CycleState()
         found = self.search.search(state, pod, view, everywhere=True)
@@ -116,12 +119,13 @@ class _Planning:
             self._note(pod, found)
             return ()
         seen, feasible = found.subject, found.feasible
-        rows = np.flatnonzero(feasible)
+        rows, totals = np.flatnonzero(feasible), None
         if len(rows) > 1:
             table = self.scoring.scores(state, seen.pod, seen.nodes, feasible, found.cached)
-            rows = table.rows[np.argsort(-table.totals, kind="stable")]
-        names = [view.node(row).name for row in rows.tolist()]
-        return names if self.order is None else self.order(pod, view, names)
+            rows, totals = table.rows, table.totals.copy()
+        if self.order is None:
+            return _best_first(view, rows, totals)
+        return self.order(pod, view, tuple(_best_first(view, rows, totals)))
 
     def _place(self, level: _Level, number: int, node: str) -> None:
         pod = self._shapes[number].pods.pop(0)
@@ -152,6 +156,18 @@ class _Planning:
     def _no_plan(self, *, cut: bool) -> NoGroupPlan:
         assert self._failure is not None  # noqa: S101 - some pod had no node
         return replace(self._failure, cut=cut)
+
+
+def _best_first(view: View, rows: Rows, totals: Scores | None) -> Iterator[str]:
+    """Names of nodes by their scores. Mostly the first one is enough: the others are not sorted."""
+    if totals is None:
+        yield from (view.node(row).name for row in rows.tolist())
+        return
+    best = int(totals.argmax())
+    yield view.node(int(rows[best])).name
+    for at in np.argsort(-totals, kind="stable").tolist():
+        if at != best:
+            yield view.node(int(rows[at])).name
 
 
 def _shapes_of(pods: Sequence[ClusterPod]) -> list[_Shape]:
