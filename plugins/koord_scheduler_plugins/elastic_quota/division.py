@@ -23,11 +23,9 @@ def divide(
         for base, request, lending in zip(bases, requests, lends, strict=True)
     ]
     rest = total - sum(runtimes)
-    sharers = [
-        at
-        for at, (base, request) in enumerate(zip(bases, requests, strict=True))
-        if request > base and weights[at] > 0
-    ]
+    if rest <= 0:
+        return runtimes
+    sharers = [at for at, request in enumerate(requests) if request > bases[at] and weights[at] > 0]
     while rest > 0 and sharers:
         shares = largest_remainder(rest, [weights[at] for at in sharers])
         rest, staying = 0, []
@@ -49,6 +47,8 @@ def largest_remainder(amount: int, weights: Sequence[int]) -> list[int]:
     The units that rounding down leaves over go to the largest remainders; of equal ones, to the
     first.
     """
+    if len(weights) == 1:
+        return [amount]
     whole = sum(weights)
     shares, remainders = [], []
     for weight in weights:

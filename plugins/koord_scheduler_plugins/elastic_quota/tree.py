@@ -21,7 +21,7 @@ class Tree:
     """The quotas of a tree; those that no way leads to from the root are detached from it."""
 
     id: str = ""
-    quotas: tuple[ElasticQuota, ...] = ()  # parents before their children, siblings by name
+    quotas: tuple[ElasticQuota, ...] = ()  # parents before children; siblings together, by name
     parents: tuple[int, ...] = ()  # places in quotas, or ROOT
     children: tuple[tuple[int, ...], ...] = ((),)  # of each quota; the last one is the root's
     places: Mapping[str, int] = field(default_factory=dict)  # name -> place in quotas

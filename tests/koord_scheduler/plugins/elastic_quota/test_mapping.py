@@ -114,6 +114,10 @@ def test_every_quota_is_placed_or_detached_with_a_problem(parents):
     assert not placed & set(tree.detached)
     assert set(tree.detached) == set(tree.problems)
     assert all(tree.parents[place] < place for place in range(len(tree.quotas)))
+    for children in tree.children:  # neighbours: runtimes are divided by slices
+        assert list(children) == list(
+            range(children[0], children[0] + len(children)) if children else ()
+        )
     for name in placed:
         assert tree.find(tree.path(name)[0]).parent == ROOT_QUOTA
 
