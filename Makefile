@@ -20,7 +20,7 @@ MEMORY = $(shell [ -w /dev/shm ] && [ "$$(df --output=avail /dev/shm | tail -n 1
 	! findmnt -no OPTIONS /dev/shm | grep -q noexec && echo /dev/shm)
 
 # Where the modules of the tests' cluster are.
-CLUSTER = env PYTHONPATH=tests/cluster:tests/e2e:tests/image:. $(BIN)/python -m makecluster
+CLUSTER = env PYTHONPATH=tests/cluster:tests/e2e:. $(BIN)/python -m makecluster
 
 # Compiled, and assertions rewritten, once: not by each process of the tests.
 unexport PYTHONDONTWRITEBYTECODE

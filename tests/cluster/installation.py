@@ -10,7 +10,8 @@ from auditlog import longest_gap
 from clusterclient import SHOP, SYSTEM, Cluster, quota
 from overlay import DEPLOY, overlay
 from readme import shell
-from treeimages import NAMES, REGISTRY, TAGS
+
+from tests.support.image.treeimages import NAMES, REGISTRY, TAGS
 
 COMPONENTS = (
     "crds", "podmonitor", "manager-duties", "pods-from-api-server", "events", "evictions", "nri",

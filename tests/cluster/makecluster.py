@@ -73,7 +73,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     build(*(HELM,) * options.images)  # with images there is something to install
     images: list[Path] = []
     if options.images:
-        from treeimages import image_tars  # buildah and mmdebstrap are needed for these alone
+        from tests.support.image.treeimages import (
+            image_tars,  # buildah and mmdebstrap are needed for these alone
+        )
 
         images = image_tars()
     signal.signal(signal.SIGTERM, signal.default_int_handler)

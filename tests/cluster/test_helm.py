@@ -17,7 +17,8 @@ from installation import Release, upgrade
 from overlay import DEPLOY
 from readme import commands, shell
 from traces import RUN_DIRECTORY, Traces, changed_by_an_agent, left_behind, to_restore
-from treeimages import NAMES
+
+from tests.support.image.treeimages import NAMES
 
 
 @pytest.fixture(scope="module")

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from buildah import Built
 from programs import REPOSITORY
-from treeimages import NAMES, Images, store_of_bases
+
+from tests.support.image.buildah import Built
+from tests.support.image.treeimages import NAMES, Images, store_of_bases
 
 PACKAGES = {
     "buildah": "buildah",

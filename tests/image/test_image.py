@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 import yaml
-from buildah import Built
 from packaging.requirements import Requirement
 from programs import REPOSITORY, Program
+
+from tests.support.image.buildah import Built
 
 from ..cgroups.container.cluster import Agent, Cluster
 from ..cgroups.container.nodepod import NodePod

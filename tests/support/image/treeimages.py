@@ -1,4 +1,4 @@
-"""The images of this tree, on the two bases: `python -m treeimages` writes them as tar files."""
+"""The images of this tree, as tar files: `python -m tests.support.image.treeimages` writes them."""
 
 import fcntl
 import hashlib
@@ -13,9 +13,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bases import KEPT, debian, distroless
-from buildah import Buildah, build_context
 from programs import REPOSITORY
+
+from tests.support.image.bases import KEPT, debian, distroless
+from tests.support.image.buildah import Buildah, build_context
 
 DEBIAN = "docker.io/library/debian:12-slim"
 DISTROLESS = "gcr.io/distroless/python3-debian12"

@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 HERE = Path(__file__).parent
-KEPT = HERE.parents[1] / "build" / "image"  # what was made for an earlier run
+KEPT = HERE.parents[2] / "build" / "image"  # what was made for an earlier run
 DISTROLESS = (
     "base-files", "ca-certificates", "libgcc-s1", "libpython3-stdlib", "libssl3", "libstdc++6",
     "netbase", "python3-minimal", "tzdata", "zlib1g",

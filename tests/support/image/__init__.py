@@ -1,0 +1,1 @@
+"""Images of this tree for tests: bases, builds, tar files."""
