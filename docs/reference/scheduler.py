@@ -41,11 +41,12 @@ Accepted, with a warning, is what is hardly meant: arguments of a plugin that is
 extender without a verb; and a plugin of Kubernetes or Koordinator that is not built: the profile
 runs without it, and `/healthz` names it.
 
-A pod that needs such a plugin stays pending, and its event FailedScheduling says what it asks for
-and which plugin is missing: gangs (Coscheduling), quotas (ElasticQuota), required reservations
-(Reservation), required CPU binding and NUMA alignment (NodeNUMAResource), Koordinator's device
-resources (DeviceShare). That is the plugin `MissingPlugins`, which each profile has unless it
-disables it by this name.
+A pod that asks for what no plugin of its profile claims stays pending, and its event
+FailedScheduling says what it asks for and which plugin to enable or install: gangs (Coscheduling),
+quotas (ElasticQuota), required reservations (Reservation), required CPU binding and NUMA alignment
+(NodeNUMAResource), Koordinator's device resources (DeviceShare), or other plugins that claim the
+same. That is the plugin `MissingPlugins`, which each profile has unless it disables it by this
+name.
 """
 _PLUGINS = """
 A profile changes the default plugins. `multiPoint` is for all extension points that a plugin has,

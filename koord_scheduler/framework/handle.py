@@ -26,6 +26,7 @@ from koord_scheduler.framework.extension.networktopology import (
 from koord_scheduler.framework.groupplan import GroupPlanner
 from koord_scheduler.framework.handlers import Changes, FailureFilters, ForgetHandlers, StartHooks
 from koord_scheduler.framework.nominator import Nominator
+from koord_scheduler.framework.podclaims import PodClaims
 from koord_scheduler.framework.status import SUCCESS, Status
 from koord_scheduler.framework.waitingpods import WaitingPods
 
@@ -262,8 +263,8 @@ class Handle:
     services: Services
     filters: Callable[[], NodeFilters]
     """Those of the profile; there are none yet while its plugins are made."""
-    registered: frozenset[str] = frozenset()
-    """Names of the plugins that this process has, whatever profiles enable."""
+    claims: PodClaims | None = None
+    """What plugins of the profile answer for in pods; None: in no profile, as in tests."""
     reservations: Callable[[], "ReservationPlugins"] = _none_yet
     """Runs the profile's reservation plugins; none while plugins are made."""
     numa: Callable[[], "TopologyManager"] = _no_numa

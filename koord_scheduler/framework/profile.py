@@ -36,6 +36,7 @@ from koord_scheduler.framework.interfaces import (
     VectorFilterPlugin,
     VectorScorePlugin,
 )
+from koord_scheduler.framework.podclaims import PodClaims, pod_claims
 
 PluginFactory = Callable[[Any, Handle], Plugin | Awaitable[Plugin]]
 """Makes a plugin from its args (None: the profile has none) and the handle of its profile."""
@@ -89,9 +90,9 @@ class ProfilePlugins:
         settings: Profile,
         services: Services,
         limits: TimeLimits,
-        registered: frozenset[str] = frozenset(),
+        claims: PodClaims | None = None,
     ) -> None:
-        """registered: names of the plugins that this process has."""
+        """claims: what its plugins answer for in pods."""
         self.settings = settings
         self.services = services
         self.limits = limits
@@ -106,7 +107,7 @@ class ProfilePlugins:
             profile=settings.scheduler_name,
             services=services,
             filters=lambda: self.filters,
-            registered=registered,
+            claims=claims,
             reservations=lambda: self.reservations,
             numa=lambda: self.numa,
             groups=lambda: self.groups,
@@ -260,8 +261,9 @@ async def build_profile(
     Raises:
         ProfileError: everything that is wrong; what was made is closed.
     """
-    registered = frozenset(each.name for each in registry)
-    profile = ProfilePlugins(settings, services, limits, registered)
+    factories = [(each.name, each.plugin) for each in registry]
+    claims = pod_claims(settings.scheduler_name, settings.names, factories)
+    profile = ProfilePlugins(settings, services, limits, claims)
     errors = [*await profile.make(registry), *profile.misplaced()]
     if errors:
         await profile.close()

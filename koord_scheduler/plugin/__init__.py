@@ -60,6 +60,7 @@ from koord_scheduler.framework.interfaces import (
     ScorePlugin,
     pod_changes,
 )
+from koord_scheduler.framework.podclaims import PodClaims, claims_pods_with
 from koord_scheduler.framework.profile import PluginRegistry
 from koord_scheduler.framework.status import (
     MAX_NODE_SCORE,
@@ -117,6 +118,7 @@ __all__ = [
     "Plugin",  # base of a plugin with interfaces of koordinator only
     "PluginRegistry",  # for plugins without an entry point, as in tests
     "PodChanges",
+    "PodClaims",
     "PodSpec",
     "PostBindPlugin",  # an extension point of Kubernetes
     "PostFilterPlugin",
@@ -146,6 +148,7 @@ __all__ = [
     "WaitingPod",  # a pod that a PermitPlugin has wait
     "about_itself",
     "affinity_allows",
+    "claims_pods_with",
     "in_time",
     "intolerable_preferences",
     "is_label_requirement",

@@ -13,6 +13,7 @@ from koord_scheduler.plugin import (
     EventResource,
     Handle,
     HintedEvent,
+    PodClaims,
     PreFilterPlugin,
     QueueingHint,
     Status,
@@ -42,6 +43,9 @@ DEVICE_RESOURCES = frozenset(
 )
 
 Annotations = Mapping[str, str]
+Request = tuple[str, str]
+"""What a pod asks for: the annotation, label or resource, and words for people."""
+
 MAX_ANNOTATION_BYTES = 32 << 10
 _STRICT_POLICIES = ("Restricted", "SingleNUMANode")
 _MAX_VALUE_LENGTH = 80  # characters of what a pod says, in a reason
@@ -54,15 +58,11 @@ _MAX_VALUE_LENGTH = 80  # characters of what a pod says, in a reason
     )
 )
 class MissingPlugins(PreFilterPlugin, EnqueueExtensions):
-    """Rejects pods that need a plugin of Koordinator which is not registered."""
+    """Rejects pods that ask for what no plugin of their profile claims."""
 
     def __init__(self, args: Any, handle: Handle) -> None:
         """It has no arguments."""
-        self._rules = [
-            (plugin, asked_for)
-            for plugin, asked_for in _RULES.items()
-            if plugin not in handle.registered
-        ]
+        self._claims = handle.claims or PodClaims(profile=handle.profile)
 
     def events_to_register(self) -> Iterable[HintedEvent]:
         changed = ClusterEvent(EventResource.UNSCHEDULED_POD, Action.UPDATE)
@@ -76,10 +76,12 @@ class MissingPlugins(PreFilterPlugin, EnqueueExtensions):
         return ()
 
     def _reasons(self, pod: ClusterPod) -> Iterator[str]:
-        annotations = dict(pod.annotations)
-        for plugin, asked_for in self._rules:
-            for request in asked_for(pod, annotations):
-                yield f"{request} needs plugin {plugin}, which this scheduler does not have"
+        annotations, claimed = dict(pod.annotations), self._claims.enabled
+        for plugin, requests in _RULES.items():
+            for key, request in requests(pod, annotations):
+                if key not in claimed:
+                    remedy = self._claims.remedy(key, plugin)
+                    yield f"{request} needs a plugin that claims it: {remedy}"
 
     def _pod_changed(self, pod: ClusterPod, old: object, new: object) -> QueueingHint:
         """The pod asks for nothing of that kind any more."""
@@ -87,58 +89,59 @@ class MissingPlugins(PreFilterPlugin, EnqueueExtensions):
         return QueueingHint.SKIP if still else QueueingHint.QUEUE
 
 
-def _gang(pod: ClusterPod, annotations: Annotations) -> Iterator[str]:
+def _gang(pod: ClusterPod, annotations: Annotations) -> Iterator[Request]:
     if annotations.get(GANG):
-        yield f'gang "{_short(annotations[GANG])}" (annotation {GANG})'
+        yield GANG, f'gang "{_short(annotations[GANG])}" (annotation {GANG})'
     for label in POD_GROUPS:
         if pod.labels.get(label):
-            yield f'pod group "{pod.labels[label]}" (label {label})'
+            yield label, f'pod group "{pod.labels[label]}" (label {label})'
 
 
-def _quota(pod: ClusterPod, annotations: Annotations) -> Iterator[str]:
+def _quota(pod: ClusterPod, annotations: Annotations) -> Iterator[Request]:
     if pod.labels.get(QUOTA):
-        yield f'quota "{pod.labels[QUOTA]}" (label {QUOTA})'
+        yield QUOTA, f'quota "{pod.labels[QUOTA]}" (label {QUOTA})'
 
 
-def _reservation(pod: ClusterPod, annotations: Annotations) -> Iterator[str]:
+def _reservation(pod: ClusterPod, annotations: Annotations) -> Iterator[Request]:
     """Whatever the affinity says: with one, the pod is only for nodes with such a reservation."""
     if RESERVATION_AFFINITY in annotations:
-        yield f"a required reservation (annotation {RESERVATION_AFFINITY})"
+        yield RESERVATION_AFFINITY, f"a required reservation (annotation {RESERVATION_AFFINITY})"
     if pod.labels.get(OPERATING_MODE) == "Reservation":
-        yield f"a pod that is a reservation (label {OPERATING_MODE})"
+        yield OPERATING_MODE, f"a pod that is a reservation (label {OPERATING_MODE})"
 
 
-def _numa(pod: ClusterPod, annotations: Annotations) -> Iterator[str]:
+def _numa(pod: ClusterPod, annotations: Annotations) -> Iterator[Request]:
     """Yield the NUMA requirements of a pod; preferences may be left unfulfilled."""
     spec = _fields(annotations, RESOURCE_SPEC)
     policy = "unreadable" if spec is None else spec.get("requiredCPUBindPolicy")
     if policy:
-        yield f'required CPU binding "{_short(policy)}" (annotation {RESOURCE_SPEC})'
+        yield RESOURCE_SPEC, f'required CPU binding "{_short(policy)}" (annotation {RESOURCE_SPEC})'
     spec = _fields(annotations, NUMA_TOPOLOGY_SPEC)
     policy = "unreadable" if spec is None else spec.get("numaTopologyPolicy")
     if spec is None or policy in _STRICT_POLICIES:
-        yield f'NUMA topology policy "{_short(policy)}" (annotation {NUMA_TOPOLOGY_SPEC})'
+        text = f'NUMA topology policy "{_short(policy)}" (annotation {NUMA_TOPOLOGY_SPEC})'
+        yield NUMA_TOPOLOGY_SPEC, text
     elif spec.get("singleNUMANodeExclusive") == "Required":
-        yield f"a NUMA node of its own (annotation {NUMA_TOPOLOGY_SPEC})"
+        yield NUMA_TOPOLOGY_SPEC, f"a NUMA node of its own (annotation {NUMA_TOPOLOGY_SPEC})"
 
 
-def _devices(pod: ClusterPod, annotations: Annotations) -> Iterator[str]:
+def _devices(pod: ClusterPod, annotations: Annotations) -> Iterator[Request]:
     for name, _ in pod.spec.requests:
         if name in DEVICE_RESOURCES:
-            yield f"resource {name}"
+            yield name, f"resource {name}"
     for key in DEVICE_ANNOTATIONS:
         if key in annotations:
-            yield f"allocation of devices (annotation {key})"
+            yield key, f"allocation of devices (annotation {key})"
 
 
-_RULES: Mapping[str, Callable[[ClusterPod, Annotations], Iterator[str]]] = {
+_RULES: Mapping[str, Callable[[ClusterPod, Annotations], Iterator[Request]]] = {
     "Coscheduling": _gang,
     "ElasticQuota": _quota,
     "Reservation": _reservation,
     "NodeNUMAResource": _numa,
     "DeviceShare": _devices,
 }
-"""Readers of what pods need of a plugin, by plugin."""
+"""Readers of what pods ask for, by the plugin of Koordinator that claims it."""
 
 
 def _fields(annotations: Annotations, key: str) -> Mapping[str, Any] | None:

@@ -13,8 +13,11 @@ from koord.api.podgroup import (
     ANNOTATIONS,
     API_VERSION,
     GROUP_ID_KEYS,
+    GROUP_LABEL,
     GROUPS,
+    LIGHTWEIGHT_NAME_LABEL,
     MEMBER_COUNT_KEYS,
+    NAME,
     PLURAL,
     MatchPolicy,
     read_pod_group,
@@ -40,6 +43,7 @@ from koord_scheduler.plugin import (
     Status,
     View,
     Wait,
+    claims_pods_with,
     pod_changes,
     reads,
 )
@@ -106,6 +110,7 @@ class Round:
 
 
 @takes_args(CoschedulingArgs)
+@claims_pods_with(NAME, GROUP_LABEL, LIGHTWEIGHT_NAME_LABEL)
 @reads(
     pod_annotations={
         **dict.fromkeys(ANNOTATIONS, 1024),

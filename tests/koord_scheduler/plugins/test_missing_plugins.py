@@ -8,9 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.cluster.facts import ClusterPod
+from koord.component.plugins.registry import PluginError
 from koord.controlplane.testing import make_pod
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.handle import Handle
+from koord_scheduler.framework.podclaims import PodClaims, claims_of, claims_pods_with
 from koord_scheduler.framework.status import Code, Status
 from koord_scheduler.framework.types import QueueingHint
 from koord_scheduler_plugins.missing_plugins import MissingPlugins
@@ -20,7 +22,8 @@ VIEW = make_view(a="1", b="2")
 DOMAIN = "scheduling.koordinator.sh"
 
 
-def plugin(*registered: str) -> MissingPlugins:
+def plugin(*claimed: str, **registered: list[str]) -> MissingPlugins:
+    """It in a profile whose plugins claim keys; registered: keys that plugins claim, by plugin."""
     kit = Kit()
     return MissingPlugins(
         None,
@@ -28,7 +31,11 @@ def plugin(*registered: str) -> MissingPlugins:
             profile="p",
             services=kit.services,
             filters=lambda: pytest.fail("no filters are needed"),
-            registered=frozenset(registered),
+            claims=PodClaims(
+                profile="p",
+                enabled=frozenset(claimed),
+                registered={key: [name] for name, keys in registered.items() for key in keys},
+            ),
         ),
     )
 
@@ -120,14 +127,27 @@ REQUESTS = [
 ]
 
 
+def key_of(request_text: str) -> str:
+    """The annotation, label or resource that a text names."""
+    return request_text.rpartition("(")[2].rstrip(")").rpartition(" ")[2]
+
+
 @pytest.mark.parametrize(("missing", "pod", "request_text"), REQUESTS)
 def test_the_reason_says_what_is_asked_for_and_what_would_give_it(
     missing: str, pod: ClusterPod, request_text: str
 ) -> None:
-    """While that plugin is missing; then it is the plugin's business."""
-    wanted = f"{request_text} needs plugin {missing}, which this scheduler does not have"
-    assert plugin().pre_filter(CycleState(), pod, VIEW) == Status.unresolvable(wanted)
-    status = plugin(missing).pre_filter(CycleState(), pod, VIEW)
+    """While nobody claims it; then it is that plugin's business."""
+    key = key_of(request_text)
+    begin = f"{request_text} needs a plugin that claims it: "
+    install = (
+        f"install a plugin that claims {key}, such as Koordinator's {missing}, and enable it in "
+        "profile p, or have another scheduler place the pod"
+    )
+    wanted = Status.unresolvable(begin + install)
+    assert plugin().pre_filter(CycleState(), pod, VIEW) == wanted
+    wanted = Status.unresolvable(f"{begin}enable {missing} in profile p")
+    assert plugin(**{missing: [key]}).pre_filter(CycleState(), pod, VIEW) == wanted
+    status = plugin(key, **{missing: [key]}).pre_filter(CycleState(), pod, VIEW)
     assert status is not None
     assert status.code is Code.SKIP
 
@@ -163,24 +183,54 @@ async def test_the_event_has_all_reasons_and_no_node_is_looked_at() -> None:
     pod = asking({"quota.scheduling.koordinator.sh/name": "team"}, resource="koordinator.sh/gpu")
     found = search.search(CycleState(), pod, VIEW)
     assert found.status.code is Code.UNSCHEDULABLE_AND_UNRESOLVABLE
-    assert found.diagnosis.message() == (
+    message = found.diagnosis.message()
+    assert message.startswith(
         '0/2 nodes are available: quota "team" (label quota.scheduling.koordinator.sh/name) needs '
-        "plugin ElasticQuota, which this scheduler does not have, resource koordinator.sh/gpu "
-        "needs plugin DeviceShare, which this scheduler does not have."
+        "a plugin that claims it: install"
     )
+    assert "resource koordinator.sh/gpu needs a plugin that claims it" in message
     assert found.diagnosis.unschedulable_plugins == {"MissingPlugins"}
     assert plain.asked == []
 
 
-async def test_a_plugin_of_that_name_that_a_team_has_registered_is_not_missing() -> None:
-    """Whether or not the profile enables it."""
-    kit = Kit()
-    kit.registry.register("MissingPlugins", lambda args, handle: MissingPlugins(args, handle))
-    kit.registry.register("ElasticQuota", lambda args, handle: PlainFilter({}))
-    missing: Any = {"MissingPlugins": None}
-    search = await kit.search(preFilter=missing)
+@claims_pods_with("quota.scheduling.koordinator.sh/name")
+class TeamQuota(PlainFilter):
+    """A team's own plugin, whatever its name."""
+
+    def __init__(self, args: object = None, handle: object = None) -> None:
+        super().__init__({})
+
+
+async def test_a_plugin_claims_pods_where_its_profile_enables_it() -> None:
+    """Under any name; being registered is not enough."""
     pod = asking({"quota.scheduling.koordinator.sh/name": "team"})
-    assert search.search(CycleState(), pod, VIEW).status.ok
+    for enabled in (False, True):
+        kit = Kit()
+        kit.registry.register("MissingPlugins", lambda args, handle: MissingPlugins(args, handle))
+        kit.registry.register("TeamQuota", TeamQuota)
+        points: Any = {"preFilter": {"MissingPlugins": None}}
+        if enabled:
+            points["filter"] = {"TeamQuota": None}
+        search = await kit.search(**points)
+        found = search.search(CycleState(), pod, VIEW)
+        assert found.status.ok is enabled
+        if not enabled:
+            assert "enable TeamQuota in profile" in found.diagnosis.message()
+
+
+@pytest.mark.parametrize("keys", [("",), ("k" * 318,), (1,), [str(at) for at in range(257)]])
+def test_what_cannot_be_claimed(keys: Any) -> None:
+    with pytest.raises(PluginError, match="claims_pods_with: wanted"):
+        claims_pods_with(*keys)
+
+
+def test_a_derived_class_claims_what_its_base_does() -> None:
+    @claims_pods_with("more")
+    class Derived(TeamQuota):
+        pass
+
+    assert claims_of(Derived) == {"more", "quota.scheduling.koordinator.sh/name"}
+    assert claims_of(PlainFilter) == frozenset()
 
 
 def test_a_pod_is_tried_again_when_it_asks_for_nothing_of_that_kind_any_more() -> None:
