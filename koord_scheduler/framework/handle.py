@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 class SchedulerControl(ABC):
-    """The scheduler's cache and queue, for plugins that have pods of their own.
+    """The scheduler's cache, for plugins that have pods of their own.
 
     There is none yet while plugins are made; ask the handle for it each time.
 
@@ -77,14 +77,6 @@ class SchedulerControl(ABC):
     @abstractmethod
     def remove_own_pod(self, key: str) -> None:
         """Remove such a pod; one that is none is left alone."""
-
-    @abstractmethod
-    def activate(self, uids: Iterable[str]) -> None:
-        """Retry pods now, whatever they wait for; gates still count."""
-
-    @abstractmethod
-    def activate_all(self) -> None:
-        """Retry all rejected pods, after their backoff."""
 
 
 class ControlSlot:
@@ -178,7 +170,12 @@ class Services:
     nominator: Nominator
     """Pods nominated to a node by preemption; others: nominated by other schedulers."""
     activate: Callable[[Iterable[str]], None]
-    """Retry pods, by uid, now, whatever they wait for; gates still count."""
+    """Retry pods, by uid, now, whatever they wait for; gates still count.
+
+    This is for what a plugin knows by itself. Pods that wait for an object are retried by the
+    events that a plugin registers. One whose attempt goes on is retried after its backoff if that
+    fails. There is nothing to retry before the scheduler is there, and in a plan.
+    """
     clock: Clock
     metrics: FrameworkMetrics
     failures: FailureFilters
@@ -273,7 +270,7 @@ class Handle:
     """Plans nodes for pods that must be placed together; none while plugins are made."""
 
     def scheduler(self) -> SchedulerControl:
-        """The scheduler's cache and queue.
+        """The scheduler's cache.
 
         Raises:
             LookupError: there is none yet, as while plugins are made, or none at all, as in a plan.

@@ -168,6 +168,7 @@ class SchedulingQueue:
         self._errors: KeyedHeap[QueuedPod] = KeyedHeap(self._sooner)
         self._unschedulable_pods = UnschedulablePods()
         self._flight = InFlight()
+        self._woken: set[str] = set()  # uids of pods in flight that plugins want retried
         self._ready = asyncio.Event()
         self._incoming = incoming
         self._later: list[tuple[InFlightEvent, str]] = []  # with the uid that each does not concern
@@ -303,7 +304,7 @@ class SchedulingQueue:
 
     def done(self, uid: str) -> None:
         """A pod is not in flight any more, and does not come back."""
-        self._flight.end(uid)
+        self._end_flight(uid)
 
     def requeue(
         self,
@@ -321,7 +322,7 @@ class SchedulingQueue:
         """
         uid = queued.pod.uid
         if self.place_of(uid) not in ("inFlight", ""):
-            self._flight.end(uid)
+            self._end_flight(uid)
             return
         queued.cuts = queued.cuts + 1 if cut else 0
         queued.unschedulable_plugins = frozenset(() if cut else unschedulable_plugins)
@@ -333,7 +334,9 @@ class SchedulingQueue:
             queued.consecutive_errors += 1
         queued.timestamp = self._clock.monotonic()
         decision = self._decision_since_pop(queued)
-        self._flight.end(uid)
+        if uid in self._woken:
+            decision = max(decision, RequeueDecision.AFTER_BACKOFF)
+        self._end_flight(uid)
         self._put(queued, decision, ATTEMPT_FAILED)
 
     def on_cluster_event(
@@ -369,11 +372,16 @@ class SchedulingQueue:
         return sum(self._move(queued, one) for queued in pods.values())
 
     def activate(self, uids: Iterable[str]) -> None:
-        """Retry pods now, whatever they wait for; gates still count."""
+        """Retry pods now, whatever they wait for; gates still count.
+
+        One in flight that fails is retried after its backoff: at once it might go round and round.
+        """
         for uid in uids:
             queued = self._take(uid)
             if queued is not None:
                 self._activate(queued, ACTIVATED)
+            elif uid in self._flight:
+                self._woken.add(uid)
 
     def flush_backoff(self, most: int = SLICE) -> int:
         """Move pods whose backoff has ended, at most so many; return how many."""
@@ -447,6 +455,10 @@ class SchedulingQueue:
             if self._clock.monotonic() >= next_pool:
                 next_pool += UNSCHEDULABLE_FLUSH
                 await _in_slices(self.flush_unschedulable)
+
+    def _end_flight(self, uid: str) -> None:
+        self._flight.end(uid)
+        self._woken.discard(uid)
 
     def _decision_since_pop(self, queued: QueuedPod) -> RequeueDecision:
         if not queued.rejecting_plugins:

@@ -22,7 +22,7 @@ from koord_scheduler.framework.handlers import ForgetHandlers
 from koord_scheduler.framework.interfaces import NextPodPlugin
 from koord_scheduler.framework.profile import ProfileError, ProfilePlugins
 from koord_scheduler.framework.status import Status as PodStatus
-from koord_scheduler.framework.types import POD_DELETED, WILDCARD, QueuedPod
+from koord_scheduler.framework.types import POD_DELETED, QueuedPod
 from koord_scheduler.queue.schedulingqueue import (
     MAX_IN_UNSCHEDULABLE_PODS,
     BackoffOptions,
@@ -81,14 +81,11 @@ def next_pod_of(profiles: Sequence[ProfilePlugins]) -> NextPod | None:
     return None
 
 
-class CacheAndQueue(SchedulerControl):
+class CacheControl(SchedulerControl):
     """See SchedulerControl. One event loop."""
 
-    def __init__(
-        self, state: SchedulerCache, queue: SchedulingQueue, forgotten: ForgetHandlers
-    ) -> None:
+    def __init__(self, state: SchedulerCache, forgotten: ForgetHandlers) -> None:
         self._state = state
-        self._queue = queue
         self._forgotten = forgotten
 
     def pod(self, key: str) -> ClusterPod | None:
@@ -107,12 +104,6 @@ class CacheAndQueue(SchedulerControl):
 
     def remove_own_pod(self, key: str) -> None:
         self._state.remove_own_pod(key)
-
-    def activate(self, uids: Iterable[str]) -> None:
-        self._queue.activate(uids)
-
-    def activate_all(self) -> None:
-        self._queue.on_cluster_event(WILDCARD)
 
 
 TIME_SLICE = (
@@ -219,7 +210,7 @@ class Scheduler:
             clock,
             services.auditor,
         )
-        services.control.set(CacheAndQueue(state, self.queue, services.forgotten))
+        services.control.set(CacheControl(state, services.forgotten))
         self._next_pod = next_pod_of(profiles)
         self._waiting = services.waiting
         self._auditor = services.auditor

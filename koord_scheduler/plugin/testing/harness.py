@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from msgspec.structs import replace
@@ -44,10 +44,10 @@ from koord_scheduler.framework.status import SUCCESS, Code, Status
 from koord_scheduler.framework.types import ClusterEvent, QueuedPod
 from koord_scheduler.plugin.testing.vectorforms import costs
 from koord_scheduler.scheduling.attempt import ProfileCycle
-from koord_scheduler.scheduling.scheduler import CacheAndQueue
+from koord_scheduler.scheduling.scheduler import CacheControl
 
 if TYPE_CHECKING:
-    from koord_scheduler.queue.schedulingqueue import SchedulingQueue
+    pass
 
 
 def fake_services(
@@ -356,9 +356,8 @@ class ProfileHarness:
             nominator.forget(pod.key)
 
     def _control(self) -> SchedulerControl:
-        """Return the object for handle.scheduler(): the cluster, and a queue that records."""
-        queue = cast("SchedulingQueue", _RecordedQueue(self._state, self.activated))
-        return CacheAndQueue(self._state, queue, self.services.forgotten)
+        """Return the object for handle.scheduler(): the cluster."""
+        return CacheControl(self._state, self.services.forgotten)
 
     def _roll_back(
         self, binding: PodBinding, state: CycleState, pod: ClusterPod, node: str
@@ -451,22 +450,6 @@ class PluginHarness(ProfileHarness):
     ) -> bool:
         """Whether an event has a pod tried again that the plugin under test has rejected."""
         return self.is_retried(pod, self.name, event, old, new)
-
-
-class _RecordedQueue:
-    """Records which pods plugins have tried again: by uid."""
-
-    def __init__(self, state: SchedulerCache, activated: list[str]) -> None:
-        self._state = state
-        self._activated = activated
-
-    def activate(self, uids: Iterable[str]) -> None:
-        self._activated.extend(uids)
-
-    def on_cluster_event(self, event: ClusterEvent) -> None:
-        """Everything has: all pods that wait."""
-        pods = map(self._state.pod, self._state.snapshot.pod_keys())
-        self._activated.extend(pod.uid for pod in pods if pod is not None and not pod.node)
 
 
 class _Made:

@@ -136,14 +136,13 @@ async def test_objects_of_a_kind_of_ones_own_are_given_by_the_test(cluster: Fake
 
 
 async def test_the_scheduler_of_the_handle_works(cluster: FakeCluster) -> None:
-    """Cache and queue, as a plugin with pods of its own uses them."""
+    """As a plugin with pods of its own uses it; pods are retried by the services."""
     waiting = cluster.pod("waits", phase="Pending")
     async with PluginHarness(OnlyFilter, cluster) as harness:
         plugin = harness.subject
         assert isinstance(plugin, OnlyFilter)
         scheduler = plugin.handle.scheduler()
-        scheduler.activate(["x"])
-        scheduler.activate_all()
+        plugin.handle.services.activate(["x", waiting.uid])
         assert harness.activated == ["x", waiting.uid]
 
         own = make_pod("own", node="c", cpu=4)

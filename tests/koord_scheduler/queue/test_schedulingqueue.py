@@ -484,6 +484,31 @@ async def test_activated_pods_go_at_once() -> None:
     assert [made.place(name) for name in "abc"] == ["active", "active", "gated"]
 
 
+async def test_a_pod_that_is_activated_in_its_attempt_is_retried_after_its_backoff() -> None:
+    """Otherwise a gang whose last member comes in these moments would wait for minutes."""
+    made = await world({"A": Wants()})
+    made.add("a", "b")
+    first, second = made.queue.pop_now(), made.queue.pop_now()
+    assert first is not None
+    assert second is not None
+    made.queue.activate([first.pod.uid])
+    for queued in (first, second):
+        made.queue.requeue(queued, unschedulable_plugins=["A"])
+    assert [made.place(name) for name in "ab"] == ["backoff", "unschedulable"]
+
+    made.queue.activate([second.pod.uid])
+    again = made.queue.pop_now()
+    assert again is not None
+    assert again.pod.name == "b"
+    made.queue.activate([again.pod.uid])
+    made.queue.done(again.pod.uid)
+    made.add("b")
+    again = made.queue.pop_now()
+    assert again is not None
+    made.queue.requeue(again, unschedulable_plugins=["A"])
+    assert made.place(again.pod.name) == "unschedulable"
+
+
 async def test_a_pod_that_came_back_by_itself_is_not_queued_twice() -> None:
     """It is where the update has put it."""
     made = await world()
