@@ -6,6 +6,7 @@ Modules of commands are imported when they run: the start should not cost more t
 import os
 import sys
 from collections.abc import Callable, Sequence
+from importlib import import_module
 
 from koord.util.errors import KoordError
 from koord.util.text import printable
@@ -34,39 +35,30 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
+_COMMANDS = {  # module of koordlet.cli.ctl, and its function
+    "": ("top", "run"),
+    "status": ("status", "run"),
+    "doctor": ("doctor", "run"),
+    "plugins": ("plugins", "run"),
+    "dry-run": ("plugins", "run_dry_run"),
+    "metrics": ("metrics", "run"),
+    "nodemetric": ("metrics", "run_nodemetric"),
+    "explain": ("explain", "run"),
+    "audit": ("explain", "run_audit"),
+    "record": ("record", "run"),
+    "replay": ("replay", "run"),
+    "restore": ("restore", "run"),
+    "page": ("page", "run"),
+    "completion": ("completion", "run"),
+    "words": ("completion", "run_words"),
+}
+
+
 def _command(name: str) -> Callable[[CtlClient, CtlOptions], int]:
-    match name:
-        case "status":
-            from koordlet.cli.ctl.status import run as run_nodemetric
-        case "doctor":
-            from koordlet.cli.ctl.doctor import run as run_nodemetric
-        case "plugins":
-            from koordlet.cli.ctl.plugins import run as run_nodemetric
-        case "metrics":
-            from koordlet.cli.ctl.metrics import run as run_nodemetric
-        case "explain":
-            from koordlet.cli.ctl.explain import run as run_nodemetric
-        case "dry-run":
-            from koordlet.cli.ctl.plugins import run_dry_run as run_nodemetric
-        case "audit":
-            from koordlet.cli.ctl.explain import run_audit as run_nodemetric
-        case "record":
-            from koordlet.cli.ctl.record import run as run_nodemetric
-        case "replay":
-            from koordlet.cli.ctl.replay import run as run_nodemetric
-        case "restore":
-            from koordlet.cli.ctl.restore import run as run_nodemetric
-        case "completion":
-            from koordlet.cli.ctl.completion import run as run_nodemetric
-        case "page":
-            from koordlet.cli.ctl.page import run as run_nodemetric
-        case "words":
-            from koordlet.cli.ctl.completion import run_words as run_nodemetric
-        case "nodemetric":
-            from koordlet.cli.ctl.metrics import run_nodemetric
-        case _:
-            from koordlet.cli.ctl.top import run as run_nodemetric
-    return run_nodemetric
+    module, function = _COMMANDS.get(name) or _COMMANDS[""]
+    found: Callable[[CtlClient, CtlOptions], int]
+    found = getattr(import_module(f"koordlet.cli.ctl.{module}"), function)
+    return found
 
 
 def _client(options: CtlOptions) -> CtlClient:

@@ -21,20 +21,23 @@ from koordlet_plugins.eviction.plan import (
     OWNERS_ORDER,
     EvictionTask,
     ReleaseTarget,
-    RequestFeature,
     TierRequests,
     UsedFeature,
-    requested_task,
     used_task,
 )
-from koordlet_plugins.eviction.rounds import EvictionInputs, UsageSource, VictimRounds, wanted
+from koordlet_plugins.eviction.rounds import (
+    EvictionInputs,
+    UsageSource,
+    VictimRounds,
+    task_by_requests,
+    wanted,
+)
 from koordlet_plugins.eviction.settings import (
     EvictionBlocked,
     Satisfaction,
     allocatable_batch_cpu,
     capacity_of,
     is_covered,
-    request_ceiling,
     requested_band,
     requested_cpu_release,
     satisfaction_band,
@@ -205,23 +208,19 @@ class CPUEvict(ExtensionPlugin):
         )
 
     def _by_requests(self, now: EvictionInputs) -> EvictionTask | None:
-        slo = now.slo
         capacity_of(BY_REQUESTS, now.node, "cpu")
-        feature = RequestFeature(
-            name=BY_REQUESTS,
-            resource=cpu_resource,
+        return task_by_requests(
+            BY_REQUESTS,
+            now,
+            self._requests,
             release=requested_cpu_release,
             band=requested_band(
                 BY_REQUESTS,
                 "cpuAllocatableEvict",
-                slo.cpu_allocatable_evict_threshold_percent,
-                slo.cpu_allocatable_evict_lower_percent,
+                now.slo.cpu_allocatable_evict_threshold_percent,
+                now.slo.cpu_allocatable_evict_lower_percent,
             ),
-            ceiling=request_ceiling(BY_REQUESTS, slo),
-            under_way=BY_REQUESTS in now.under_way,
         )
-        asked = self._requests.sums(now.metas, feature.ceiling)
-        return requested_task(feature, asked, now.node.allocatable, now.measured)
 
     def _by_usage(self, now: EvictionInputs) -> EvictionTask | None:
         slo, capacity = now.slo, capacity_of(BY_USAGE, now.node, "cpu")

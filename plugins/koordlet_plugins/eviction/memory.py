@@ -21,17 +21,20 @@ from koordlet.plugin import (
 from koordlet_plugins.eviction.plan import (
     OWNERS_ORDER,
     EvictionTask,
-    RequestFeature,
     TierRequests,
     UsedFeature,
-    requested_task,
     used_task,
 )
-from koordlet_plugins.eviction.rounds import EvictionInputs, UsageSource, VictimRounds, wanted
+from koordlet_plugins.eviction.rounds import (
+    EvictionInputs,
+    UsageSource,
+    VictimRounds,
+    task_by_requests,
+    wanted,
+)
 from koordlet_plugins.eviction.settings import (
     EvictionBlocked,
     capacity_of,
-    request_ceiling,
     requested_band,
     requested_memory_release,
     usage_ceiling,
@@ -197,23 +200,19 @@ class MemoryEvict(ExtensionPlugin):
         return used_task(feature, math.trunc(used), capacity, victims, now.amount)
 
     def _by_requests(self, now: EvictionInputs) -> EvictionTask | None:
-        slo = now.slo
         capacity_of(BY_REQUESTS, now.node, "memory")
-        feature = RequestFeature(
-            name=BY_REQUESTS,
-            resource=memory_resource,
+        return task_by_requests(
+            BY_REQUESTS,
+            now,
+            self._requests,
             release=requested_memory_release,
             band=requested_band(
                 BY_REQUESTS,
                 "memoryAllocatableEvict",
-                slo.memory_allocatable_evict_threshold_percent,
-                slo.memory_allocatable_evict_lower_percent,
+                now.slo.memory_allocatable_evict_threshold_percent,
+                now.slo.memory_allocatable_evict_lower_percent,
             ),
-            ceiling=request_ceiling(BY_REQUESTS, slo),
-            under_way=BY_REQUESTS in now.under_way,
         )
-        asked = self._requests.sums(now.metas, feature.ceiling)
-        return requested_task(feature, asked, now.node.allocatable, now.measured)
 
     async def _pressed(
         self, found: list[EvictionTask | EvictionBlocked], under_way: frozenset[str]

@@ -241,7 +241,7 @@ class TierRequests:
 
     def __init__(self, resource: Callable[[KoordPriorityClass], str]) -> None:
         """resource returns the resource that a tier requests."""
-        self._resource = resource
+        self.resource = resource
         self._pods: tuple[PodMeta, ...] | None = None
         self._ceiling = 0
         self._sums: Mapping[str, int] = {}
@@ -250,7 +250,7 @@ class TierRequests:
         """Return the sums over the pods up to a priority, as requested_by_tier."""
         if pods is not self._pods or ceiling != self._ceiling:
             found = (meta.pod for meta in pods)
-            self._sums = requested_by_tier(found, ceiling, self._resource)
+            self._sums = requested_by_tier(found, ceiling, self.resource)
             self._pods, self._ceiling = pods, ceiling
         return self._sums
 

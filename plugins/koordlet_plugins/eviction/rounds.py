@@ -13,8 +13,16 @@ from koord.api.pod import Pod
 from koord.api.qosstrategy import ResourceThreshold
 from koord.plugin import Unavailable
 from koordlet.plugin import Eviction, ExtensionPlugin, MetricCache, PodMeta, States, keys, kinds
-from koordlet_plugins.eviction.plan import EvictionPlan, EvictionTask, ReleaseTarget, amounts_text
-from koordlet_plugins.eviction.settings import EvictionBlocked
+from koordlet_plugins.eviction.plan import (
+    EvictionPlan,
+    EvictionTask,
+    ReleaseTarget,
+    RequestFeature,
+    TierRequests,
+    amounts_text,
+    requested_task,
+)
+from koordlet_plugins.eviction.settings import Band, EvictionBlocked, request_ceiling
 
 MARGIN = 15.0  # seconds beyond its grace period that a victim gets to be gone
 MAX_WAIT = 75.0  # seconds for a victim, whatever its grace period
@@ -355,6 +363,33 @@ def wanted(
             else:
                 if task is not None:
                     yield task
+
+
+def task_by_requests(
+    feature: str,
+    now: EvictionInputs,
+    requests: TierRequests,
+    *,
+    release: Callable[[int, int, Band], int],
+    band: Band,
+) -> EvictionTask | None:
+    """Return the task of a feature that compares requests with allocatable; None: there is none.
+
+    release returns the amount from the sum of requests, the allocatable and the band.
+
+    Raises:
+        EvictionBlocked: the NodeSLO does not say up to which priority requests count.
+    """
+    known = RequestFeature(
+        name=feature,
+        resource=requests.resource,
+        release=release,
+        band=band,
+        ceiling=request_ceiling(feature, now.slo),
+        under_way=feature in now.under_way,
+    )
+    sums = requests.sums(now.metas, known.ceiling)
+    return requested_task(known, sums, now.node.allocatable, now.measured)
 
 
 def _named(task: EvictionTask) -> list[str]:

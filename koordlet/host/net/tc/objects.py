@@ -27,12 +27,23 @@ def node_traffic(paths: HostPaths) -> TrafficControl:
     return helper_traffic(paths, network=network, cgroup=cgroup)
 
 
-class TrafficReader:
-    """An ObjectReader; see koordlet.host.objects. control: in place of the default one."""
+class _TrafficObjects:
+    """Objects that are read or set by way of the node's TrafficControl."""
 
     def __init__(self, paths: HostPaths, control: TrafficControl | None = None) -> None:
+        """control: in place of that of the node."""
         self._paths = paths
         self._control = control
+
+    def _traffic(self) -> TrafficControl:
+        """Return it, at the first use: it starts a helper process. Raises Unsupported."""
+        if self._control is None:
+            self._control = node_traffic(self._paths)
+        return self._control
+
+
+class TrafficReader(_TrafficObjects):
+    """The ObjectReader of traffic trees; see koordlet.host.objects."""
 
     def path(self, name: str) -> str:
         """Return the name of the object in messages."""
@@ -40,9 +51,7 @@ class TrafficReader:
 
     def read(self, name: str) -> bytes:
         """Return the state of the object as a line; raises as ObjectReader.read does."""
-        if self._control is None:
-            self._control = node_traffic(self._paths)
-        found = self._control.read(name)
+        found = self._traffic().read(name)
         if found is None:
             raise Vanished(
                 self.path(name),
@@ -53,12 +62,8 @@ class TrafficReader:
         return found
 
 
-class VethPeerReader:
-    """An ObjectReader; see koordlet.host.objects. control: in place of the default one."""
-
-    def __init__(self, paths: HostPaths, control: TrafficControl | None = None) -> None:
-        self._paths = paths
-        self._control = control
+class VethPeerReader(_TrafficObjects):
+    """The ObjectReader of the node's ends of pods' interfaces; see koordlet.host.objects."""
 
     def path(self, name: str) -> str:
         """Return the name of the object in messages."""
@@ -66,10 +71,9 @@ class VethPeerReader:
 
     def read(self, name: str) -> bytes:
         """Return the state of the object as a line; raises as ObjectReader.read does."""
-        if self._control is None:
-            self._control = node_traffic(self._paths)
+        traffic = self._traffic()
         try:
-            return f"{self._control.veth_peer(int(name))}\n".encode("ascii", "replace")
+            return f"{traffic.veth_peer(int(name))}\n".encode("ascii", "replace")
         except OSError as err:
             raise KernelFileError.from_os_error(self.path(name), err) from err
 
@@ -92,13 +96,12 @@ def parse_socket_cgroup(data: bytes) -> SocketCgroup:
     return int(found[1]), int(found[2])
 
 
-class SocketCgroupReader:
-    """An ObjectReader; see koordlet.host.objects. control: in place of the default one."""
+class SocketCgroupReader(_TrafficObjects):
+    """The ObjectReader of cgroups of sockets; see koordlet.host.objects."""
 
     def __init__(self, paths: HostPaths, control: TrafficControl | None = None) -> None:
-        self._paths = paths
-        self._control = control
-        self._supports_cgroup_map: bool | None = None  # None: nobody has asked yet
+        super().__init__(paths, control)
+        self._supports_cgroup_map: bool | None = None  # None: not read yet
         self._root = CgroupFs(paths.cgroup).unified
 
     def path(self, name: str) -> str:
@@ -110,9 +113,7 @@ class SocketCgroupReader:
         if self._root is None:
             raise Unsupported.here(self.path(name), "no hierarchy of cgroup v2", CGROUP_MAP_NEEDS)
         if self._supports_cgroup_map is None:
-            if self._control is None:
-                self._control = node_traffic(self._paths)
-            self._supports_cgroup_map = self._control.supports_cgroup_map()
+            self._supports_cgroup_map = self._traffic().supports_cgroup_map()
         if not self._supports_cgroup_map:
             raise Unsupported.here(
                 self.path(name), "no match of nf_tables on cgroups", CGROUP_MAP_NEEDS
@@ -124,15 +125,8 @@ class SocketCgroupReader:
         return f"{name.count('/') + 1}/{number}\n".encode()
 
 
-class TrafficWriter:
-    """The ObjectWriter of traffic trees; see koordlet.host.object_writers.
-
-    control: in place of the default one.
-    """
-
-    def __init__(self, paths: HostPaths, control: TrafficControl | None = None) -> None:
-        self._paths = paths
-        self._control = control
+class TrafficWriter(_TrafficObjects):
+    """The ObjectWriter of traffic trees; see koordlet.host.object_writers."""
 
     def identity(self, key: ObjectKey) -> int:
         """The number of the interface: another one may get the name. Raises OSError."""
@@ -141,8 +135,3 @@ class TrafficWriter:
     def write(self, key: ObjectKey, identity: int, content: str) -> None:
         """Set the traffic tree of an interface; raises as ObjectWriter.write does."""
         self._traffic().write(key.target.place, identity, f"{content}\n".encode())
-
-    def _traffic(self) -> TrafficControl:
-        if self._control is None:
-            self._control = node_traffic(self._paths)
-        return self._control
