@@ -90,7 +90,7 @@ _AT_ONCE = 1 << 20  # bytes that are read by one call in a thread
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KubeletOptions:
-    """The way to reach the kubelet. Without a CA of its own, that of the API server counts."""
+    """Connection to the kubelet. Without a CA of its own, that of the API server counts."""
 
     address_type: AddressType = AddressType.INTERNAL_IP  # which address of the Node
     timeout: float = 3.0  # seconds for a whole answer, connection included

@@ -22,7 +22,7 @@ _SHORTEST_NAME = 12
 
 
 class Name:
-    """A name that gives way where the table is too wide: cut in the middle, never wrapped."""
+    """A name that is shortened where the table is too wide: cut in the middle, never wrapped."""
 
     def __init__(self, text: str, style: str = "") -> None:
         self._text = printable(text)
@@ -54,7 +54,7 @@ def table(*columns: str | Column, gap: int = GAP) -> Table:
     """An empty table without lines.
 
     A title's first character may say how its column is set: "<" to the left, ">" to the right, both
-    never wrapped; the others give way where the terminal is narrow.
+    never wrapped; the others are shortened where the terminal is narrow.
     """
     return Table(
         *(_column(column) if isinstance(column, str) else column for column in columns),
@@ -107,7 +107,7 @@ class _Console(Console):
 
 
 def console(**settings: object) -> Console:
-    """A console that prints text as it is, in so far as that is printable: no markup."""
+    """A console that prints text as it is, as far as it is printable: no markup."""
     return _Console(markup=False, emoji=False, highlight=False, **settings)  # type: ignore[arg-type]
 
 

@@ -129,7 +129,7 @@ def detect_mode(
 ) -> Mode:
     """Decide the mode; standalone is the flag's value, None when it was not given.
 
-    Without the flag the daemon stands alone when there is no way to an API server: no kubeconfig
+    Without the flag the daemon stands alone when no API server is configured: no kubeconfig
     (flag, KUBECONFIG, ~/.kube/config) and no in-cluster token. agent_mode=hostMode, as in
     Koordinator, asks for host paths; a standalone daemon uses them unless agent_mode says else.
     """
@@ -144,7 +144,7 @@ def detect_mode(
 
 
 def _api_access(environ: Mapping[str, str], kubeconfig: str, token: Path) -> str:
-    """Return the way to an API server, in the order of Koordinator's client; "": there is none."""
+    """Return what configures the API server, in the order of Koordinator's client; "": nothing."""
     if kubeconfig:
         return f"--kubeconfig={kubeconfig}"
     if environ.get("KUBECONFIG"):

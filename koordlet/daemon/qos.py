@@ -314,7 +314,7 @@ def _build_hooks(
 
 
 def build_other_agent(settings: Settings, states: StatesInformer, clock: Clock) -> OtherAgent:
-    """Make what looks for another agent; so far it looks at the node's processes."""
+    """Return the detector of other agents; it begins with the node's processes."""
     other_agent = OtherAgent(
         clock,
         synced=states.has_synced,

@@ -1,4 +1,4 @@
-"""Restores values of ours that no plugin claims: of an earlier process, or not restored so far.
+"""Restores values of ours that no plugin claims: of an earlier process, or not restored yet.
 
 The journal records them. They are restored at the start, or taken over by the plugins that claim
 them again, and at the end.

@@ -15,7 +15,7 @@ _HINTS = {
 }
 _WRITE_HINTS = {
     errno.EINVAL: "it does not fit the limits beside, above or below it, or this kernel's range",
-    errno.EBUSY: "groups below, or the memory in use, are in its way",
+    errno.EBUSY: "groups below it or memory in use prevent it",
     errno.EACCES: "run as root; a cpuset must be within that of the group above",
     errno.EPERM: "run as root, or give this process the capability that the file asks for",
     errno.EROFS: "mount that file system writable: in a pod without readOnly, on a host with rw",

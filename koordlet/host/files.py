@@ -102,7 +102,7 @@ class DescriptorStats(NamedTuple):
 
 
 class HeldFile:
-    """One file, read over a descriptor that is open while there is room for it.
+    """One file, read over a descriptor that stays open within the budget.
 
     Any number of these may be about one path; they share its descriptor.
     """
@@ -136,7 +136,7 @@ class HeldFile:
 
 
 class Descriptors:
-    """Reads files and keeps up to `budget` of them open, the least recently read giving way.
+    """Reads files, keeps up to `budget` of them open, and closes the least recently read.
 
     A file that was read in this tick or the one before is never closed for another: reading more
     files than the budget in turns would otherwise open each of them every time. Those beyond the
@@ -217,7 +217,7 @@ class Descriptors:
         return DescriptorStats(len(self._held), self._opens, self.reads, len(self._hung))
 
     def read_closed(self, file: HeldFile) -> bytes:
-        """Return the whole of a file that is not open, and keep it open if there is room."""
+        """Return the whole of a file that is not open, and keep it open if the budget allows."""
         path = file.path
         if (held := self._held.get(path)) is not None:
             return held.read()
@@ -249,7 +249,7 @@ class Descriptors:
         return fd
 
     def read_rest(self, fd: int, start: bytes, path: str) -> bytes:
-        """Return what was read so far and all behind it. Raises OSError, TooLarge."""
+        """Return what has been read, and the rest of the file. Raises OSError, TooLarge."""
         chunks, size = [start], len(start)
         while chunk := os.pread(fd, _CHUNK, size):
             chunks.append(chunk)

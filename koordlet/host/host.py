@@ -289,7 +289,7 @@ class Host:
         return place
 
     def _named(self, file: File[T], version: int) -> File[T] | None:
-        """The file under the name that this kernel has for it; None: there is none so far."""
+        """The file under the name that this kernel has for it; None: there is none yet."""
         hierarchy = self.cgroups.hierarchy(file.controller, version)
         group = hierarchy / self.layout.root
         if not group.is_dir():  # the root group lacks many of the files that others have

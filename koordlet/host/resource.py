@@ -325,7 +325,7 @@ def group_file(
 ) -> File[T]:
     """A file of every group; controller "" on v2: every group has it, whatever is enabled.
 
-    It is written when text says how, or may says what and its parser leaves only one way.
+    It is written when text says how, or may says what and its parser has only one text form.
     """
     text = text or (text_for(parse) if may else None)
     return File(

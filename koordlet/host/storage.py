@@ -68,7 +68,7 @@ _SEPARATOR = re.compile(r"(?<!-)(--)*-(?!-)")
 
 @dataclass(frozen=True, slots=True)
 class LocalStorage:
-    """The way from a mount point to a disk. Devices are paths like /dev/sda, numbers "8:0"."""
+    """The mapping from mount points to disks. Devices are paths like /dev/sda, numbers "8:0"."""
 
     disk_number: dict[str, str] = field(default_factory=dict)
     partition_disk: dict[str, str] = field(default_factory=dict)

@@ -12,7 +12,7 @@ from koordlet.rules.manager_fallback import Problems, node_metric_spec_for, node
 from koordlet.rules.object_patch import Operation
 from koordlet.statesinformer.kube_sources import StoredObject
 
-Field = tuple[str, ...]  # the way to a field, from the spec on
+Field = tuple[str, ...]  # the path of a field, from the spec on
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

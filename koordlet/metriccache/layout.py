@@ -36,7 +36,7 @@ class RingIdentity:
 
 @dataclass(frozen=True, slots=True)
 class RingGeometry:
-    """Numbers of columns (ticks kept) and rows (series), and room for a row's encoded key."""
+    """Numbers of columns (ticks kept) and rows (series), and bytes for a row's encoded key."""
 
     columns: int
     rows: int
@@ -184,7 +184,7 @@ def _text(field: bytes) -> str:
     return field.rstrip(b"\0").decode("utf-8", "replace")
 
 
-SPARE_COLUMNS = 4  # the sample before a window's first, both its ends, a tick that came early
+SPARE_COLUMNS = 4  # the sample before a window's first, both its ends, an early tick
 _ROW_STEP = 16
 
 

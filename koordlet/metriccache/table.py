@@ -316,12 +316,14 @@ class SeriesTable:
         return stored
 
     def _admit(self, boot: float, new: dict[SeriesKey, float], column: "array[float]") -> int:
-        """Give rows to new series as far as there is room, and return how many got one."""
-        candidates = list(new)[: self._room(self._key_bytes)]
+        """Give rows to new series while rows are free, and return how many got one."""
+        candidates = list(new)[: self._free_rows(self._key_bytes)]
         encoded = self._encoded(candidates)
         longest = max(map(len, encoded.values()), default=0)
         key_bytes = max(self._key_bytes, key_bytes_with_headroom(longest))
-        admitted = list(encoded.items())[: self._room(key_bytes)]  # long keys leave less room
+        admitted = list(encoded.items())[
+            : self._free_rows(key_bytes)
+        ]  # long keys: fewer rows
         self.full = len(new) - len(admitted) - (len(candidates) - len(encoded))
         self.dropped.invalid += len(candidates) - len(encoded)
         self.dropped.refused += self.full
@@ -348,12 +350,12 @@ class SeriesTable:
     def _key_bytes(self) -> int:
         return self.view.ring.geometry.key_bytes if self.view else key_bytes_with_headroom(0)
 
-    def _room(self, key_bytes: int) -> int:
+    def _free_rows(self, key_bytes: int) -> int:
         """Return the number of series that still fit."""
         return max(self._limits.max_rows(key_bytes) - self._rows.height, 0) + self._rows.free
 
     def _ring_for(self, more: int, key_bytes: int) -> Ring:
-        """A ring with room for that many more series."""
+        """Return a ring that can hold that many more series."""
         needed = self._rows.height + max(more - self._rows.free, 0)
         if self.view is None:
             return self._rebuild(

@@ -37,7 +37,7 @@ class Helper(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class GpuReading:
-    """An answer with the time at which it came, in monotonic seconds."""
+    """An answer and the time of its arrival, in monotonic seconds."""
 
     at: float
     gpus: tuple[GpuStatus, ...]
@@ -143,7 +143,7 @@ class GpuMonitor:
                 self._stuck.append(helper)
 
     async def _request(self, helper: Helper, limit: float, stop: Stop) -> bytes | None:
-        """The helper's answer; None: stop came first."""
+        """Return the helper's answer; None: stop was set first."""
         asking, timer = asyncio.ensure_future(helper.request()), self._clock.timer(limit)
         try:
             await first_completed(asking, timer, stop.wait())

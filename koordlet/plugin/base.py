@@ -279,14 +279,14 @@ class ExtensionPlugin(ABC):
     ) -> Eviction:
         """End a pod through the Eviction API; return the outcome, within ten seconds.
 
-        This is the only way for a plugin to end pods: PodDisruptionBudgets, dry-run and the node's
+        A plugin ends pods by this method only: PodDisruptionBudgets, dry-run and the node's
         budget (--evict-budget-per-hour) hold for it, and `koordletctl explain` shows it. Asking
         again for the same pod costs nothing while the answer cannot have changed.
 
         reason is a sentence for people with the numbers that decided. feature is the gate that
         stands behind it when the plugin serves several, by default the plugin's name.
         grace_seconds, None: the pod's own grace period. inputs are the numbers in base units and
-        candidates the pods that came in question, first victim first, for the record.
+        candidates the pods that could be chosen, first victim first, for the record.
 
         Without an API server a pod is killed if --evict-fallback=kill; for that it has to be the
         PodMeta.
@@ -375,7 +375,7 @@ class ExtensionPlugin(ABC):
     ) -> ClaimOutcome:
         """Claim a kernel value from now on; return the outcome.
 
-        This is the only way for a plugin to change the kernel. The claim holds until it is
+        A plugin changes the kernel by this method only. The claim holds until it is
         withdrawn, replaced, or the plugin's run ends; then the original value is restored. The
         same claim again costs nothing. What a kernel does is an outcome, never an exception.
 

@@ -108,7 +108,7 @@ class Extension(Generic[T]):
         return f"nodeSLO.spec.extensions.Object.{self._key}"
 
     def _found(self) -> object:
-        """The object as it came; None: there is none. Raises InvalidObject."""
+        """Return the object as received; None: there is none. Raises InvalidObject."""
         slo = self._states.node_slo()
         if slo is None:
             return None
@@ -120,7 +120,7 @@ class Extension(Generic[T]):
             value = self._default if raw is None else self._parse(Fields(raw, self._where))
         except InvalidObject as err:
             self._reject(err)
-        except Exception as err:  # the plugin's own code on what came from outside
+        except Exception as err:  # the plugin's own code, run on input from outside
             why = str(err) if isinstance(err, KoordError | ValueError) else repr(err)
             self._reject(InvalidObject(self._where, wanted="usable settings", found=why))
         else:

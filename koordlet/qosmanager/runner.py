@@ -245,7 +245,7 @@ class PluginRunner:
             self.errors += 1
 
     def _check_callbacks(self) -> None:
-        """Raise FailedRunError, once, when a callback failed in a way that the run ends for."""
+        """Raise FailedRunError, once, when a callback failed so that the run has to end."""
         failure, self._callback_failure = self._callback_failure, None
         if failure is not None:
             raise failure

@@ -110,7 +110,7 @@ class Player:
         )
 
     async def play(self, lines: Iterable[tuple[LineKind, list[Any]]]) -> ReplayResult:
-        """Play all lines after the header; return what came of it."""
+        """Play all lines after the header; return the outcome."""
         over = Stop(self._clock)
         background = [
             asyncio.create_task(part.run(over))

@@ -130,7 +130,7 @@ class Recorder:
 
 
 class _Session:
-    """Lines on their way to one reader; what comes while it is too slow is lost."""
+    """Lines that wait for one reader; lines that exceed the queue of a slow reader are lost."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -151,7 +151,7 @@ class _Session:
             self._lines.append(line)
 
     def take(self) -> list[bytes]:
-        """Return the lines that came since the last time."""
+        """Return the lines added since the last call."""
         lines, self._lines = list(self._lines), deque()
         if self._lost:
             lines.append(write_line(LineKind.LOST, self._lost))

@@ -92,7 +92,7 @@ def refused_allocations(
 
 
 class _AllocatedSoFar:
-    """CPUs and devices that pods have so far. lender: the UID of a pod whose are taken over."""
+    """CPUs and devices that pods have already. lender: the UID of a pod whose are taken over."""
 
     def __init__(self) -> None:
         self.lender = ""

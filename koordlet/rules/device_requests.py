@@ -64,7 +64,7 @@ def _check_gpus(pod: Pod, devices: Sequence[AllocatedDevice]) -> None:
         raise DevicesNotRequested("a GPU: its containers request none")
     if len(devices) > cards:
         raise DevicesNotRequested(f"{len(devices)} GPUs: its containers request {cards}")
-    # Each of the two follows from the other; who reads them looks at the card's memory.
+    # Each of the two follows from the other; a reader needs the card's memory.
     if GPU_MEMORY in asked:
         asked.setdefault(GPU_MEMORY_RATIO, WHOLE * cards)
     elif GPU_MEMORY_RATIO in asked:
@@ -86,7 +86,7 @@ def _gpu_request(pod: Pod) -> dict[str, int]:
 
 
 def _percent(gpu: AllocatedDevice) -> int:
-    """The share of a card; the whole of it where nothing is said."""
+    """The share of a card; the whole of it where the request names none."""
     text = gpu.resources.get(GPU_MEMORY_RATIO) or gpu.resources.get(GPU_CORE)
     return WHOLE if text is None else Quantity.parse(text).integer
 

@@ -156,7 +156,7 @@ _FIELDS: Mapping[Resource[Any], _Field] = {
     ),
 }
 
-_FILE_MODE = 0o666  # of device files; the container's device cgroup says who may use them
+_FILE_MODE = 0o666  # of device files; the container's device cgroup decides about access
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

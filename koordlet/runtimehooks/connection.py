@@ -60,7 +60,7 @@ class Connection:
 
         Raises:
             OSError: the connection broke.
-            WireError: what came is not the protocol.
+            WireError: the bytes received do not follow the protocol.
         """
         try:
             while arrived := await self._reader.read(_READ):

@@ -63,9 +63,9 @@ def _remove_old(above: OwnedDirectory, name: str) -> None:
         log.warning("hami.directory_remove_failed", path=str(above / name), error=str(err))
 
 
-def _remove(above: int, name: str, room: Iterator[int], depth: int) -> None:
+def _remove(above: int, name: str, budget: Iterator[int], depth: int) -> None:
     """Remove a name and all below it, without following links. Raises OSError."""
-    if next(room, None) is None or not depth:
+    if next(budget, None) is None or not depth:
         raise OSError(
             f"wanted at most {_MAX_ENTRIES} files in {_MAX_DEPTH} directories, found more"
         )
@@ -76,7 +76,7 @@ def _remove(above: int, name: str, room: Iterator[int], depth: int) -> None:
         try:
             with os.scandir(descriptor) as entries:
                 for entry in entries:
-                    _remove(descriptor, entry.name, room, depth - 1)
+                    _remove(descriptor, entry.name, budget, depth - 1)
         finally:
             os.close(descriptor)
         os.rmdir(name, dir_fd=above)

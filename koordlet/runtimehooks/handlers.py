@@ -145,7 +145,7 @@ class NriPlugin:
     async def _state_change(self, payload: bytes) -> None:
         """Handle a state change: RunPodSandbox or StartContainer from an older runtime.
 
-        RemovePodSandbox comes this way too, and needs nothing.
+        RemovePodSandbox is handled here too, and needs nothing.
         """
         request = await _decoded(StateChangeEvent, payload)
         if request.event == NriEvent.RUN_POD_SANDBOX and request.pod is not None:

@@ -279,7 +279,7 @@ class HookResponses:
         self._all_recorded = asyncio.Event()
         self._all_recorded.set()
         self.ended = False  # nothing is adjusted any more
-        self.busy_until = 0.0  # monotonic; until then the runtime may do what it was told
+        self.busy_until = 0.0  # monotonic; until then the runtime may still apply earlier updates
 
     @contextmanager
     def recording(self) -> Iterator[None]:

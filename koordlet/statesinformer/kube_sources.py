@@ -421,7 +421,7 @@ class PublishedObject(OwnObjectSource[T], Generic[T]):
 
     @property
     def changes(self) -> int:
-        """The number of changes so far; more than before a write: the write was seen."""
+        """Return the number of changes; when it has grown since a write, the write was seen."""
         return self._changes
 
     def _take(self, _: ChangeKind, found: T | None) -> None:

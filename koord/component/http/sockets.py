@@ -1,4 +1,4 @@
-"""Listening sockets, with errors that say what is in the way."""
+"""Listening sockets, with errors that name the cause."""
 
 import contextlib
 import errno

@@ -42,7 +42,7 @@ def run(client: CtlClient, options: CtlOptions) -> int:
                         break
                     report.show((time.monotonic() - began) / seconds)
     except KeyboardInterrupt:
-        pass  # what came so far is a record, too
+        pass  # what has been received is a record, too
     except OSError as err:
         raise CannotWrite(f"{options.file}: wanted to write it, found {err.strerror}") from err
     except KoordError:

@@ -25,7 +25,7 @@ _ROOT_INODE = 1  # of a cgroup hierarchy as a whole; a namespace's part of it ha
 
 
 def run(client: CtlClient, options: CtlOptions) -> int:
-    """Show what came of it; fails when something is left."""
+    """Show the results; fail when something is left."""
     run_dir = _run_dir(client.run_dirs, named=options.run_dir is not None)
     if run_dir is None:
         report: dict[str, Any] = {"run_dir": None, "values": [], "problem": ""}

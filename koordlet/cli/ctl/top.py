@@ -220,13 +220,13 @@ def pod_details(client: CtlClient, pod: TopRow) -> PodDetails:
 
 
 def pod_view(
-    response: TopRow, details: PodDetails, room: ConsoleDimensions
+    response: TopRow, details: PodDetails, size: ConsoleDimensions
 ) -> Iterator[RenderableType]:
     """The picture of a pod, for a terminal of that size; what is longer is cut."""
     pod = details.row
     yield headline(response)
     yield Text()
-    yield rows({**response, "qos": []}, [pod], "cpu", width=room.width)
+    yield rows({**response, "qos": []}, [pod], "cpu", width=size.width)
     yield Text()
     yield from _containers(details.containers)
     yield from explain.view(details.explained, str(pod["name"]), details.at)
@@ -423,13 +423,13 @@ class LiveView:
 
     def _table(self, size: ConsoleDimensions) -> Iterator[RenderableType]:
         pods = sort_pods(self._answer["pods"], self._order)
-        room = max(size.height - _AROUND_PODS - len(self._answer["qos"]), 0)
-        shown = pods[:room]
+        height = max(size.height - _AROUND_PODS - len(self._answer["qos"]), 0)
+        shown = pods[:height]
         self._shown = [str(pod["uid"]) for pod in shown]
         yield headline(self._answer)
         yield Text()
         yield rows(self._answer, shown, self._order, width=size.width, selected=self._selected)
-        yield Text("\n" * max(room - len(pods), 0))
+        yield Text("\n" * max(height - len(pods), 0))
         yield self._footer(len(shown), len(pods))
 
     def _footer(self, shown: int, pods: int) -> Text:

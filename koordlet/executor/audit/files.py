@@ -80,7 +80,7 @@ def created_at(wall: float) -> str:
 
 MIB = 1 << 20
 CURRENT = "audit.log"
-FILE_BYTES = 2 * MIB  # at which a file is rotated, if there is room for two
+FILE_BYTES = 2 * MIB  # at which a file is rotated, if the limit allows two
 
 _ROTATED = re.compile(r"audit-\d{4}(-\d\d){5}-[0-8]\.log")
 _LAST = 8  # of the numbers that distinguish rotations of one second
@@ -191,10 +191,10 @@ class AuditReader:
             if not self._begun:
                 self._begun, self._next = True, next(self._lines, None)
             found: list[bytes] = []
-            room = PAGE_BYTES
-            while self._next is not None and len(found) < size and room > 0:
+            remaining = PAGE_BYTES
+            while self._next is not None and len(found) < size and remaining > 0:
                 found.append(self._next)
-                room -= len(self._next)
+                remaining -= len(self._next)
                 self._next = next(self._lines, None)
             return found
 

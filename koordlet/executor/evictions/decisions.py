@@ -22,7 +22,7 @@ class Decision:
     """Something that was done, would have been done, or was not done, and why.
 
     pod is empty when it is about none. inputs are the numbers that decided, candidates the pods
-    that came in question, first choice first, freed what was released.
+    that could have been chosen, first choice first, freed what was released.
     """
 
     plugin: str

@@ -1,4 +1,4 @@
-"""The one way in which plugins end pods: dry-run, budget, one request, one record."""
+"""Evictions by plugins: dry-run, budget, one request and one record for each."""
 
 import asyncio
 import math
@@ -198,7 +198,7 @@ class Evictor:
         """End the pod, and settle what follows from the answer."""
         answer = EvictionAnswer(EvictionOutcome.FAILED, "koordlet ended meanwhile", certain=False)
         try:
-            await self._budget.save()  # before: a crash must not make room for more
+            await self._budget.save()  # first: a crash must not add to the budget
             answer = await self._end(request)
         except Exception as err:
             log.exception("eviction.crashed", plugin=request.plugin, pod=request.pod.name)

@@ -22,7 +22,7 @@ RUNTIME_TIMEOUT = 5.0  # seconds from the announcement that a runtime takes to s
 
 @dataclass(slots=True)
 class InitialValues:
-    """The values of one writer that are recorded but not seen so far. For its thread."""
+    """The values of one writer that are recorded but not seen yet. For its thread."""
 
     values: KernelValues
     ledger: Ledger
@@ -94,7 +94,7 @@ class InitialValues:
         return [key for key, until in self._set_by.items() if until > now and self.may_be_made(key)]
 
     def is_being_set(self, key: Key, found: str) -> bool:
-        """Whether the runtime has made a cgroup, but not set the value so far."""
+        """Whether the runtime has made a cgroup, but not set the value yet."""
         record = self.ledger.get(key)
         in_time = self._set_by.get(key, 0.0) > self.clock.monotonic()
         return in_time and record is not None and found != record.intended

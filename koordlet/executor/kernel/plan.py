@@ -50,7 +50,7 @@ class ValueChange(NamedTuple):
 
 
 class WriteStep(NamedTuple):
-    """One write: the new value of a move, given by its index, or one on the way to it."""
+    """One write: the new value of a move, given by its index, or an intermediate one."""
 
     move: int
     via: Any = None
@@ -130,7 +130,7 @@ class Plan:
     before: str = ""  # what was found at first
     target: str = ""  # to bring about
     original: str = ""  # to restore one day
-    applied: ApplyResult | None = None  # what came of it; None: there is something to write
+    applied: ApplyResult | None = None  # the result; None: there is something to write
     wrote: bool = False
     begun: bool = False  # with a record of its own that was not there before
     news: str = ""
@@ -284,7 +284,7 @@ class Planner:
         return found in record.ours or record.intended == self._values.made(key)
 
     def _inherited(self, plan: Plan) -> str:
-        """Return the text to restore one day of a value that was not ours so far.
+        """Return the text to restore later, of a value that was not ours until now.
 
         A value that was copied from a squeezed group above has that one's original.
         """

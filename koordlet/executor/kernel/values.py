@@ -1,4 +1,4 @@
-"""Read and write kernel values as text, one at a time, each in the very cgroup or process meant."""
+"""Read and write kernel values as text, each in the very cgroup or process of its target."""
 
 import errno
 import os
@@ -348,7 +348,7 @@ class KernelValues:
             os.close(fd)
 
     def _open(self, place: _WritePlace, key: Key, inode: int) -> int:
-        """Open the directory of the group or process that is meant. Raises OSError."""
+        """Open the directory of the target's group or process. Raises OSError."""
         directory = os.open(place.directory, _DIRECTORY)
         try:
             if inode and os.fstat(directory).st_ino != inode:

@@ -139,7 +139,7 @@ class Writer:
         return [key for key in list(self._applied_values.in_force) if not self._is_in_force(key)]
 
     def unclaimed(self) -> list[Key]:
-        """Values of ours that no plugin claims: of an earlier process, or not restored so far.
+        """Values of ours that no plugin claims: of an earlier process, or not restored yet.
 
         The shares of a group that is idle because of a claim come back when that ends.
         """
@@ -272,7 +272,7 @@ class Writer:
         )
 
     def _write(self, plan: Plan, text: str) -> None:
-        """One write. A restore needs no record; CPUs on the way to it should have one."""
+        """One write. A restore needs no record; intermediate CPU sets should have one."""
         try:
             if not plan.releases or text != plan.target:
                 self._note(plan, text)
@@ -293,7 +293,7 @@ class Writer:
         else:
             plan.found, plan.wrote = FoundValue(found, plan.found.inode), True
 
-    # --- what came of it ---
+    # --- results ---
 
     def _record_applied(self, plan: Plan) -> None:
         """Conclude what was written, and keep the applied value."""
@@ -375,7 +375,7 @@ class Writer:
             self._forget(plan.key)
 
     def _wait_for_runtime(self, plan: Plan) -> None:
-        """Leave a value as if its cgroup was not there: the runtime has not set it so far."""
+        """Leave a value as if its cgroup was not there: the runtime has not set it yet."""
         plan.found = FoundValue("", 0)
         plan.applied = ApplyResult(ClaimState.GONE, message="the runtime has not set it so far")
 

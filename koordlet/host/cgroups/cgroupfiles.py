@@ -18,7 +18,7 @@ _WEIGHT_SPAN = MAX_WEIGHT - MIN_WEIGHT
 
 
 def shares_to_weight(shares: int) -> int:
-    """Return the cpu.weight for cpu.shares. The way back does not give the same shares.
+    """Return the cpu.weight for cpu.shares. The inverse does not give the same shares.
 
     Raises:
         ValueError: not within 2 to 262144.

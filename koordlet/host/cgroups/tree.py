@@ -66,19 +66,19 @@ class PodScanState:
     def __post_init__(self) -> None:
         self.listing = Listing(self.absent_at)
 
-    def update(self, found: dict[str, int], nlink: int, now: float, room: int) -> bool:
-        """Take a new listing. room is how many containers may be added."""
+    def update(self, found: dict[str, int], nlink: int, now: float, free: int) -> bool:
+        """Take a new listing. free is how many containers may be added."""
         change = self.listing.update(found, nlink, now)
         if not change and not self.left_out:
             return False
         old = self.containers
         kept = {name: child for name, child in old.items() if name not in change.gone}
         wanted = sorted(name for name in found if name not in kept and _is_container(name))
-        room += len(old) - len(kept)
-        for name in wanted[: max(room, 0)]:
+        free += len(old) - len(kept)
+        for name in wanted[: max(free, 0)]:
             absent_at = change.absent_at if name in change.fresh else None
             kept[name] = ContainerDir(f"{self.cgroup}/{name}", absent_at)
-        self.left_out = max(len(wanted) - max(room, 0), 0)
+        self.left_out = max(len(wanted) - max(free, 0), 0)
         self.containers = kept
         return kept != old
 
@@ -228,14 +228,14 @@ class CgroupTree:
         return changed
 
     def _admit(self, level: QoSScanState) -> bool:
-        """Take up pods that wait, as long as there is room."""
+        """Take up pods that wait, up to the maximum."""
         fresh, absent_at = level.latest.fresh, level.latest.absent_at
         if not level.waiting:
             return False
-        room = self._max_pods - sum(len(other.pods) for other in self._all_levels())
-        if room <= 0:
+        free = self._max_pods - sum(len(other.pods) for other in self._all_levels())
+        if free <= 0:
             return False
-        for name in sorted(level.waiting)[:room]:
+        for name in sorted(level.waiting)[:free]:
             self._admitted += 1
             level.pods[name] = PodScanState(
                 level.waiting.pop(name),

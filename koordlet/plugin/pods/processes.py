@@ -1,4 +1,4 @@
-"""The processes in cgroups, told apart from others that get their pids later."""
+"""The processes in cgroups, distinguished from later processes with the same pids."""
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class ProcessLists:
         self._full = False
 
     def begin(self) -> None:
-        """Forget the rounds so far."""
+        """Forget all rounds."""
         self._processes = {}
 
     async def of(self, groups: Collection[str]) -> dict[str, frozenset[Process]]:

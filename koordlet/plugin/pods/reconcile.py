@@ -289,7 +289,7 @@ class ReconcilingPlugin(PodRoundsPlugin[W], Generic[R, W]):
         )
 
     async def prepare(self, meta: PodMeta) -> None:
-        """Apply the claims of a pod that has a cgroup, but no container so far.
+        """Apply the claims of a pod that has a cgroup, but no container yet.
 
         They stay in force until its sandbox is seen, which may take ARRIVAL_TIMEOUT seconds.
 

@@ -85,7 +85,7 @@ ROUND_TIMEOUT = 86_400.0  # simulated seconds that `rounds` waits before it give
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Cost of a plugin's own code so far; CPU time, so waiting does not count."""
+    """Cost of a plugin's own code up to now; CPU time, so waiting does not count."""
 
     rounds: int
     cpu_seconds: float
@@ -315,7 +315,7 @@ class PluginHarness:
 
     @property
     def cost(self) -> Cost:
-        """Cost of the plugin's code so far."""
+        """Return the cost of the plugin's code up to now."""
         meter = self._meter
         return Cost(self._rounds, meter.cpu_seconds, meter.longest_step)
 

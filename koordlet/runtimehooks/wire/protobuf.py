@@ -9,7 +9,7 @@ from koord.util.protobuf import LENGTH, VARINT, MalformedMessage, append, fields
 
 
 class WireError(KoordError):
-    """Bytes that are not what the protocol allows; the connection they came over is of no use."""
+    """Bytes that the protocol does not allow; their connection cannot be used any more."""
 
 
 def malformed(what: str, wanted: str, found: object) -> WireError:

@@ -2,7 +2,7 @@
 
 The strategy is the NodeSLO's resourceUsedThresholdWithBE. Each second a round measures the usage of
 all others and adjusts the limit, as Koordinator does. In between, fast looks at a few CPU counters
-make best-effort pods give way within tenths of a second (fast attack, slow release).
+reduce best-effort pods within tenths of a second (fast attack, slow release).
 """
 
 from koordlet.plugin import PluginRegistry

@@ -212,7 +212,7 @@ class BECPUSuppress(ExtensionPlugin):
         return self.clock.monotonic() - latest.at <= STALE_ROUNDS * self._options.interval
 
     def _notice(self, counters: Sequence[WatchedValue | None]) -> bool:
-        """Evaluate a look, in another thread; return whether best-effort pods must give way now."""
+        """Evaluate a look, in another thread; return whether best-effort pods must shrink now."""
         self._evidence.fast_samples.add(counters)
         latest = self._latest
         evidence = self._evidence.after_sample(latest.measured.baseline) if latest else None

@@ -24,7 +24,7 @@ class NodeInputs(NamedTuple):
 
 
 class Policy(Protocol):
-    """One way to limit best-effort pods.
+    """A policy that limits best-effort pods.
 
     round and on_fast_sample return the cores that best-effort pods are limited to from now on. None
     means no limit for round, and an unchanged limit for on_fast_sample.

@@ -182,7 +182,7 @@ STEP = 0.1  # share of the node's CPU by which best-effort pods may grow in one 
 class Allowance:
     """Milli-cores for best-effort pods.
 
-    With more than most they have to give way at once, with less than least they may grow, and in
+    With more than most they must be reduced at once, with less than least they may grow, and in
     between they stay as they are.
     """
 
@@ -254,7 +254,7 @@ class EvidenceBuilder:
     def after_sample(self, baseline: RoundBaseline) -> Evidence | None:
         """Return the evidence of fast samples, which can only shrink the allowance.
 
-        None: too few samples so far.
+        None: too few samples yet.
         """
         recent = self.fast_samples.recent
         if not recent:

@@ -29,7 +29,7 @@ def mounts_by_pod(storage: LocalStorage) -> dict[str, dict[str, str]]:
 
 
 class AmbiguousClaim(NamedTuple):
-    """A claim of a pod that its mounts alone do not tell apart from others."""
+    """A claim of a pod that its mounts alone do not distinguish from others."""
 
     key: ClaimKey
     namespace: str

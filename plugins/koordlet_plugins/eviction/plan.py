@@ -49,7 +49,7 @@ class EvictionTask:
 
 
 class EvictionPlan:
-    """The tasks in order of their features, and the amounts released so far.
+    """The tasks in order of their features, and the amounts released already.
 
     A pod that is a candidate of two tasks is released once, for both.
     """

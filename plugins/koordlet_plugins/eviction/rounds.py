@@ -69,7 +69,7 @@ class PendingVictim:
         self.gone, self.gone_boot = monotonic, boottime
 
     def judge(self, monotonic: float, usage: UsageSample | None) -> VictimState:
-        """Return the outcome so far, given the node's usage."""
+        """Return the present outcome, given the node's usage."""
         if self.gone is None:
             return self._judge_wait(monotonic - self.asked)
         if self.task.target is not ReleaseTarget.USED:

@@ -293,7 +293,7 @@ class TCNetworkQoS(PodRoundsPlugin[PodLimits]):
     async def _matched_by_sockets(
         self, pods: list[PodTraffic], on_host: Mapping[str, PodMeta]
     ) -> list[PodTraffic]:
-        """The pods, those in the node's network with the cgroup by which the kernel tells them."""
+        """The pods, those in the node's network with the cgroup that the kernel matches."""
         metas = [on_host[pod.uid] for pod in pods if pod.uid in on_host]
         found = await self.kernel.read_many([(resources.SOCKET_GROUP, m.cgroup) for m in metas])
         groups = {

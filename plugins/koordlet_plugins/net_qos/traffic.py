@@ -45,7 +45,7 @@ class PodTraffic(NamedTuple):
     minor: int  # SYSTEM, LS or BE
     addresses: tuple[Address, ...]  # that are its own
     limit: int  # bytes/s; 0: none
-    group: tuple[int, int] | None = None  # level and number of the cgroup that tells its sockets
+    group: tuple[int, int] | None = None  # level and number of its sockets' cgroup
 
 
 def node_tree(

@@ -299,7 +299,7 @@ class CommitConfirmTraffic:
         if state is None:
             raise KernelFileError(
                 f"traffic classes of {interface}",
-                wanted="to be the only one who changes them",
+                wanted="to be the only process that changes them",
                 found="a helper of an earlier run, which looks whether its last change is good",
                 hint=f"it ends within {CONFIRM_TIMEOUT:g} s; the change is tried again",
             )
@@ -325,7 +325,7 @@ class CommitConfirmTraffic:
                 f"traffic classes of {interface}",
                 wanted="to record the change, for a rollback by the next start",
                 found=str(err),
-                hint="make room, or the directory writable for root",
+                hint="free disk space, or make the directory writable for root",
             ) from err
         self._state = state
 

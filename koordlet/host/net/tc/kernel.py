@@ -1,4 +1,4 @@
-"""Set trees of HTB classes with the kernel's own messages (rtnetlink), by way of pyroute2.
+"""Set trees of HTB classes with the kernel's own messages (rtnetlink), with pyroute2.
 
 Ours is known by its handle, 6b6c: (0x6b6c0000). A root qdisc that the kernel made by itself has the
 handle 0, which an agent cannot give; deleting ours brings it back. The kernel itself refuses to add

@@ -236,7 +236,7 @@ def _check_class(each: TrafficClass, depth: dict[int, int]) -> None:
 
 
 def parse_tree(text: str) -> TrafficTree:
-    """Return the tree of a text. Raises ValueError: it is none, or written in another way."""
+    """Return the tree of a text. Raises ValueError: it is none, or has another form."""
     if len(text) > MAX_TEXT_BYTES:
         raise ValueError(f"wanted at most {MAX_TEXT_BYTES} bytes, found {len(text)}")
     first, *rest = text.split("; ")
