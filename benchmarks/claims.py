@@ -101,7 +101,7 @@ def _append(directory: Path, count: int) -> tuple[float, float]:
         [given] = journal.begin([record])
         first.append(time.perf_counter() - start)
         start = time.perf_counter()
-        journal.note(given, "-1", "5000", "6000")
+        journal.record(given, "-1", "5000", "6000")
         later.append(time.perf_counter() - start)
     journal.close()
     return 1000 * statistics.median(first), 1000 * statistics.median(later)

@@ -123,18 +123,18 @@ def build_pods(
 ) -> ClusterPods:
     """Make the parts; without an interval for the kubelet the API server alone lists pods."""
     alarms = PodChangeNotifiers()
-    guard = PodListGuard(alarms.look)
+    guard = PodListGuard(alarms.rescan)
 
     def of_server() -> KubePods:
         return KubePods(client, settings.node_name, guard, clock)
 
     listing: NodePods | KubePods
     if interval := settings.options.kubelet_sync_interval.value:
-        of_kubelet = KubeletPods(kubelet, guard, clock, interval=interval, ask=alarms.ask)
+        of_kubelet = KubeletPods(kubelet, guard, clock, interval=interval, ask=alarms.repoll)
         listing = NodePods(of_kubelet, of_server, guard, states.node, clock)
     else:
         listing = of_server()
-    return ClusterPods(listing, alarms, DirectoryWatch(alarms.look.set))
+    return ClusterPods(listing, alarms, DirectoryWatch(alarms.rescan.set))
 
 
 def build_manager_roles(

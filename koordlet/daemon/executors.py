@@ -106,7 +106,7 @@ def audit_listener(settings: Settings, audit: AuditLog) -> ChangeListener:
         found = filter(None, map(registry.get, change.owners))
         return next(filter(None, (_words(each.plugin, change.key) for each in found)), None)
 
-    return ChangeAudit(audit.note, path, audit_text)
+    return ChangeAudit(audit.record, path, audit_text)
 
 
 def _words(plugin: ExtensionPlugin, key: Key) -> AuditText | None:
@@ -184,7 +184,7 @@ def build_executors(
         decisions=decisions,
         metrics=metrics,
         killer=_killer(settings, host, clock),
-        audit=audit.note,
+        audit=audit.record,
     )
     worker = ThreadWorker("koordlet-write")
     journal, claim_metrics = Journal(run_dir, boot_id), ClaimMetrics(registry)
@@ -201,7 +201,7 @@ def build_executors(
         "so that this one only observes.",
         registry=registry,
     ).set_function(lambda: other_agent.observing or bool(lock.reject_reason))
-    all_listeners = [audit_listener(settings, audit), claim_metrics.note, *listeners]
+    all_listeners = [audit_listener(settings, audit), claim_metrics.record, *listeners]
     claims = ClaimManager(writer, worker, clock, dry_run=is_dry_run, listeners=all_listeners)
     claim_metrics.watch(claims.count, journal)
 

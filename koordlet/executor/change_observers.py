@@ -48,7 +48,7 @@ class ClaimMetrics(Collector):
         self._claims, self._journal = claims, journal
         self._registry.register(self)
 
-    def note(self, change: Change) -> None:
+    def record(self, change: Change) -> None:
         """Count a change, for each plugin that has a part in it."""
         for plugin in change.owners:
             self._changes.labels(plugin, change.what).inc()

@@ -91,8 +91,8 @@ class ClaimManager:
         """
         self._table.check(owner, claim)
         await self._refresh_dry_run(owner)
-        news = self._table.put(owner, scope, claim)
-        changed = await self._reconcile({claim.key} if news else self._due({claim.key}))
+        updated = self._table.put(owner, scope, claim)
+        changed = await self._reconcile({claim.key} if updated else self._due({claim.key}))
         return self._outcome(owner, claim.key, changed)
 
     async def claim_all(
@@ -108,8 +108,8 @@ class ClaimManager:
             if not self._table.has(owner, scope, claim):
                 self._table.check(owner, claim)
         await self._refresh_dry_run(owner)
-        news = self._table.replace(owner, scope, claims)
-        changed = await self._reconcile(news | self._due({claim.key for claim in claims}))
+        updated = self._table.replace(owner, scope, claims)
+        changed = await self._reconcile(updated | self._due({claim.key for claim in claims}))
         return [self._outcome(owner, claim.key, changed) for claim in claims]
 
     async def withdraw(self, owner: str, key: Key, part: Part) -> None:
@@ -289,8 +289,8 @@ class ClaimManager:
         dry_run_only: bool,
     ) -> None:
         state = applied.state
-        if applied.news:
-            what = applied.news
+        if applied.foreign_change:
+            what = applied.foreign_change
         elif state is ClaimState.FAILED and (before is None or before.applied.state is not state):
             what = "failed"
         elif not changed:

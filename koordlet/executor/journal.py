@@ -317,7 +317,7 @@ class Journal:
         self._compact_if_due()
         return numbers
 
-    def note(
+    def record(
         self, number: int, original: str, confirmed: str, intended: str, *, sync: bool = False
     ) -> None:
         """Change the texts of a record. Raises JournalError: it is as it was."""

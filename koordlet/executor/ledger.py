@@ -62,7 +62,7 @@ class Ledger:
             for (key, _), number in zip(new, numbers, strict=True):
                 self._entries[_ledger_key(key)] = (key, number)
 
-    def note(
+    def record(
         self, key: Key, *, original: str, confirmed: str, intended: str, owners: tuple[str, ...]
     ) -> None:
         """Change a record, on disk if the original changed. Raises JournalError."""
@@ -76,7 +76,7 @@ class Ledger:
             return
         if same and not key.resource.copied:
             fresh = original != record.original
-            self.journal.note(number, original, confirmed, intended, sync=fresh)
+            self.journal.record(number, original, confirmed, intended, sync=fresh)
             return
         self.journal.revise(
             number,

@@ -127,7 +127,10 @@ def is_cookie(text: str) -> bool:
 
 
 COOKIE_TEXT: Text[int] = Text(
-    _cookie_text, lambda data: _cookie_text(parse_cookie(data)), _cookie_value, made=_NEW_TEXT
+    _cookie_text,
+    lambda data: _cookie_text(parse_cookie(data)),
+    _cookie_value,
+    kernel_generated=_NEW_TEXT,
 )
 
 

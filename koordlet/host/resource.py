@@ -76,7 +76,7 @@ class Text(Generic[T]):
     value: Callable[[str], T]  # the value of a text
     content: Callable[[str, bytes], str] = lambda text, now: text  # what to write, given the file
     by_line: bool = False  # each line of the content is a write of its own, about one device
-    made: str = ""  # the text for which the kernel makes up another one
+    kernel_generated: str = ""  # the text for which the kernel makes up another one
 
 
 def _number(value: int) -> str:

@@ -321,9 +321,7 @@ class SeriesTable:
         encoded = self._encoded(candidates)
         longest = max(map(len, encoded.values()), default=0)
         key_bytes = max(self._key_bytes, key_bytes_with_headroom(longest))
-        admitted = list(encoded.items())[
-            : self._free_rows(key_bytes)
-        ]  # long keys: fewer rows
+        admitted = list(encoded.items())[: self._free_rows(key_bytes)]  # long keys: fewer rows
         self.full = len(new) - len(admitted) - (len(candidates) - len(encoded))
         self.dropped.invalid += len(candidates) - len(encoded)
         self.dropped.refused += self.full

@@ -32,7 +32,7 @@ class Helper(Protocol):
     async def end(self) -> bool: ...
 
     @property
-    def gone(self) -> bool: ...
+    def exited(self) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ class GpuMonitor:
 
     async def _serve(self, stop: Stop) -> None:
         """Ask one helper until stop, or until it fails."""
-        self._stuck = [helper for helper in self._stuck if not helper.gone]
+        self._stuck = [helper for helper in self._stuck if not helper.exited]
         if len(self._stuck) >= MAX_STUCK_HELPERS:
             raise HelperError(
                 f"{len(self._stuck)} helpers hang in the driver and cannot be killed; "

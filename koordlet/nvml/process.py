@@ -170,9 +170,9 @@ class HelperProcess:
             finally:
                 timer.cancel()
                 gone.cancel()
-        return self.gone
+        return self.exited
 
     @property
-    def gone(self) -> bool:
+    def exited(self) -> bool:
         """Whether the process has ended."""
         return self._process.returncode is not None

@@ -207,7 +207,7 @@ class NodeMetricReporter:
         self._problem = ""
         self._failing_since = None
         if self._change is not None:
-            self._change.note()
+            self._change.record()
         self._log_state.ended("report.resumed")
         return outcome
 

@@ -101,7 +101,7 @@ class UsageChange:
         self._threshold = threshold
         self._reported: dict[str, float] = {}
 
-    def note(self) -> None:
+    def record(self) -> None:
         """Record the usage of now as reported."""
         self._reported = self._shares()
 

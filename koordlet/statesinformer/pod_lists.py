@@ -38,11 +38,11 @@ class PodListGuard:
     list says the same: a kubelet that has just started lists only static pods at first, or none.
     """
 
-    def __init__(self, news: Alarm) -> None:
-        self._news = news  # set whenever there is something new to poll
+    def __init__(self, changes: Alarm) -> None:
+        self._changes = changes  # set whenever there is something new to poll
         self._believed: PodList | None = None
         self._handed_out: PodList | None = None
-        self.doubt = ""  # why the latest list is not accepted yet; the next one decides
+        self.unconfirmed = ""  # why the latest list is not accepted yet; the next one decides
 
     @property
     def is_empty(self) -> bool:
@@ -63,15 +63,15 @@ class PodListGuard:
         is_certain: the end of each missing pod was reported, so the list is accepted as it is.
         """
         before = self._pods
-        lost = "" if is_certain or self.doubt else _vanished_pods(before, found[0])
+        lost = "" if is_certain or self.unconfirmed else _vanished_pods(before, found[0])
         if lost:
             log.warning("pods.vanished", pods=len(before), which=lost, note="kept until seen twice")
-            self.doubt = f"{lost} vanished at once; looking again"
+            self.unconfirmed = f"{lost} vanished at once; looking again"
             return False
-        self.doubt = ""
+        self.unconfirmed = ""
         if found != self._believed:
             self._believed = found
-            self._news.set()
+            self._changes.set()
         return True
 
     @property
@@ -147,7 +147,7 @@ class KubeletPods:
 
     def health(self) -> PartHealth:
         """Degraded while the kubelet does not answer, or its list is not believed."""
-        reason = f"the last list stays: {self._error}" if self._error else self._guard.doubt
+        reason = f"the last list stays: {self._error}" if self._error else self._guard.unconfirmed
         return PartHealth(HealthStatus.DEGRADED, reason) if reason else OK
 
     def _is_unavailable(self, error: KubeError) -> bool:
@@ -182,7 +182,7 @@ class KubeletPods:
         if self._error is not None:
             pause = self._backoff.next()
             return pause, pause
-        return MIN_INTERVAL, CONFIRM_DELAY if self._guard.doubt else self._interval
+        return MIN_INTERVAL, CONFIRM_DELAY if self._guard.unconfirmed else self._interval
 
 
 def is_rejected(error: KubeError) -> bool:
@@ -232,8 +232,8 @@ class KubePods:
 
     def health(self) -> PartHealth:
         """Degraded while the server is away, a pod is not understood, or a list not believed."""
-        if self._guard.doubt:
-            return PartHealth(HealthStatus.DEGRADED, self._guard.doubt)
+        if self._guard.unconfirmed:
+            return PartHealth(HealthStatus.DEGRADED, self._guard.unconfirmed)
         return self._reflector.health()
 
     async def _watch_until_unreliable(self, stop: Stop) -> None:

@@ -39,8 +39,10 @@ class CgroupEvents(Protocol):
 class PodChangeNotifiers:
     """The alarms by which the listing and PodSource wake each other."""
 
-    look: Alarm = field(default_factory=Alarm)  # cgroups or the list may have changed: PodSource
-    ask: Alarm = field(default_factory=Alarm)  # cgroups have changed, the list is old: the listing
+    rescan: Alarm = field(default_factory=Alarm)  # cgroups or the list may have changed: PodSource
+    repoll: Alarm = field(
+        default_factory=Alarm
+    )  # cgroups have changed, the list is old: the listing
 
 
 SCAN_INTERVAL = 1.0  # seconds between two scans
@@ -70,7 +72,7 @@ class PodSource:
     for any other listing, but until its first list, pods are measured as the cgroup tree shows
     them: an API server may be away for long.
 
-    Scans come once a second, and sooner when alarms.look is set. events, when given, set it;
+    Scans come once a second, and sooner when alarms.rescan is set. events, when given, set it;
     without them, or while they fail, the scan of each second finds all changes.
     """
 
@@ -116,7 +118,7 @@ class PodSource:
         await self._round()
         due = self._clock.monotonic() + SCAN_OFFSET
         while not stop.is_set():
-            if await self._alarms.look.wait(stop, due - self._clock.monotonic()):
+            if await self._alarms.rescan.wait(stop, due - self._clock.monotonic()):
                 await stop.sleep(SETTLE_DELAY)
             if stop.is_set():
                 return
@@ -144,7 +146,7 @@ class PodSource:
         scan = self._scan
         pods = await asyncio.to_thread(self._refresh)
         if scan is not None and self._scan is not scan:
-            self._alarms.ask.set()
+            self._alarms.repoll.set()
         if pods is not None:
             is_listed = self._listing is None or self._listed is not None
             self._informer.set_pods(pods, provisional=not is_listed)

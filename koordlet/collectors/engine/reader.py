@@ -136,7 +136,7 @@ class ReadErrors:
         self._lasting: dict[str, LogState] = {}
         self._reads = 0
 
-    def note(self, name: str, err: KernelFileError) -> None:
+    def record(self, name: str, err: KernelFileError) -> None:
         """Note an error. Only the unexpected ones are going to be logged."""
         outcome = next(outcome for kind, outcome in _OUTCOMES if isinstance(err, kind))
         self._counts[outcome] += 1
@@ -264,7 +264,7 @@ class Reader:
             self._skips.check(what)
             found = self._lease.during(what, read)
         except KernelFileError as err:
-            self._read_errors.note(what, err)
+            self._read_errors.record(what, err)
             self._bad.append(err)
             return None
         self._read_errors.succeeded(what)
@@ -351,7 +351,7 @@ class Reader:
         except KernelFileError as err:
             entry.error = err
         if entry.error is not None:
-            self._read_errors.note(entry.name, entry.error)
+            self._read_errors.record(entry.name, entry.error)
 
     def _shared(self, file: BoundFile[Any]) -> tuple[bytes, float]:
         """Return the text of a file, and when it was read; each file is read once per tick.

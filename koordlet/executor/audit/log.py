@@ -213,7 +213,7 @@ class AuditLog:
             registry=registry,
         )
 
-    def note(self, event: AuditEvent) -> None:
+    def record(self, event: AuditEvent) -> None:
         """Record an event at the current time. Never waits, never fails."""
         if not self.enabled() or 0 < self._verbose < event.verbosity:
             return

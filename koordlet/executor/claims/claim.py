@@ -213,7 +213,8 @@ class DesiredValue(NamedTuple):
 class ApplyResult:
     """The result for one desired value. value is in force now, as far as known; original is kept.
 
-    news: foreign, retaken or yielded, when another agent wrote and that was not reported before.
+    foreign_change: foreign, retaken or yielded, when another agent wrote; "" when that has been
+    reported.
     """
 
     state: ClaimState
@@ -221,7 +222,7 @@ class ApplyResult:
     original: Any = None
     message: str = ""
     wrote: bool = False
-    news: str = ""
+    foreign_change: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -227,15 +227,15 @@ class ClaimTable:
         return before is None or before.effect != claim.effect
 
     def replace(self, owner: str, scope: str, claims: Iterable[Claim]) -> set[Key]:
-        """Make these checked claims the scope's; return the values about which that is news."""
+        """Make these checked claims the scope's; return the values that it changes."""
         wanted = {(claim.key, claim.part): claim for claim in claims}
         gone = self._scopes.get((owner, scope), {}).keys() - wanted.keys()
-        news = {key for key, part in gone if self.drop(owner, key, part)}
+        changed = {key for key, part in gone if self.drop(owner, key, part)}
         known = self._scopes.get((owner, scope), {})
         for slot, claim in wanted.items():
             if known.get(slot) is not claim and self.put(owner, scope, claim):
-                news.add(claim.key)
-        return news
+                changed.add(claim.key)
+        return changed
 
     def drop(self, owner: str, key: Key, part: Part) -> bool:
         """Take a claim back; return whether there was one."""

@@ -60,7 +60,7 @@ class Decisions:
         self._clock = clock
         self._entries: dict[tuple[object, ...], _DecisionEntry] = {}  # latest last
 
-    def note(self, decision: Decision) -> bool:
+    def record(self, decision: Decision) -> bool:
         """Keep a decision; return whether it is a new one."""
         now = self._clock.wall()
         entry = self._entries.pop(decision.what, None)

@@ -138,7 +138,7 @@ class Evictor:
             message=held.message,
             dry_run=False,
         )
-        if self._decisions.note(decision):
+        if self._decisions.record(decision):
             self._metrics.count(held.plugin, held.feature, held.outcome)
             log.info(
                 "eviction.suppressed",
@@ -228,7 +228,7 @@ class Evictor:
     def _settle(self, request: EvictionRequest, answer: EvictionAnswer, moment: float) -> Eviction:
         """Record which pods may be killed, and which are not to be asked for again yet."""
         uid, pause = request.pod.uid, 0.0
-        self._permits.note(request, answer)
+        self._permits.record(request, answer)
         if answer.outcome in _ENDING:
             self._backoff.end(uid)
             self._ending[False, uid] = self._clock.monotonic() + ENDING_TIMEOUT
@@ -269,7 +269,7 @@ class Evictor:
             inputs=request.inputs,
             candidates=request.candidates,
         )
-        if self._decisions.note(decision) or asked:
+        if self._decisions.record(decision) or asked:
             self._metrics.count(request.plugin, request.feature, outcome)
             if outcome in _ENDING and not again:
                 self._metrics.count_pod(pod)

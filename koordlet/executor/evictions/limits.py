@@ -193,7 +193,7 @@ class KillPermits:
         self._clock = clock
         self._accepted: dict[str, _AcceptedEviction] = {}  # by UID; latest last
 
-    def note(self, request: EvictionRequest, answer: EvictionAnswer) -> None:
+    def record(self, request: EvictionRequest, answer: EvictionAnswer) -> None:
         """Take what the API server answered."""
         uid = request.pod.uid
         earlier = self._accepted.pop(uid, None)

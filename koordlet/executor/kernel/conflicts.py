@@ -22,11 +22,11 @@ class OnForeignChange(StrEnum):
 
 
 class ConflictDecision(NamedTuple):
-    """The result for now, instead of writing. news: what to report; empty: reported before."""
+    """The result instead of a write. foreign_change: what to report; empty: reported before."""
 
     state: ClaimState
     message: str
-    news: str
+    foreign_change: str
 
 
 @dataclass(slots=True)
@@ -81,12 +81,12 @@ class ConflictPolicy:
         self._conflicts.pop(key, None)
 
     def _verdict(self, conflict: _Conflict, state: ClaimState, message: str) -> ConflictDecision:
-        news = "yielded" if state is ClaimState.YIELDED else "foreign"
-        if news == conflict.reported:
-            news = ""
+        foreign_change = "yielded" if state is ClaimState.YIELDED else "foreign"
+        if foreign_change == conflict.reported:
+            foreign_change = ""
         else:
-            conflict.reported = news
-        return ConflictDecision(state, message, news)
+            conflict.reported = foreign_change
+        return ConflictDecision(state, message, foreign_change)
 
 
 INITIAL_BACKOFF, MAX_BACKOFF = 10.0, 600.0  # seconds; doubled with each refusal in a row
@@ -107,7 +107,7 @@ class RejectedWrites:
         self._clock = clock
         self._rejected_writes: dict[Key, _RejectedWrite] = {}
 
-    def note(self, key: Key, text: str, applied: ApplyResult) -> None:
+    def record(self, key: Key, text: str, applied: ApplyResult) -> None:
         """The kernel did not take this text."""
         before = self._rejected_writes.get(key)
         same = before is not None and before.text == text

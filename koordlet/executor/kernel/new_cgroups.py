@@ -109,7 +109,7 @@ class InitialValues:
             return self.values.reject_reason(key, original)
         record = self.ledger.get(key)
         if record is not None:
-            self.ledger.note(
+            self.ledger.record(
                 key,
                 original=original,
                 confirmed=record.confirmed,

@@ -133,7 +133,7 @@ class Plan:
     applied: ApplyResult | None = None  # the result; None: there is something to write
     wrote: bool = False
     begun: bool = False  # with a record of its own that was not there before
-    news: str = ""
+    foreign_change: str = ""
 
     @property
     def key(self) -> Key:
@@ -226,7 +226,7 @@ class Planner:
         """The result of a plan, with the value now in the kernel."""
         texts = (plan.found.text, plan.original)
         value, original = (self._values.value_of(plan.key, text) for text in texts)
-        return ApplyResult(state, value, original, message, plan.wrote, plan.news)
+        return ApplyResult(state, value, original, message, plan.wrote, plan.foreign_change)
 
     def _decide_release(self, plan: Plan, plans: Plans) -> None:
         record = self._ledger.get(plan.key)
@@ -265,9 +265,12 @@ class Planner:
     def _conflict(self, plan: Plan, stated: str | None) -> None:
         decision = self._policy.judge(plan.key, plan.found.text)
         if decision is None:
-            plan.news, plan.original = "retaken", plan.found.text if stated is None else stated
+            plan.foreign_change, plan.original = (
+                "retaken",
+                plan.found.text if stated is None else stated,
+            )
         else:
-            plan.news = decision.news
+            plan.foreign_change = decision.foreign_change
             plan.applied = self.applied(plan, decision.state, decision.message)
 
     def _is_foreign(self, key: Key, found: str, record: JournalRecord | None) -> bool:

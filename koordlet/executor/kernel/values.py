@@ -100,7 +100,7 @@ class KernelValues:
     def made(self, key: Key) -> str | None:
         """Return the text for which the kernel makes up another one; None: there is none."""
         try:
-            return self.text(key).made or None
+            return self.text(key).kernel_generated or None
         except Unsupported:
             return None
 

@@ -263,7 +263,7 @@ class Writer:
 
     def _note(self, plan: Plan, intended: str) -> None:
         """Record what the kernel may have from now on. Raises JournalError."""
-        self._ledger.note(
+        self._ledger.record(
             plan.key,
             original=plan.original,
             confirmed=plan.found.text,
@@ -315,7 +315,7 @@ class Writer:
         if plan.releases:
             plan.applied = self._planner.applied(plan, ClaimState.GONE)
             return
-        if plan.news == "retaken":
+        if plan.foreign_change == "retaken":
             self._policy.retaken(plan.key)
         message = ""
         if found != target:
@@ -348,7 +348,7 @@ class Writer:
         if not plan.releases and plan.wrote and plan.by_device:
             self._undo(plan)
         self._fail(plan, err)
-        self._rejected_writes.note(plan.key, plan.target, plan.result)
+        self._rejected_writes.record(plan.key, plan.target, plan.result)
         if plan.begun and not plan.wrote:
             self._ledger.drop([plan.key])
 

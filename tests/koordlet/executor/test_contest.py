@@ -24,8 +24,8 @@ def fight(clock, policies, seconds):
         if verdict is None:
             policies.retaken(KEY)
             retaken.append(round(clock.monotonic() - start))
-        elif verdict.news:
-            told.append((verdict.news, verdict.state))
+        elif verdict.foreign_change:
+            told.append((verdict.foreign_change, verdict.state))
         clock.tick(1)
     return retaken, told
 

@@ -63,7 +63,7 @@ def test_the_next_process_reads_what_was_written(tmp_path):
     """Every kind of change; no other user may read it."""
     journal = reopened(tmp_path)
     one, two, three = journal.begin([record("a"), record("b"), record("c")])
-    journal.note(one, "-1", "50000", "40000")
+    journal.record(one, "-1", "50000", "40000")
     journal.revise(two, record("b", intended="7", earlier=("5",)))
     journal.drop([three])
 
@@ -91,7 +91,7 @@ def test_a_record_is_synced_before_it_counts(tmp_path):
     del steps[:]
 
     one, _ = journal.begin([record("a"), record("b")])
-    journal.note(one, "-1", "50000", "40000")
+    journal.record(one, "-1", "50000", "40000")
 
     assert steps == ["journal appended", "journal synced", "journal appended"]
 
@@ -270,7 +270,7 @@ def test_garbage_is_compacted(tmp_path):
     journal = reopened(tmp_path)
     [number] = journal.begin([record()])
     for value in range(10_000):
-        journal.note(number, "-1", str(value), str(value + 1))
+        journal.record(number, "-1", str(value), str(value + 1))
         assert journal.size < 200_000
 
     assert reopened(tmp_path).records[number].ours == ("9999", "10000")
@@ -320,7 +320,7 @@ def test_what_cannot_be_compacted_goes_on_growing(tmp_path, monkeypatch):
     monkeypatch.setattr(AppendLog, "replace", refuse)
     with capture_logs() as logs:
         for value in range(3000):
-            journal.note(number, "-1", str(value), str(value + 1))
+            journal.record(number, "-1", str(value), str(value + 1))
 
     assert [log["event"] for log in logs] == ["journal.not_compacted"]
     monkeypatch.undo()

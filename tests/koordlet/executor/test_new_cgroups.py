@@ -71,7 +71,7 @@ def test_a_value_that_the_runtime_rounds_is_ours_too(tree):
     made_with(tree, SHARES, "70")
 
     [applied] = writer.apply([container(SHARES, 1024)])
-    assert (applied.state, applied.wrote, applied.news) == (ClaimState.IN_FORCE, True, "")
+    assert (applied.state, applied.wrote, applied.foreign_change) == (ClaimState.IN_FORCE, True, "")
     writer.apply([release(SHARES, NEW)])
 
     assert tree.read(SHARES, NEW) == {1: "2", 2: "1"}[tree.version]

@@ -147,11 +147,11 @@ def test_a_foreign_change_is_found_and_retaken_after_a_while(bench):
 
     assert writer.sweep() == [KEY]
     [waits] = writer.apply([WANTED])
-    assert (waits.state, waits.news) == (ClaimState.WAITING, "foreign")
+    assert (waits.state, waits.foreign_change) == (ClaimState.WAITING, "foreign")
     bench.clock.tick(11)
     [retaken] = writer.apply([WANTED])
 
-    assert (retaken.state, retaken.news) == (ClaimState.IN_FORCE, "retaken")
+    assert (retaken.state, retaken.foreign_change) == (ClaimState.IN_FORCE, "retaken")
     assert bench.there == ["BE"]
 
 

@@ -229,13 +229,13 @@ def test_a_foreign_value_is_retaken_after_a_while_and_restored_in_the_end(tree):
         tree.foreign(QUOTA, "be", text)
         assert [k.resource for k in writer.sweep()] == [QUOTA]
         [found] = writer.apply([ours])
-        assert (found.state, found.news, found.value) == (WAITING, "foreign", int(text))
+        assert (found.state, found.foreign_change, found.value) == (WAITING, "foreign", int(text))
         assert f"retaken in {pause} s" in found.message
         tree.clock.tick(pause - 1)
-        assert writer.apply([ours])[0].news == ""
+        assert writer.apply([ours])[0].foreign_change == ""
         tree.clock.tick(1)
         [retaken] = writer.apply([ours])
-        assert (retaken.state, retaken.news) == (IN_FORCE, "retaken")
+        assert (retaken.state, retaken.foreign_change) == (IN_FORCE, "retaken")
         assert not writer.sweep()
     writer.apply([release(QUOTA, "be")])
 
@@ -252,7 +252,10 @@ def test_who_insists_is_yielded_to(tree):
         applied += [writer.apply([ours])[0] for _ in writer.sweep()]
         tree.clock.tick(10)
 
-    assert [one.news for one in applied if one.news] == ["foreign", "retaken"] * 5 + ["yielded"]
+    assert [one.foreign_change for one in applied if one.foreign_change] == [
+        "foreign",
+        "retaken",
+    ] * 5 + ["yielded"]
     tree.foreign(QUOTA, "be", "50000")
     assert states(writer.apply([ours])) == [IN_FORCE]
 
@@ -268,7 +271,7 @@ def test_the_policy_may_be_to_yield(tree):
     writer.apply([release(QUOTA, "be")])
 
     assert states(applied) == [YIELDED] * 3
-    assert [one.news for one in applied] == ["yielded", "", ""]
+    assert [one.foreign_change for one in applied] == ["yielded", "", ""]
     assert tree.read(QUOTA, "be") == "70000"
 
 
@@ -295,7 +298,7 @@ def test_without_a_record_nothing_is_written_but_values_are_restored(tree, monke
     ("code", "state", "hint"),
     [
         (errno.EINVAL, FAILED, "does not fit the limits"),
-        (errno.EBUSY, FAILED, "groups below, or the memory in use"),
+        (errno.EBUSY, FAILED, "groups below it or memory in use"),
         (errno.EPERM, FAILED, "the capability that the file asks for"),
         (errno.EACCES, FAILED, "run as root"),
         (errno.EROFS, FAILED, "mount that file system writable"),

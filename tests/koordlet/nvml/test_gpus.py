@@ -45,7 +45,7 @@ class FakeHelper:
 
     def __init__(self, scene: "Scene") -> None:
         self._scene = scene
-        self.gone = False
+        self.exited = False
 
     async def request(self) -> bytes:
         self._scene.asked += 1
@@ -56,8 +56,8 @@ class FakeHelper:
         return json.dumps(self._scene.answer).encode()
 
     async def end(self) -> bool:
-        self.gone = self._scene.can_be_killed
-        return self.gone
+        self.exited = self._scene.can_be_killed
+        return self.exited
 
 
 class Scene:
@@ -117,7 +117,7 @@ async def scene() -> AsyncIterator[Scene]:
     await scene.clock.settle()
     assert scene.task is not None
     await asyncio.wait_for(scene.task, 10)
-    assert all(helper.gone for helper in scene.helpers) or not scene.can_be_killed
+    assert all(helper.exited for helper in scene.helpers) or not scene.can_be_killed
 
 
 async def test_one_helper_is_asked_each_interval(scene: Scene) -> None:
@@ -147,7 +147,7 @@ async def test_one_that_hangs_is_killed_and_the_gpus_stay_as_they_were(scene: Sc
     readings = len(scene.readings)
     scene.hangs = True
     await scene.seconds(RESPONSE_TIMEOUT + 3)
-    assert scene.helpers[0].gone
+    assert scene.helpers[0].exited
     assert "did not answer within 5 s" in scene.gpus.health().reason
     assert scene.failures >= 1
     assert len(scene.published) == 1
@@ -171,7 +171,7 @@ async def test_helpers_that_cannot_be_killed_do_not_pile_up(scene: Scene) -> Non
     assert len(scene.helpers) == 2
     assert "cannot be killed" in scene.gpus.health().reason
     for helper in scene.helpers:
-        helper.gone = True
+        helper.exited = True
     scene.hangs, scene.can_be_killed = False, True
     await scene.seconds(700)
     assert scene.gpus.health() == OK
@@ -218,7 +218,7 @@ async def test_a_stop_does_not_wait_for_an_answer(scene: Scene) -> None:
     await scene.seconds(2)
     scene.stop.set()
     await scene.seconds(1)
-    assert scene.helpers[0].gone
+    assert scene.helpers[0].exited
     assert scene.readings[-1] is None
 
 

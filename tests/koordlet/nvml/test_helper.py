@@ -111,7 +111,7 @@ async def test_one_that_hangs_can_be_killed(nvml: NvmlStub, start, function: str
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(helper.request(), 1.0)
     assert await helper.end()
-    assert helper.gone
+    assert helper.exited
 
 
 async def test_one_that_crashes_has_ended(nvml: NvmlStub, start) -> None:

@@ -79,9 +79,9 @@ class Pods:
             api_config(ca), lambda: self.node, self.clock, observe=self._observe
         )
         alarms = PodChangeNotifiers()
-        guard = PodListGuard(alarms.look)
+        guard = PodListGuard(alarms.rescan)
         of_kubelet = KubeletPods(
-            self._kubelet_client, guard, self.clock, interval=INTERVAL, ask=alarms.ask
+            self._kubelet_client, guard, self.clock, interval=INTERVAL, ask=alarms.repoll
         )
         self.listing = NodePods(
             of_kubelet,
@@ -90,7 +90,7 @@ class Pods:
             lambda: self.node,
             self.clock,
         )
-        self.events = DirectoryWatch(alarms.look.set)
+        self.events = DirectoryWatch(alarms.rescan.set)
         tree = CgroupTree(base, self.clock)
         self.source = PodSource(
             tree, self.informer, self.clock, listing=self.listing, alarms=alarms, events=self.events

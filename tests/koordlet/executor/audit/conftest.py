@@ -30,8 +30,8 @@ class LogBench:
         registry = self.registry = CollectorRegistry()
         return AuditLog(writer, self.clock, registry, enabled=lambda: self.enabled, **options)
 
-    def note(self, message, **more):
-        self.log.note(AuditEvent(reason="test", message=message, **more))
+    def record(self, message, **more):
+        self.log.record(AuditEvent(reason="test", message=message, **more))
 
     def messages(self, most=10_000):
         """What a reader finds, newest first."""

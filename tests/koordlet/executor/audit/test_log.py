@@ -26,17 +26,17 @@ def test_how_many_files_a_budget_allows(megabytes, kept):
 async def test_events_are_on_disk_within_a_second(bench):
     """Those that come together are one write, and nothing is held back."""
     run = asyncio.create_task(bench.log.run(bench.stop))
-    bench.note("one")
+    bench.record("one")
     await bench.clock.settle()
-    bench.note("two")
-    bench.note("three")
+    bench.record("two")
+    bench.record("three")
     assert bench.messages() == ["one"]
     await bench.clock.advance(1)
     assert bench.messages() == ["three", "two", "one"]
-    bench.note("four")
+    bench.record("four")
     bench.stop.set()
     await run
-    bench.note("after the end")
+    bench.record("after the end")
     bench.log.close()
     assert bench.messages()[:2] == ["after the end", "four"]
     assert bench.count("written") == 4
@@ -53,7 +53,7 @@ async def test_more_verbose_events_are_left_out(bench, verbose, kept):
     """0 keeps all."""
     bench.log = bench.make(verbose=verbose)
     for verbosity in (0, 3, 5):
-        bench.note(str(verbosity), verbosity=verbosity)
+        bench.record(str(verbosity), verbosity=verbosity)
     await bench.log.flush()
     assert bench.messages() == [str(verbosity) for verbosity in reversed(kept)]
 
@@ -61,11 +61,11 @@ async def test_more_verbose_events_are_left_out(bench, verbose, kept):
 async def test_the_gate_is_asked_at_each_event(bench):
     """Switched off, nothing is recorded, and no directory made."""
     bench.enabled = False
-    bench.note("off")
+    bench.record("off")
     await bench.log.flush()
     assert not bench.directory.exists()
     bench.enabled = True
-    bench.note("on")
+    bench.record("on")
     await bench.log.flush()
     assert bench.messages() == ["on"]
 
@@ -75,7 +75,7 @@ async def test_files_are_rotated_and_the_oldest_removed(bench):
     bench.log = bench.make(megabytes=1)
     text = "x" * 900
     for number in range(2000):
-        bench.note(f"{number} {text}")
+        bench.record(f"{number} {text}")
         if number % 100 == 99:
             await bench.log.flush()
             bench.clock.tick(1)
@@ -97,7 +97,7 @@ async def test_rotations_of_one_second_are_distinguished(bench):
     for number in range(11):
         (bench.directory / "audit.log").parent.mkdir(exist_ok=True)
         (bench.directory / "audit.log").write_bytes(b"\n" * 2 * MIB)
-        bench.note(str(number))
+        bench.record(str(number))
         await bench.log.flush()
     assert [name[-5] for name in rotated_files(bench.directory)] == list("876543210")
     assert bench.messages()[0] == "10"
@@ -105,19 +105,19 @@ async def test_rotations_of_one_second_are_distinguished(bench):
 
 async def test_a_restart_goes_on_after_half_a_line(bench):
     """What a crash cut off costs that line only."""
-    bench.note("first")
+    bench.record("first")
     await bench.log.flush()
     with (bench.directory / "audit.log").open("ab") as file:
         file.write(b'{"createdAt":"2026-07-24T06:5')
     bench.log = bench.make()
-    bench.note("second")
+    bench.record("second")
     await bench.log.flush()
     assert bench.messages() == ["second", "first"]
 
 
 async def test_a_full_disk_is_reported_and_costs_nothing_but_the_log(bench, monkeypatch):
     """Events wait in memory, whole lines only reach the file, and all is well afterwards."""
-    bench.note("before")
+    bench.record("before")
     await bench.log.flush()
     real = os.write
 
@@ -129,14 +129,14 @@ async def test_a_full_disk_is_reported_and_costs_nothing_but_the_log(bench, monk
     run = asyncio.create_task(bench.log.run(bench.stop))
     with monkeypatch.context() as patch:
         patch.setattr("koordlet.executor.audit.log.os.write", no_room)
-        bench.note("during")
+        bench.record("during")
         await bench.clock.advance(3)
         assert bench.messages() == ["before"]
         health = bench.log.health()
         assert health.status is HealthStatus.DEGRADED
         assert "No space left on device; free some space" in health.reason
         assert "--audit-log-dir" in health.reason
-        bench.note("later")
+        bench.record("later")
     await bench.clock.advance(5)
     assert bench.messages() == ["later", "during", "before"]
     assert bench.log.health().status is HealthStatus.OK
@@ -148,7 +148,7 @@ async def test_events_that_cannot_be_written_are_bounded(bench):
     """The oldest are lost, and counted."""
     bench.directory.write_text("a file stands in the way")
     for number in range(2000):
-        bench.note(f"{number} " + "x" * 900)
+        bench.record(f"{number} " + "x" * 900)
         if number % 500 == 0:
             await bench.log.flush()
     bench.log.close()
@@ -177,7 +177,7 @@ async def test_only_a_plain_file_is_written_to(bench, tmp_path, what):
             bench.directory.chmod(0o1777)
         case "directory":
             place.mkdir()
-    bench.note("event")
+    bench.record("event")
     await bench.log.flush()
     assert bench.log.problem
     assert other.read_text() == "precious"
@@ -186,9 +186,9 @@ async def test_only_a_plain_file_is_written_to(bench, tmp_path, what):
 
 async def test_a_log_that_is_removed_by_hand_begins_anew(bench):
     """No notification is needed."""
-    bench.note("first")
+    bench.record("first")
     await bench.log.flush()
     (bench.directory / "audit.log").unlink()
-    bench.note("second")
+    bench.record("second")
     await bench.log.flush()
     assert bench.messages() == ["second"]

@@ -10,7 +10,7 @@ from koordlet.executor.audit.log import IDLE_TIMEOUT, AuditPages
 async def test_idle_readers_give_back_their_files(bench):
     """Looked for each minute, and at the end."""
     for number in range(3):
-        bench.note(str(number))
+        bench.record(str(number))
     await bench.log.flush()
     before = len(os.listdir("/proc/self/fd"))
     pages = AuditPages(lambda: AuditReader(bench.directory), bench.clock, most=4)
