@@ -4,7 +4,6 @@ args has the checks of a plugin's arguments, kube the API server: resources, cli
 errors. Quantities and label selectors are in koord.api (quantity, labelselector).
 """
 
-from koord.component.plugins.shared import SharedPart
 from koord.util.clock import Clock
 from koord.util.errors import InvalidObject, KoordError, OptionError, Unavailable
 from koord.util.flowcontrol import Backoff
@@ -23,7 +22,6 @@ __all__ = [
     "LogState",
     "OptionError",
     "PartHealth",
-    "SharedPart",
     "Stop",
     "Unavailable",
     "get_logger",

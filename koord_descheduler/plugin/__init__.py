@@ -36,6 +36,7 @@ from koord.cluster.predicates.spread import selector_of
 from koord.cluster.state import ClusterState
 from koord.cluster.view import View, WhatIf
 from koord.cluster.workloads import controller_of
+from koord.component.plugins.shared import SharedPart
 from koord.kube.eviction import PodEvictions, read_rejection
 from koord_descheduler.config.pluginargs import (
     Namespaces,
@@ -150,6 +151,7 @@ __all__ = [
     "ReportedUsage",
     "Selector",
     "Services",
+    "SharedPart",  # base of a part in handle.services.shared
     "SpreadConstraint",
     "Status",
     "Taint",

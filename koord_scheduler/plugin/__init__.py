@@ -35,6 +35,7 @@ from koord.cluster.predicates.nodes import (
 from koord.cluster.selectors import is_label_requirement, is_name_requirement
 from koord.cluster.state import ClusterState
 from koord.cluster.view import View
+from koord.component.plugins.shared import SharedPart
 from koord.util.timebudget import in_time, is_time_over, remaining_time
 from koord_scheduler.framework.cyclestate import CycleState, StateData
 from koord_scheduler.framework.handle import Handle, Services
@@ -139,6 +140,7 @@ __all__ = [
     "ScorePlugin",
     "Selector",
     "Services",
+    "SharedPart",
     "SpreadConstraint",
     "StateData",  # what a CycleState keeps
     "Status",

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from koord.plugin import OK, PartHealth, SharedPart, Stop
+from koord.plugin import OK, PartHealth, Stop
 from koord_scheduler.plugin import (
     Action,
     ClusterEvent,
@@ -23,6 +23,7 @@ from koord_scheduler.plugin import (
     PreFilterExtensions,
     PreFilterPlugin,
     QueueingHint,
+    SharedPart,
     Status,
     View,
     in_time,

@@ -9,7 +9,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
-from koord.plugin import OK, PartHealth, SharedPart, Stop, get_logger
+from koord.plugin import OK, PartHealth, Stop, get_logger
 from koord.plugin.kube import (
     PODS,
     STRATEGIC_MERGE_PATCH,
@@ -21,7 +21,7 @@ from koord.plugin.kube import (
     NotFound,
     ObjectRef,
 )
-from koord_scheduler.plugin import POD, ClusterPod, Services
+from koord_scheduler.plugin import POD, ClusterPod, Services, SharedPart
 from koord_scheduler.plugin.preemption import Candidate, may_preempt
 
 PART = "preemption"

@@ -5,8 +5,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from koord.plugin import OK, PartHealth, SharedPart, Stop
-from koord_scheduler.plugin import NODE, POD, Changes, ClusterNode, ClusterPod, ClusterState, View
+from koord.plugin import OK, PartHealth, Stop
+from koord_scheduler.plugin import (
+    NODE,
+    POD,
+    Changes,
+    ClusterNode,
+    ClusterPod,
+    ClusterState,
+    SharedPart,
+    View,
+)
 from koord_scheduler.plugin.storage import CLAIM, VOLUME, Claim, Volume
 from koord_scheduler_plugins.volume_binding.tables import CapacityTables, VolumeTables
 

@@ -8,7 +8,6 @@ import pytest
 
 from koord.component.plugins.discovery import discover
 from koord.component.plugins.registry import PluginError
-from koord.plugin import SharedPart
 from koord_scheduler.config.profiles import EnabledPlugin, Point, Profile
 from koord_scheduler.framework.profile import ProfileError, build_profile
 from koord_scheduler.plugin import (
@@ -27,6 +26,7 @@ from koord_scheduler.plugin import (
     PreBindPlugin,
     ReservePlugin,
     ScorePlugin,
+    SharedPart,
     Status,
     View,
 )
