@@ -15,6 +15,7 @@ import numpy as np
 from benchmarks.table import Row
 from koord.cluster.decoder import Decoder
 from koord.cluster.facts import ClusterPod
+from koord.cluster.hypothetical import HypotheticalCluster
 from koord.cluster.kinds import NODE, POD
 from koord.cluster.predicates.fits import fits
 from koord.cluster.state import Snapshot
@@ -111,7 +112,7 @@ def _views(decoder: Decoder, snapshot: Snapshot, pods: int) -> Iterator[Row]:
     yield Row("view after a change", spent / ROUNDS * 1e3, "ms", None, copied * 1e3, copy)
     yield Row("its requests in one table", tables / ROUNDS * 1e3, "ms", None, copied * 1e3, copy)
     yield Row("its pods in one table", placed / ROUNDS * 1e3, "ms", None, copied * 1e3, copy)
-    what_if = view.what_if()
+    what_if = HypotheticalCluster(view)
     moving = _cpu(lambda: _move(what_if, view, nodes=len(view)), ROUNDS)
     yield Row("what-if: move a pod, and view", moving * 1e3, "ms", None, copied * 1e3, copy)
 

@@ -1,241 +1,254 @@
-"""Hypothetical clusters: views with added pods, and views in which pods move.
+"""A hypothetical cluster: a view in which pods are added, removed and moved.
 
-Equal pods share what depends on nodes only, so a query costs a few columns.
+Nothing real changes, and all that a removed pod takes is free. Preemption, plans, nominated pods
+and the fit rules of the descheduler use it.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
 
 import numpy as np
 from numpy.typing import NDArray
 
-from koord.cluster.columns import FrozenColumn, Mask
+from koord.cluster.account import FrozenAccount
+from koord.cluster.columns import Column, Mask
 from koord.cluster.facts import PODS, ClusterPod, LabelSet, PodSpec
-from koord.cluster.placement import FrozenPlacement, Placement, amounts_of
+from koord.cluster.placement import NONZERO, Placement, amounts_of
 from koord.cluster.predicates.fits import RULES, NodeRejectReason, fits
 from koord.cluster.predicates.pod_affinity import is_excluded_by_existing_pods
-from koord.cluster.view import View, WhatIf, hypothetical_generation
+from koord.cluster.predicates.resources import enough_free
+from koord.cluster.view import View
+from koord.util.errors import KoordError
 
 RowNumbers = NDArray[np.intp]
 
-_NO_GENERATION = -(2**63)  # no row has this generation
+_MANY_ROWS = 256  # that have changed; then it costs less to begin with the new view
+_NODE_RULES = (
+    NodeRejectReason.UNREAD,
+    NodeRejectReason.UNSCHEDULABLE,
+    NodeRejectReason.TAINTS,
+    NodeRejectReason.NODE_AFFINITY,
+    NodeRejectReason.VOLUMES,
+)
+
+_generations = count(-1, -1)  # of rows with other pods: no snapshot has such a generation
+
+
+class NotInView(KoordError, KeyError):
+    """A pod or node that a hypothetical change is about is not in the view."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])  # a KeyError's would be in quotes
 
 
 @dataclass(eq=False, slots=True)
-class _OverlaidNode:
-    """A node on which there are further pods."""
+class _NodeChanges:
+    """The difference between the pods of a node and those that it has in the base, by key."""
 
-    pods: tuple[ClusterPod, ...]
-    row: int = -1
-    seen: int = _NO_GENERATION  # generation of the row when the rest was right
-    number: int = 0  # generation of the row with these pods
-    added: tuple[ClusterPod, ...] = ()  # those that are not on the node anyway
-    amounts: tuple[int, ...] = ()  # that these take
-    all_pods: tuple[ClusterPod, ...] = ()  # all pods of the node, with these
+    added: dict[str, ClusterPod] = field(default_factory=dict)
+    removed: dict[str, ClusterPod] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.added or self.removed)
+
+    def missing(self, pods: Sequence[ClusterPod]) -> list[ClusterPod]:
+        """Return the added pods that are not among the pods of the base."""
+        if not self.added:
+            return []
+        there = {pod.key for pod in pods} - self.removed.keys()
+        return [pod for key, pod in self.added.items() if key not in there]
+
+    def applied(self, pods: tuple[ClusterPod, ...]) -> tuple[ClusterPod, ...]:
+        """Return the pods of the base with these changes; the same tuple if they change nothing."""
+        missing, left = self.missing(pods), pods
+        if self.removed:
+            left = tuple(pod for pod in pods if pod.key not in self.removed)
+        if missing or len(left) < len(pods):
+            return (*left, *missing)
+        return pods
 
 
-class PodOverlay:
-    """Pods that are imagined on nodes, in one view of a snapshot after the other.
+class HypotheticalCluster:
+    """A view in which pods come to nodes and leave them. Belongs to one thread.
 
-    A view with them costs little where few nodes have changed: which pods they are is made only if
-    it is asked for. A row keeps its generation as long as it and its further pods stay the same.
-    Belongs to one thread.
+    view() and the questions about it cost what has changed since the last one. The changes can
+    follow the cluster to later views: see rebase(). A mask has shape (nodes,).
     """
 
-    def __init__(self, pods: Mapping[str, Sequence[ClusterPod]]) -> None:
-        """pods: by name of the node; of a node that is not there they are nowhere."""
-        self._places: dict[str, _OverlaidNode] = {}
-        self._present: list[_OverlaidNode] = []
-        self._by_row: dict[int, _OverlaidNode] = {}
-        self._rows: RowNumbers = np.zeros(0, np.intp)
-        self._altered: frozenset[int] = frozenset()
-        self._seen: NDArray[np.int64] = np.zeros(0, np.int64)
-        self._numbers: NDArray[np.int64] = np.zeros(0, np.int64)
-        self._amounts: NDArray[np.int64] = np.zeros((0, 0), np.int64)
-        self._layout: tuple[object, object] | None = None
-        self._changed = True
-        self._last: tuple[View, View] | None = None
-        self.put(pods)
+    def __init__(self, base: View) -> None:
+        self._changes: dict[int, _NodeChanges] = {}  # by row
+        self._absent: dict[str, _NodeChanges] = {}  # by name, of nodes that are not in the base
+        self._expected: Mapping[str, tuple[ClusterPod, ...]] = {}
+        self._excluding: set[PodSpec] = set()  # of pods from outside that have anti-affinity
+        self._begin(base)
 
-    def put(self, pods: Mapping[str, Sequence[ClusterPod]]) -> None:
-        """Imagine these pods from now on, in the place of those before."""
-        old = self._places
-        self._places = {}
-        for name, each in pods.items():
-            place, wanted = old.get(name), tuple(each)
-            if place is None or place.pods != wanted:
-                place = _OverlaidNode(wanted)
-            self._places[name] = place
-        self._changed, self._last = True, None
-
-    def rows(self, view: View) -> RowNumbers:
-        """The rows of the nodes on which further pods are imagined."""
-        self._follow(view)
-        return self._rows
-
-    def pods_of(self, row: int) -> Sequence[ClusterPod]:
-        """The further pods of one of these rows, in the view that was asked about last."""
-        return self._by_row[row].added
-
-    def on(self, view: View) -> View:
-        """The view with these pods on their nodes; those that are there anyway are there once."""
-        if self._last is None or self._last[0] is not view:
-            self._follow(view)
-            self._last = view, self._overlay(view)
-        return self._last[1]
-
-    def _follow(self, view: View) -> None:
-        if self._changed or self._layout != (view.traits, view.resources):
-            self._place_all(view)
-        stale = np.flatnonzero(view.generation[self._rows] != self._seen)
-        for at in stale.tolist():
-            self._renew(at, view)
-
-    def _place_all(self, view: View) -> None:
-        """Rebuild the columns after nodes of the view or pods of the overlay have changed."""
-        layout = view.traits, view.resources
-        anew = self._layout != layout
-        self._layout, self._changed, self._present = layout, False, []
-        for name, place in self._places.items():
-            row = view.row(name)
-            if anew or row != place.row:
-                place.seen = _NO_GENERATION
-            if row is not None:
-                place.row = row
-                self._present.append(place)
-        width = view.placement.amounts.width
-        self._rows = np.array([one.row for one in self._present], np.intp)
-        self._by_row = {one.row: one for one in self._present}
-        self._altered = frozenset(self._by_row)
-        self._seen = np.array([one.seen for one in self._present], np.int64)
-        self._numbers = np.array([one.number for one in self._present], np.int64)
-        nothing = (0,) * width
-        rows = [one.amounts if len(one.amounts) == width else nothing for one in self._present]
-        self._amounts = np.array(rows, np.int64).reshape(-1, width).T.copy()
-
-    def _renew(self, at: int, view: View) -> None:
-        place = self._present[at]
-        there = {one.key for one in view.pods(place.row)}
-        place.added = tuple(one for one in place.pods if one.key not in there)
-        place.all_pods = (*view.pods(place.row), *place.added)
-        place.amounts = amounts_of(place.added, view.resources)
-        place.number, place.seen = hypothetical_generation(), int(view.generation[place.row])
-        self._amounts[:, at] = place.amounts
-        self._numbers[at], self._seen[at] = place.number, place.seen
-
-    def _overlay(self, view: View) -> View:
-        placement, generation = view.placement, view.generations
-        amounts = placement.amounts.added(self._rows, self._amounts)
-        places = [(one.row, one.added, one.all_pods) for one in self._present]
-        overlaid = _OverlaidPlacement(placement, amounts, places)
-        numbers = generation.replaced(self._rows, self._numbers)
-        added = [(pod, view.node(one.row).name) for one in self._present for pod in one.added]
-        account = view.account.with_pods((), added)
-        return view.with_placement(overlaid, numbers, view.altered | self._altered, account)
-
-
-class _OverlaidPlacement(FrozenPlacement):
-    """A placement with further pods. Only what they take is computed at once."""
-
-    def __init__(
-        self,
-        base: FrozenPlacement,
-        amounts: FrozenColumn,
-        places: Sequence[tuple[int, Sequence[ClusterPod], tuple[ClusterPod, ...]]],
-    ) -> None:
-        """places: rows, their further pods, and all their pods."""
-        self.resources = base.resources
-        self.amounts = amounts
+    def _begin(self, base: View) -> None:
+        """Take over a view, without any changes."""
         self._base = base
-        self._places = places
+        self._placement = Placement(base.placement)
+        self._generation = Column(np.int64, base=base.generations)
+        self._pending: list[tuple[int, ClusterPod, bool]] = []  # added or removed, not placed yet
+        self._account: FrozenAccount | None = base.account  # None: to be computed
+        self._changed: set[int] = set()  # rows that have a generation of their own
+        self._view: View | None = base
+        self._rows: RowNumbers | None = None
+        self._altered: frozenset[int] | None = base.altered
+        self._forget()
 
-    def __getattr__(self, name: str) -> Any:
-        """Compute an attribute on its first use, from the placement with all pods."""
-        if name.startswith("_"):
-            raise AttributeError(name)
-        if name == "pods":
-            self.pods = self._base.pods.replaced(*self._lists())
-            return self.pods
-        whole = _with_pods(self._base, [(row, pods) for row, pods, _ in self._places])
-        for each, value in vars(whole).items():
-            self.__dict__.setdefault(each, value)
-        return self.__dict__[name]
-
-    def _lists(self) -> tuple[RowNumbers, NDArray[Any]]:
-        """The rows with further pods, and all pods of each."""
-        lists = np.empty(len(self._places), object)
-        for at, (*_, all_pods) in enumerate(self._places):
-            lists[at] = all_pods
-        return np.array([row for row, *_ in self._places], np.intp), lists
-
-
-def _with_pods(
-    base: FrozenPlacement, added: Sequence[tuple[int, Sequence[ClusterPod]]]
-) -> FrozenPlacement:
-    placement = Placement(base)
-    for row, pods in added:
-        for pod in pods:
-            placement.add(row, pod)
-    return placement.freeze()
-
-
-class HypotheticalMoves:
-    """A cluster in which pods leave their nodes and go to others. Belongs to one thread.
-
-    Only nodes on certain rows are asked about; a mask here has shape (rows,).
-    """
-
-    def __init__(self, view: View, rows: NDArray[np.intp]) -> None:
-        self._view = view
-        self._rows = rows
-        self._places = {int(row): place for place, row in enumerate(rows)}
-        self._free = (view.allocatable - view.requested).T[:, rows].copy()  # (resources, rows)
+    def _forget(self) -> None:
+        """Forget what was computed of the base."""
+        self._free: NDArray[np.int64] | None = None  # (resources, nodes)
         self._node_masks: dict[tuple[PodSpec, str, tuple[str, ...]], Mask] = {}
         self._excluded: dict[LabelSet, bool] = {}  # whether some pod's anti-affinity means these
-        self._what_if: WhatIf = view.what_if()
-        self._pending: list[tuple[ClusterPod, int | None]] = []  # moves that what_if lacks
+
+    def view(self) -> View:
+        """The cluster as it would be. Further changes do not change this view.
+
+        A row on which pods have come or gone has a generation of its own.
+        """
+        if self._pending:
+            self._place_pending()
+        if self._view is None:
+            if self._altered is None:
+                self._altered = self._base.altered.union(self._changed)
+            if self._account is None:
+                self._account = self._base.account.with_pods(
+                    self._differences(removed=True), self._differences(removed=False)
+                )
+            self._view = self._base.with_placement(
+                self._placement.freeze(), self._generation.freeze(), self._altered, self._account
+            )
+        return self._view
+
+    @property
+    def rows(self) -> RowNumbers:
+        """The rows on which pods have come or gone."""
+        if self._pending:
+            self._place_pending()
+        if self._rows is None:
+            self._rows = np.fromiter(self._changed, np.intp, len(self._changed))
+        return self._rows
+
+    def added(self, row: int) -> Sequence[ClusterPod]:
+        """Return the pods of a row that the base does not have there."""
+        changes = self._changes.get(row)
+        return () if changes is None else changes.missing(self._base.pods(row))
+
+    def add(self, pod: ClusterPod, node: str) -> None:
+        """Put a pod on a node, whatever node it says itself.
+
+        Raises:
+            NotInView: there is no such node.
+            ValueError: a pod of this name is on that node already.
+        """
+        self._put(pod, self._row(node))
+        self._note_excluding((pod,))
+
+    def remove(self, key: str, node: str) -> ClusterPod:
+        """Take a pod, namespace/name, off a node, and return it.
+
+        Raises:
+            NotInView: there is no such node, or it is not there.
+        """
+        row = self._row(node)
+        pod = self._find(row, key)
+        if pod is None:
+            raise NotInView(f"pod {key}: wanted one on node {node}, found none of that name there")
+        self._take(pod, row)
+        return pod
+
+    def move(self, pod: ClusterPod, row: int | None) -> None:
+        """Let a pod leave its own node for another; None: for a node that is not in the view.
+
+        A pod that is not on its node comes from outside.
+
+        Raises:
+            ValueError: a pod of this name is on that node already.
+        """
+        left = self._leave(pod)
+        if row is not None:
+            self._put(pod, row)
+            if left is None:
+                self._note_excluding((pod,))
+
+    def expect(self, pods: Mapping[str, Iterable[ClusterPod]]) -> None:
+        """Let these pods, by name of the node, be there as well, in the place of the last ones.
+
+        A pod that is on its node anyway is there once; on a node that is not in the view it is
+        nowhere. Both may change with rebase().
+        """
+        self.view()
+        before, self._expected = self._expected, {name: tuple(some) for name, some in pods.items()}
+        for name in before.keys() | self._expected.keys():
+            old, new = before.get(name, ()), self._expected.get(name, ())
+            if old == new:
+                continue
+            row = self._base.row(name)
+            if row is None:
+                changes = self._absent.setdefault(name, _NodeChanges())
+            else:
+                changes = self._changes.setdefault(row, _NodeChanges())
+            for pod in old:
+                changes.added.pop(pod.key, None)
+            changes.added.update((pod.key, pod) for pod in new)
+            self._note_excluding(new)
+            if row is not None:
+                self._renew(row)
+
+    def rebase(self, base: View) -> None:
+        """Make the same changes to another view of the snapshot; costs what has changed in it.
+
+        A row whose pods stay the same keeps its generation.
+        """
+        before = self._base
+        if base is before:
+            return
+        self.view()
+        rows = None
+        if base.traits is before.traits and base.resources is before.resources:
+            rows = base.generations.other_rows(before.generations)
+        if rows is None or len(rows) > _MANY_ROWS:
+            self._begin_again(base)
+            return
+        self._base, self._view, self._altered, self._account = base, None, None, None
+        self._forget()
+        for row in rows:
+            self._renew(row)
+
+    def _begin_again(self, base: View) -> None:
+        """Make the changes to a view in which nodes may be on other rows."""
+        by_name = {self._base.node(row).name: changes for row, changes in self._changes.items()}
+        by_name |= self._absent
+        self._changes, self._absent = {}, {}
+        self._begin(base)
+        for name, changes in by_name.items():
+            row = base.row(name)
+            if row is None:
+                self._absent[name] = changes
+            else:
+                self._changes[row] = changes
+                self._renew(row)
 
     def fits(self, pod: ClusterPod) -> Mask:
-        """Nodes on which the pod could run if it left its node; see predicates.fits.
-
-        A pod that has moved is not asked about again.
-        """
+        """Nodes on which a pod could run if it left its own node; see predicates.fits."""
         if self.depends_on_other_pods(pod):
             return self._fits_with_other_pods(pod)
         return self._nodes_allow(pod) & self.has_room(pod)
 
     def has_room(self, pod: ClusterPod) -> Mask:
-        """Nodes with free resources for the pod if it left its node; other rules are ignored."""
-        self._leave(pod)
-        room: Mask = self._column(PODS) >= 1
-        for name, amount in pod.spec.requests:
-            room &= self._column(name) >= amount
-        self._leave(pod, times=-1)
+        """Nodes with free resources for a pod if it left its own node; no other rule counts."""
+        resources = self._base.resources
+        if self._free is None:
+            self._free = (self._base.allocatable - self.view().requested).T.copy()
+        room = enough_free(pod.spec, resources, self._free.__getitem__)
+        own = self._base.row(pod.node)
+        if own is not None and not room[own] and self._find(own, pod.key) is not None:
+            left = [one for one in self.view().pods(own) if one.key != pod.key]
+            taken = np.array(amounts_of(left, resources)[NONZERO:], np.int64)
+            free = (self._base.allocatable[own] - taken)[:, np.newaxis]
+            room[own] = enough_free(pod.spec, resources, free.__getitem__)[0]
         return room
-
-    def move(self, pod: ClusterPod, target: int | None) -> None:
-        """Let a pod leave its node for one of the rows, or for a node that is none of them."""
-        self._leave(pod)
-        if target is not None and not pod.finished:
-            self._take(pod, self._places[target], 1)
-        self._pending.append((pod, target))
-
-    def _leave(self, pod: ClusterPod, times: int = 1) -> None:
-        place = self._places.get(self._view.traits.rows.get(pod.node, -1))
-        if place is not None and not pod.finished:
-            self._take(pod, place, -times)
-
-    def _take(self, pod: ClusterPod, place: int, times: int) -> None:
-        resources = self._view.resources
-        self._free[resources[PODS], place] -= times
-        for name, amount in pod.spec.requests:
-            if name in resources:
-                self._free[resources[name], place] -= times * amount
-
-    def _column(self, name: str) -> NDArray[np.int64]:
-        column = self._view.resources.get(name)
-        return np.zeros(len(self._rows), np.int64) if column is None else self._free[column]
 
     def depends_on_other_pods(self, pod: ClusterPod) -> bool:
         """Whether where other pods are matters, and not only what they take.
@@ -247,37 +260,148 @@ class HypotheticalMoves:
             return True
         excluded = self._excluded.get(pod.label_set)
         if excluded is None:
-            excluded = self._excluded[pod.label_set] = is_excluded_by_existing_pods(pod, self._view)
+            # Of the base, as moves change nothing about it: counting their rows costs more.
+            excluded = is_excluded_by_existing_pods(pod, self._base) or any(
+                self._base.term_matches(term, pod.label_set)
+                for other in self._excluding
+                for term in other.anti_affinity
+            )
+            self._excluded[pod.label_set] = excluded
         return excluded
+
+    def _note_excluding(self, pods: Iterable[ClusterPod]) -> None:
+        """Note pods from outside, by whose anti-affinity others may be excluded."""
+        for pod in pods:
+            if pod.spec.anti_affinity and pod.spec not in self._excluding:
+                self._excluding.add(pod.spec)
+                self._excluded.clear()
 
     def _nodes_allow(self, pod: ClusterPod) -> Mask:
         """Nodes that the rules about nodes allow."""
         key = pod.spec, pod.namespace, pod.claims
         found = self._node_masks.get(key)
         if found is None:
-            found = np.ones(len(self._view), np.bool_)
+            found = np.ones(len(self._base), np.bool_)
             for misfit in _NODE_RULES:
-                found &= RULES[misfit](pod, self._view)
-            found = self._node_masks[key] = found[self._rows]
+                found &= RULES[misfit](pod, self._base)
+            self._node_masks[key] = found
         return found
 
     def _fits_with_other_pods(self, pod: ClusterPod) -> Mask:
-        what_if = self._what_if
-        for moved, target in self._pending:
-            what_if.remove(moved.key, moved.node)
-            if target is not None:
-                what_if.add(moved, self._view.node(target).name)
+        left = self._leave(pod)
+        mask = fits(pod, self.view()).mask
+        if left is not None:
+            self._put(*left)
+        return mask
+
+    def _leave(self, pod: ClusterPod) -> tuple[ClusterPod, int] | None:
+        """Take a pod off its own node; return it and its row; None: it is not there."""
+        row = self._base.row(pod.node)
+        there = None if row is None else self._find(row, pod.key)
+        if row is None or there is None:
+            return None
+        self._take(there, row)
+        return there, row
+
+    def _put(self, pod: ClusterPod, row: int) -> None:
+        key = pod.key
+        if self._find(row, key) is not None:
+            raise ValueError(f"{key} is on node {self._base.node(row).name} already")
+        changes = self._changes.setdefault(row, _NodeChanges())
+        if changes.removed.get(key) is pod:
+            del changes.removed[key]
+        else:
+            changes.added[key] = pod
+        self._count(pod, row, added=True)
+
+    def _take(self, pod: ClusterPod, row: int) -> None:
+        key, changes = pod.key, self._changes.setdefault(row, _NodeChanges())
+        if changes.added.pop(key, None) is not pod:
+            changes.removed[key] = pod
+        self._count(pod, row, added=False)
+
+    def _count(self, pod: ClusterPod, row: int, *, added: bool) -> None:
+        """Count what a pod takes at once, and let the next view place it."""
+        self._pending.append((row, pod, added))
+        free, resources = self._free, self._base.resources
+        if free is None or pod.finished:
+            return
+        if pod.spec.has_huge:
+            self._free = None
+            return
+        times = -1 if added else 1
+        free[resources[PODS], row] += times
+        for name, amount in pod.spec.requests:
+            column = resources.get(name)
+            if column is not None:
+                free[column, row] += times * amount
+
+    def _place_pending(self) -> None:
+        """Place the pods that were added and removed since the last view."""
+        for row, pod, added in self._pending:
+            there = ((pod, self._base.node(row).name),)
+            if added:
+                self._placement.add(row, pod)
+            else:
+                self._placement.remove(row, pod)
+            if self._account is not None:
+                removed, came = ((), there) if added else (there, ())
+                self._account = self._account.with_pods(removed, came)
+        rows = {row for row, *_ in self._pending}
+        for row in rows:
+            self._generation[row] = next(_generations)
+        if not rows <= self._changed:
+            self._changed |= rows
+            self._rows = self._altered = None
         self._pending.clear()
-        what_if.remove(pod.key, pod.node)
-        allowed: Mask = fits(pod, what_if.view()).mask[self._rows]
-        what_if.add(pod, pod.node)
-        return allowed
+        self._view = None
+
+    def _renew(self, row: int) -> None:
+        """Compute the pods of a row anew, of which the base or the changes are others."""
+        pods, changes = self._base.pods(row), self._changes.get(row)
+        wanted = pods if changes is None else changes.applied(pods)
+        self._placement.set_pods(row, wanted)
+        if wanted is pods:
+            self._generation[row] = self._base.generations[row]
+            self._changed.discard(row)
+        else:
+            self._generation[row] = next(_generations)
+            self._changed.add(row)
+        if changes is not None and not changes:
+            del self._changes[row]
+        self._view = self._rows = self._altered = self._free = self._account = None
+
+    def _differences(self, *, removed: bool) -> Iterator[tuple[ClusterPod, str]]:
+        """Yield the pods that have left their nodes, or that have come, with the node."""
+        for row, changes in self._changes.items():
+            pods, name = self._base.pods(row), self._base.node(row).name
+            if removed:
+                yield from ((pod, name) for pod in pods if pod.key in changes.removed)
+            else:
+                yield from ((pod, name) for pod in changes.missing(pods))
+
+    def _find(self, row: int, key: str) -> ClusterPod | None:
+        changes = self._changes.get(row)
+        if changes is not None and key in changes.removed:
+            return changes.added.get(key)
+        namespace, _, name = key.partition("/")
+        for one in self._base.pods(row):
+            if one.name == name and one.label_set.namespace == namespace:
+                return one
+        return None if changes is None else changes.added.get(key)
+
+    def _row(self, node: str) -> int:
+        row = self._base.row(node)
+        if row is None:
+            raise NotInView(f"node {node}: wanted one of the view, found none of that name")
+        return row
 
 
-_NODE_RULES = (
-    NodeRejectReason.UNREAD,
-    NodeRejectReason.UNSCHEDULABLE,
-    NodeRejectReason.TAINTS,
-    NodeRejectReason.NODE_AFFINITY,
-    NodeRejectReason.VOLUMES,
-)
+def without_pod(pod: ClusterPod, view: View) -> View:
+    """The cluster without a pod; the same view if the pod is not on its node there."""
+    row = view.row(pod.node)
+    if row is None or all(one.key != pod.key for one in view.pods(row)):
+        return view
+    hypothetical = HypotheticalCluster(view)
+    hypothetical.remove(pod.key, pod.node)
+    return hypothetical.view()

@@ -16,7 +16,7 @@ from koord.cluster.pod_amounts import MAX_AMOUNT
 BASE_RESOURCES = (PODS, "cpu", "memory", "ephemeral-storage")  # columns that are always there
 
 _NO_PORTS: frozenset[HostPort] = frozenset()
-_NONZERO = 2  # columns before those of the resources: nonzero cpu and memory
+NONZERO = 2  # columns before those of the resources: nonzero cpu and memory
 
 _ENTRY = struct.Struct("=iiii")  # label set, spec, whether it is being deleted, priority
 ENTRY_BYTES = _ENTRY.size
@@ -56,16 +56,16 @@ class FrozenPlacement:
     @property
     def requested(self) -> NDArray[np.int64]:
         """(nodes, resources)."""
-        return self.amounts.array[:, _NONZERO:]
+        return self.amounts.array[:, NONZERO:]
 
     @property
     def nonzero_requested(self) -> NDArray[np.int64]:
         """(nodes, 2): cpu and memory."""
-        return self.amounts.array[:, :_NONZERO]
+        return self.amounts.array[:, :NONZERO]
 
     def requested_of(self, row: int, column: int) -> int:
         """One amount of the table, at little cost."""
-        return self.amounts.number(row, _NONZERO + column)
+        return self.amounts.number(row, NONZERO + column)
 
     def nonzero_requested_of(self, row: int) -> tuple[int, int]:
         """One row of the table, at little cost."""
@@ -77,7 +77,7 @@ class FrozenPlacement:
         """Return the taken and the free amounts of a row: nonzero first, then all resources."""
         taken: NDArray[np.int64] = read_only(self.amounts[row])
         free = -taken
-        free[_NONZERO:] += allocatable
+        free[NONZERO:] += allocatable
         free[0] += allocatable[self.resources["cpu"]]
         free[1] += allocatable[self.resources["memory"]]
         return taken, free
@@ -94,7 +94,7 @@ class Placement:
             else MappingProxyType({name: at for at, name in enumerate(BASE_RESOURCES)})
         )
         width = len(self.resources)
-        self._amounts = Column(np.int64, _NONZERO + width, base=base.amounts if base else None)
+        self._amounts = Column(np.int64, NONZERO + width, base=base.amounts if base else None)
         self._pods = Column(object, base=base.pods if base else None)
         self._volume_pods = Column(object, base=base.volume_pods if base else None)
         self._entries = Column(object, base=base.entries if base else None)
@@ -107,6 +107,11 @@ class Placement:
     def pods(self, row: int) -> tuple[ClusterPod, ...]:
         """The pods of a row, in the order of their arrival."""
         found: tuple[ClusterPod, ...] = self._pods[row]
+        return found
+
+    def requested(self, row: int) -> NDArray[np.int64]:
+        """One row of FrozenPlacement.requested. To be read at once."""
+        found: NDArray[np.int64] = self._amounts[row][NONZERO:]
         return found
 
     def append_row(self) -> None:
@@ -131,7 +136,7 @@ class Placement:
         """Make a column for each of these resources; existing columns keep their place."""
         self.resources = MappingProxyType({**resources})
         width = len(resources)
-        self._amounts = Column(np.int64, _NONZERO + width)
+        self._amounts = Column(np.int64, NONZERO + width)
         for row in range(len(self._pods)):
             self._amounts.append(0)
             self._amounts.writable(row)[:] = amounts_of(self.pods(row), resources)
@@ -199,6 +204,29 @@ class Placement:
                 self._add_volumes(row, new)
                 return
         raise KeyError(old.key)
+
+    def set_pods(self, row: int, pods: tuple[ClusterPod, ...]) -> None:
+        """Let a row have exactly these pods, in this order; what stays is not counted again."""
+        before = self.pods(row)
+        kept = [*map(id, pods)]
+        if [*map(id, before)] == kept:
+            return
+        for pod in before:
+            if id(pod) not in kept:
+                self.remove(row, pod)
+        there = set(map(id, before))
+        for pod in pods:
+            if id(pod) not in there:
+                self.add(row, pod)
+        unfinished = [pod for pod in self.pods(row) if not pod.finished]
+        entries: bytes = self._entries[row]
+        begins = range(0, len(entries), ENTRY_BYTES)
+        by_pod = {
+            id(pod): entries[begin : begin + ENTRY_BYTES]
+            for pod, begin in zip(unfinished, begins, strict=True)
+        }
+        self._pods[row] = pods
+        self._entries[row] = b"".join(by_pod[id(pod)] for pod in pods if not pod.finished)
 
     def clear(self, row: int) -> tuple[ClusterPod, ...]:
         """Take all pods off a row, and return them."""
@@ -268,7 +296,7 @@ def amounts_of(pods: Iterable[ClusterPod], resources: Mapping[str, int]) -> tupl
     Pods with huge requests count as MAX_AMOUNT together at most, more than any node has. So sums
     over the pods of a node, and over all nodes, stay below 64 bits.
     """
-    amounts = [0] * (_NONZERO + len(resources))
+    amounts = [0] * (NONZERO + len(resources))
     huge = amounts.copy()
     for pod in pods:
         if not pod.finished:
@@ -284,11 +312,11 @@ def _add(
 ) -> None:
     amounts[0] += times * spec.nonzero_cpu
     amounts[1] += times * spec.nonzero_memory
-    amounts[_NONZERO + resources[PODS]] += times
+    amounts[NONZERO + resources[PODS]] += times
     for name, amount in spec.requests:
         column = resources.get(name)
         if column is not None:
-            amounts[_NONZERO + column] += times * amount
+            amounts[NONZERO + column] += times * amount
 
 
 class Placed:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from functools import cached_property
-from itertools import count, repeat
+from itertools import repeat
 from types import MappingProxyType
 
 import numpy as np
@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from koord.cluster.account import NO_ACCOUNT, FrozenAccount
 from koord.cluster.columns import (
     CodedColumn,
-    Column,
     FrozenColumn,
     FrozenShards,
     Mask,
@@ -30,7 +29,7 @@ from koord.cluster.facts import (
     Taint,
 )
 from koord.cluster.images import FrozenImages
-from koord.cluster.placement import FrozenPlacement, Placed, Placement
+from koord.cluster.placement import FrozenPlacement, Placed
 from koord.cluster.pod_counts import (
     AffinityTermKind,
     Counts,
@@ -40,14 +39,6 @@ from koord.cluster.pod_counts import (
     term_matches_labels,
 )
 from koord.cluster.storage import Claim, Volume
-from koord.util.errors import KoordError
-
-_hypothetical_generations = count(-1, -1)  # generations of rows in what-ifs: no snapshot has them
-
-
-def hypothetical_generation() -> int:
-    """Return a generation for a row of a what-if; none is returned twice."""
-    return next(_hypothetical_generations)
 
 
 class Traits:
@@ -148,7 +139,7 @@ class View:
         """What pods hold of quotas, devices and the like."""
         self._images = images
         self.altered = altered
-        """Rows on which a what-if has added or removed pods."""
+        """Rows on which a hypothetical cluster has added or removed pods."""
         self._nodes = nodes
         self._allocatable = allocatable
         self._usage = usage
@@ -288,10 +279,6 @@ class View:
         """The column of generation: rows that have changed since another view are found by it."""
         return self._generation
 
-    def what_if(self) -> "WhatIf":
-        """This cluster, in which pods can be added and removed without changing this view."""
-        return WhatIf(self, self._placement, self._generation)
-
     def with_placement(
         self,
         placement: FrozenPlacement,
@@ -414,80 +401,3 @@ class View:
     def namespace_labels(self, name: str) -> Mapping[str, str]:
         """Return the labels of a namespace; an unknown one has only the label of its name."""
         return labels_of(name, self.namespaces)
-
-
-class NotInView(KoordError, KeyError):
-    """A pod or node that a what-if is about is not in it."""
-
-    def __str__(self) -> str:
-        return str(self.args[0])  # a KeyError's would be in quotes
-
-
-class WhatIf:
-    """A view with pods added and removed. Belongs to one thread."""
-
-    def __init__(self, view: View, placement: FrozenPlacement, generation: FrozenColumn) -> None:
-        self._origin = view
-        self._placement = Placement(placement)
-        self._generation = Column(np.int64, base=generation)
-        self._altered = set(view.altered)
-        self._account = view.account
-        self._view: View | None = view
-
-    def add(self, pod: ClusterPod, node: str) -> None:
-        """Put a pod on a node, whatever node it says itself.
-
-        Raises:
-            NotInView: there is no such node.
-            ValueError: a pod of this name is on that node already.
-        """
-        row = self._row(node)
-        if self._find(row, pod.key) is not None:
-            raise ValueError(f"{pod.key} is on node {node} already")
-        self._placement.add(row, pod)
-        self._account = self._account.with_pods((), ((pod, node),))
-        self._touch(row)
-
-    def remove(self, key: str, node: str) -> ClusterPod:
-        """Take a pod, namespace/name, off a node, and return it.
-
-        Raises:
-            NotInView: there is no such node, or it is not there.
-        """
-        row = self._row(node)
-        pod = self._find(row, key)
-        if pod is None:
-            raise NotInView(f"pod {key}: wanted one on node {node}, found none of that name there")
-        self._placement.remove(row, pod)
-        self._account = self._account.with_pods(((pod, node),), ())
-        self._touch(row)
-        return pod
-
-    def view(self) -> View:
-        """The cluster as it would be. Further changes do not change it."""
-        if self._view is None:
-            self._view = self._origin.with_placement(
-                self._placement.freeze(),
-                self._generation.freeze(),
-                frozenset(self._altered),
-                self._account,
-            )
-        return self._view
-
-    def _touch(self, row: int) -> None:
-        self._altered.add(row)
-        self._generation[row] = hypothetical_generation()
-        self._view = None
-
-    def _find(self, row: int, key: str) -> ClusterPod | None:
-        namespace, _, name = key.partition("/")
-        for one in self._placement.pods(row):
-            if one.name == name and one.label_set.namespace == namespace:
-                return one
-        return None
-
-    def _row(self, node: str) -> int:
-        row = self._origin.row(node)
-        if row is None:
-            raise NotInView(f"node {node}: wanted one of the view, found none of that name")
-        return row

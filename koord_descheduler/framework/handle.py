@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from koord.api.labelselector import LabelSelector
 from koord.cluster.facts import ClusterNode, ClusterPod
+from koord.cluster.hypothetical import HypotheticalCluster
 from koord.cluster.state import ClusterState
 from koord.cluster.view import View
 from koord.component.plugins.shared import SharedParts
@@ -100,17 +101,17 @@ class Migrations:
         A pod whose target is unknown is on no node. A pod that is gone or has ended stays as it is.
         """
         view = cluster.view()
-        what_if = view.what_if()
+        complete = HypotheticalCluster(view)
         for one in self._by_uid.values():
             pod = cluster.pod(one.pod)
             if pod is None or pod.uid != one.uid or pod.finished or pod.node == one.target:
                 continue
             if view.row(pod.node) is None:
                 continue
-            what_if.remove(pod.key, pod.node)
+            complete.remove(pod.key, pod.node)
             if view.row(one.target) is not None:
-                what_if.add(replace(pod, node=one.target), one.target)
-        return what_if.view()
+                complete.add(replace(pod, node=one.target), one.target)
+        return complete.view()
 
 
 class Informers(Protocol):

@@ -22,7 +22,7 @@ from koord.cluster.facts import (
     Taint,
     selects,
 )
-from koord.cluster.hypothetical import HypotheticalMoves
+from koord.cluster.hypothetical import HypotheticalCluster
 from koord.cluster.keptfields import KeptFields, reads
 from koord.cluster.kinds import UsageReport
 from koord.cluster.predicates.fits import fits
@@ -34,7 +34,7 @@ from koord.cluster.predicates.nodes import (
 )
 from koord.cluster.predicates.spread import selector_of
 from koord.cluster.state import ClusterState
-from koord.cluster.view import View, WhatIf
+from koord.cluster.view import View
 from koord.cluster.workloads import controller_of
 from koord.component.plugins.shared import SharedPart
 from koord.kube.eviction import PodEvictions, read_rejection
@@ -124,7 +124,7 @@ __all__ = [
     "FilterPlugin",
     "Findings",
     "Handle",
-    "HypotheticalMoves",
+    "HypotheticalCluster",
     "KeptFields",  # declarations that several plugins share
     "LabelSet",
     "Mask",
@@ -158,7 +158,6 @@ __all__ = [
     "UsageReport",
     "Utilization",
     "View",
-    "WhatIf",
     "annotation",
     "check_label_selector",
     "check_namespaces",

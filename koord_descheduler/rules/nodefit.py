@@ -12,6 +12,7 @@ import numpy as np
 from koord.api.labelselector import LabelSelector, Requirement
 from koord.cluster.columns import Mask
 from koord.cluster.facts import ClusterPod, LabelSet, NodeTerm, PodSpec
+from koord.cluster.hypothetical import without_pod
 from koord.cluster.predicates.fits import RULES, Fit, NodeRejectReason, Predicate, fits
 from koord.cluster.predicates.nodes import matches_terms
 from koord.cluster.view import View
@@ -154,12 +155,12 @@ class NodeFit:
             among[own] = False
         fit = self._shared(pod, view, _DEPENDS_ON_NODE if counts_itself else RULES)
         if fit is not None and counts_itself and (fit.mask & among).any():
-            fit = _fits_in_time(pod, view_without_pod(pod, view))
+            fit = _fits_in_time(pod, without_pod(pod, view))
         return _fitting(fit, view, among)
 
     def anywhere(self, pod: ClusterPod, view: View, among: Mask) -> NodeFitResult:
         """Return the nodes of `among` that a pod fits; on its own node it does not count itself."""
-        return _fitting(_fits_in_time(pod, view_without_pod(pod, view)), view, among)
+        return _fitting(_fits_in_time(pod, without_pod(pod, view)), view, among)
 
     def _shared(
         self, pod: ClusterPod, view: View, rules: Mapping[NodeRejectReason, Predicate]
@@ -189,16 +190,6 @@ def _fitting(fit: Fit | None, view: View, among: Mask) -> NodeFitResult:
         unknown = Fit(np.zeros(nodes, np.bool_), np.zeros(nodes, np.int8))
         return NodeFitResult(unknown.mask, among, unknown, cut=True)
     return NodeFitResult(fit.mask & among, among, fit)
-
-
-def view_without_pod(pod: ClusterPod, view: View) -> View:
-    """The cluster without a pod; the same view if the pod is not on its node there."""
-    row = view.row(pod.node)
-    if row is None or all(one.key != pod.key for one in view.pods(row)):
-        return view
-    what_if = view.what_if()
-    what_if.remove(pod.key, pod.node)
-    return what_if.view()
 
 
 def nodes_matching(view: View, selector: LabelSelector | None) -> Mask:

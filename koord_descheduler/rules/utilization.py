@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from koord.cluster.columns import Mask
 from koord.cluster.facts import PODS, ClusterPod
-from koord.cluster.hypothetical import HypotheticalMoves
+from koord.cluster.hypothetical import HypotheticalCluster
 from koord.cluster.view import View
 
 
@@ -99,7 +99,7 @@ def plan_moves(
     rows = np.flatnonzero(destinations)
     order = sorted(rows.tolist(), key=lambda row: view.node(row).name)
     rows = np.array(order, np.intp)
-    moves = HypotheticalMoves(view, rows)
+    moves = HypotheticalCluster(view)
     used, most, capacity = use.requested[rows].copy(), ceilings[rows], use.capacity[rows]
     for source in sources:
         here, moved = use.requested[source.row].copy(), 0
@@ -108,7 +108,7 @@ def plan_moves(
                 yield Move(pod, stays="enough others leave")
                 continue
             amounts = use.of(pod)
-            fits = moves.fits(pod) & (used + amounts <= most).all(axis=1)
+            fits = moves.fits(pod)[rows] & (used + amounts <= most).all(axis=1)
             if not fits.any():
                 yield Move(pod, stays="it fits no node that could take it")
                 continue

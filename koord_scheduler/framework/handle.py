@@ -9,8 +9,9 @@ from prometheus_client import CollectorRegistry
 
 from koord.cluster.columns import Mask
 from koord.cluster.facts import ClusterPod
+from koord.cluster.hypothetical import HypotheticalCluster
 from koord.cluster.state import ClusterState
-from koord.cluster.view import View, WhatIf
+from koord.cluster.view import View
 from koord.component.plugins.execution import RepeatedTimeLimit
 from koord.component.plugins.shared import SharedParts
 from koord.util.clock import Clock
@@ -108,17 +109,11 @@ class Informers(Protocol):
         """
 
 
-class NodeFilters(Protocol):
-    """PreFilter and Filter of all plugins of a profile, for what-ifs as of preemption.
+class PodCounting(Protocol):
+    """Plugins of a profile that count pods in the state of a cycle.
 
     Raises ExtensionPointError where a plugin has failed.
     """
-
-    def filter(self, state: CycleState, pod: ClusterPod, nodes: View, wanted: Mask) -> NodeStatuses:
-        """Call Filter for some nodes; the others are absent."""
-
-    def filter_row(self, state: CycleState, pod: ClusterPod, nodes: View, row: int) -> Status:
-        """Call Filter for one node: Success or a rejection."""
 
     def count_pods(self, state: CycleState) -> bool:
         """Whether any plugin has to be asked to add and remove pods; otherwise it does nothing."""
@@ -132,6 +127,19 @@ class NodeFilters(Protocol):
         self, state: CycleState, pod: ClusterPod, removed: ClusterPod, nodes: View, row: int
     ) -> None:
         """Make plugins stop counting a pod that has left a node of the view."""
+
+
+class NodeFilters(PodCounting, Protocol):
+    """PreFilter and Filter of all plugins of a profile, for what-ifs as of preemption.
+
+    Raises ExtensionPointError where a plugin has failed.
+    """
+
+    def filter(self, state: CycleState, pod: ClusterPod, nodes: View, wanted: Mask) -> NodeStatuses:
+        """Call Filter for some nodes; the others are absent."""
+
+    def filter_row(self, state: CycleState, pod: ClusterPod, nodes: View, row: int) -> Status:
+        """Call Filter for one node: Success or a rejection."""
 
 
 Victims = tuple[tuple[ClusterPod, ...], int]
@@ -278,11 +286,43 @@ class Handle:
         return self.services.control.get()
 
 
-_Hypothetical = tuple[WhatIf, CycleState]
+class HypotheticalNode:
+    """A node with other pods, and the state of a cycle in which plugins count them."""
+
+    def __init__(
+        self, counting: PodCounting, state: CycleState, pod: ClusterPod, nodes: View, row: int
+    ) -> None:
+        """state: after PreFilter; not changed. pod: the one that is to be placed."""
+        self.state = state.clone()
+        self._counting = counting
+        self._pod = pod
+        self._row = row
+        self._name = nodes.node(row).name
+        self._counted = counting.count_pods(state)
+        self._cluster = HypotheticalCluster(nodes)
+
+    @property
+    def nodes(self) -> View:
+        """All nodes, as they are now."""
+        return self._cluster.view()
+
+    def add(self, pods: Iterable[ClusterPod]) -> None:
+        """Put pods on the node."""
+        for pod in pods:
+            self._cluster.add(pod, self._name)
+            if self._counted:
+                self._counting.add_pod(self.state, self._pod, pod, self.nodes, self._row)
+
+    def remove(self, pods: Iterable[ClusterPod]) -> None:
+        """Remove pods from the node."""
+        for pod in pods:
+            self._cluster.remove(pod.key, self._name)
+            if self._counted:
+                self._counting.remove_pod(self.state, self._pod, pod, self.nodes, self._row)
 
 
-class NodeWhatIf:
-    """A node without some of its pods, as all plugins of a profile see it.
+class PreemptionTrial:
+    """A node on which pods leave and come back, as all plugins of a profile see it.
 
     Where other pods are nominated to the node, the pod must fit with them and without them. Raises
     ExtensionPointError where a plugin has failed.
@@ -303,40 +343,28 @@ class NodeWhatIf:
         self._filters = filters
         self._pod = pod
         self._row = row
-        self._name = nodes.node(row).name
-        self._counted = filters.count_pods(state)
-        self._worlds: list[_Hypothetical] = [(nodes.what_if(), state.clone())]
+        self._variants = [HypotheticalNode(filters, state, pod, nodes, row)]
         there = {one.key for one in nodes.pods(row)} if nominated_pods else set()
         missing = [one for one in nominated_pods if one.key not in there]
         if missing:
-            crowded = nodes.what_if(), state.clone()
-            self._add(crowded, missing)
-            self._worlds.insert(0, crowded)
+            with_nominated = HypotheticalNode(filters, state, pod, nodes, row)
+            with_nominated.add(missing)
+            self._variants.insert(0, with_nominated)
 
     def remove(self, pods: Sequence[ClusterPod]) -> None:
         """Remove pods from the node."""
-        for what_if, state in self._worlds:
-            for pod in pods:
-                what_if.remove(pod.key, self._name)
-                if self._counted:
-                    self._filters.remove_pod(state, self._pod, pod, what_if.view(), self._row)
+        for node in self._variants:
+            node.remove(pods)
 
     def add(self, pods: Sequence[ClusterPod]) -> None:
         """Return removed pods to the node."""
-        for world in self._worlds:
-            self._add(world, pods)
+        for node in self._variants:
+            node.add(pods)
 
     def fits(self) -> bool:
         """Whether the pod passes Filter on the node as it is now."""
-        for what_if, state in self._worlds:
-            self.status = self._filters.filter_row(state, self._pod, what_if.view(), self._row)
+        for node in self._variants:
+            self.status = self._filters.filter_row(node.state, self._pod, node.nodes, self._row)
             if not self.status.ok:
                 return False
         return True
-
-    def _add(self, world: _Hypothetical, pods: Sequence[ClusterPod]) -> None:
-        what_if, state = world
-        for pod in pods:
-            what_if.add(pod, self._name)
-            if self._counted:
-                self._filters.add_pod(state, self._pod, pod, what_if.view(), self._row)

@@ -4,7 +4,8 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 
 from koord.cluster.facts import ClusterPod
-from koord.cluster.hypothetical import PodOverlay
+from koord.cluster.hypothetical import HypotheticalCluster
+from koord.cluster.view import View
 
 
 class Nominator:
@@ -111,38 +112,48 @@ def _weight(pod: ClusterPod) -> tuple[object, ...]:
     return pod.label_set, pod.spec, pod.priority, pod.claims, pod.annotations
 
 
-MAX_PRIORITIES = 8  # whose overlays are cached: 1 KB for each nominated pod
+MAX_PRIORITIES = 8  # whose clusters are cached: 1 KB for each nominated pod
 
 
 class NominatedPods:
-    """Pod overlays by priority: the nominated pods that go before pods of that priority."""
+    """Clusters in which nominated pods are on their nodes, those that go before a given pod."""
 
     def __init__(self, nominator: Nominator) -> None:
         self._nominator = nominator
         self._version = nominator.version
-        self._overlays: OrderedDict[int, PodOverlay] = OrderedDict()  # by priority
+        self._by_priority: OrderedDict[int, HypotheticalCluster] = OrderedDict()
 
-    def of(self, pod: ClusterPod) -> PodOverlay | None:
-        """Return the nominated pods that go before a pod, on all nodes; None: there are none."""
+    def of(self, pod: ClusterPod, nodes: View) -> HypotheticalCluster | None:
+        """Return the nodes with the nominated pods that go before a pod; None: there are none.
+
+        It is right until the next call.
+        """
         nominator = self._nominator
         if not len(nominator):
             return None
         if nominator.node_of(pod.key) is not None:  # it does not go before itself
-            return PodOverlay(nominator.nominated_pods(pod))
+            return _with_pods(nodes, nominator.nominated_pods(pod))
         if nominator.version != self._version:
             self._version = nominator.version
-            for priority, overlay in self._overlays.items():
-                overlay.put(nominator.of_priority(priority))
+            for priority, cluster in self._by_priority.items():
+                cluster.expect(nominator.of_priority(priority))
         priority = pod.priority or 0
-        found = self._overlays.get(priority)
+        found = self._by_priority.get(priority)
         if found is None:
-            found = self._overlays[priority] = PodOverlay(nominator.of_priority(priority))
-            if len(self._overlays) > MAX_PRIORITIES:
-                self._overlays.popitem(last=False)
-        self._overlays.move_to_end(priority)
+            found = self._by_priority[priority] = _with_pods(nodes, nominator.of_priority(priority))
+            if len(self._by_priority) > MAX_PRIORITIES:
+                self._by_priority.popitem(last=False)
+        self._by_priority.move_to_end(priority)
+        found.rebase(nodes)
         return found
 
-    def on_node(self, pod: ClusterPod, node: str) -> PodOverlay | None:
-        """Return the nominated pods that go before a pod, on one node; None: there are none."""
+    def on_node(self, pod: ClusterPod, node: str, nodes: View) -> HypotheticalCluster | None:
+        """Return the same with the pods of one node only."""
         found = self._nominator.nominated_pods_on(pod, node)
-        return PodOverlay({node: found}) if found else None
+        return _with_pods(nodes, {node: found}) if found else None
+
+
+def _with_pods(nodes: View, pods: Mapping[str, Sequence[ClusterPod]]) -> HypotheticalCluster:
+    found = HypotheticalCluster(nodes)
+    found.expect(pods)
+    return found

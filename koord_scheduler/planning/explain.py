@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from aiohttp import web
 from msgspec.structs import replace
 
-from koord.cluster.facts import ClusterPod
-from koord.cluster.view import View
+from koord.cluster.hypothetical import without_pod
 from koord.component.http.responses import json_body, json_bytes
 from koord.util.timebudget import TimeBudget
 from koord_scheduler.cache import SchedulerCache
@@ -81,17 +80,8 @@ async def explanation(running: Running, key: str, *, is_leader: bool) -> Json | 
         return base
     decider = Decider(profile.name, profile.search, profile.scoring, profile.binding)
     with TimeBudget(MAX_SECONDS):
-        decision = decider.decide(replace(pod, node=""), _without(pod, nodes))
+        decision = decider.decide(replace(pod, node=""), without_pod(pod, nodes))
         blockers = decider.blockers(decision)
         preemption = await decider.preemption(decision)
     report = await asyncio.to_thread(decision_report, decision, blockers, preemption)
     return {**base, "decision": report}
-
-
-def _without(pod: ClusterPod, nodes: View) -> View:
-    """The nodes without the pod: where it would go if it were not there already."""
-    if nodes.row(pod.node) is None:
-        return nodes
-    what_if = nodes.what_if()
-    what_if.remove(pod.key, pod.node)
-    return what_if.view()

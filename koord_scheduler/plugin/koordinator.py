@@ -7,6 +7,7 @@ Plans of whole groups of pods. Source: Koordinator, pkg/scheduler/frameworkext.
 """
 
 from koord.cluster.account import AccountKind, FrozenAccount, Holding, Pool
+from koord.cluster.hypothetical import HypotheticalCluster
 from koord_scheduler.framework.diagnosis import Suggestion, SuggestionType, suggest
 from koord_scheduler.framework.extension.auditor import AuditRecord
 from koord_scheduler.framework.extension.networktopology import (
@@ -70,6 +71,7 @@ __all__ = [
     "GroupPlan",  # answer of a GroupPlanner
     "GroupPlanner",  # plans the nodes of a whole group
     "Holding",  # answer of an AccountKind
+    "HypotheticalCluster",  # makes the changed nodes of a transformer
     "InformerFactoryProvider",  # interface of Koordinator's providers
     "NUMATopologyHint",
     "NUMATopologyHintProvider",

@@ -2,7 +2,7 @@
 
 from koord_scheduler.framework.calls import ExtensionPointError
 from koord_scheduler.framework.diagnosis import ABSENT, Diagnosis, NodeStatuses
-from koord_scheduler.framework.handle import NodeFilters, NodeWhatIf
+from koord_scheduler.framework.handle import NodeFilters, PreemptionTrial
 from koord_scheduler.rules.preemption import (
     BudgetsByNamespace,
     Candidate,
@@ -23,7 +23,7 @@ __all__ = [
     "LowerPriorityPods",
     "NodeFilters",
     "NodeStatuses",
-    "NodeWhatIf",
+    "PreemptionTrial",
     "by_namespace",
     "candidates_wanted",
     "choose",

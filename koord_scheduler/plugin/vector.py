@@ -21,6 +21,13 @@ from koord.cluster.predicates.pod_affinity import (
     TopologyCounts,
     WeightedTerms,
 )
+from koord.cluster.predicates.resources import (
+    FreeResources,
+    ResourceRequests,
+    insufficient_resources,
+    insufficient_resources_on,
+    resource_requests_of,
+)
 from koord.cluster.predicates.spread import (
     TopologySpread,
     counted_nodes,
@@ -36,14 +43,9 @@ from koord_scheduler.framework.interfaces import (
 )
 from koord_scheduler.framework.status import Numbers, Scores, Verdicts, default_normalize
 from koord_scheduler.rules.resources import (
-    FreeResources,
-    ResourceRequests,
-    insufficient_resources,
-    insufficient_resources_on,
     is_extended,
     pod_amount,
     resource_counts,
-    resource_requests_of,
     use_of_all,
     use_of_node,
 )

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from koord.cluster.facts import PODS, ClusterPod, DisruptionBudget
+from koord.cluster.predicates.resources import free_amounts
 from koord.cluster.view import View
 
 NOTHING: Mapping[str, int] = MappingProxyType({})
@@ -155,7 +156,7 @@ class LowerPriorityPods:
         column = self._nodes.resources.get(resource)
         if column is None:
             return np.full(len(self._nodes), wanted > 0)
-        free = self._nodes.allocatable[:, column] - self._nodes.requested[:, column]
+        free = free_amounts(self._nodes, column)
         short: NDArray[np.bool_] = free + self.amount(resource) < wanted
         return short
 

@@ -9,7 +9,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from koord_scheduler.rules.resources import Amounts, ResourceUse, UseColumns
+from koord.cluster.predicates.resources import Amounts
+from koord_scheduler.rules.resources import ResourceUse, UseColumns
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -25,12 +25,11 @@ from koord_descheduler.plugin import (
     EvictOptions,
     Findings,
     Handle,
-    HypotheticalMoves,
+    HypotheticalCluster,
     Namespaces,
     PluginRegistry,
     PodSelector,
     View,
-    WhatIf,
     check_label_selector,
     check_namespaces,
     check_pod_selectors,
@@ -132,21 +131,22 @@ class CheaperNodes:
     view: View
     names: tuple[str, ...]
     node_fit: bool
-    _moves: HypotheticalMoves = field(init=False)
+    _cluster: HypotheticalCluster = field(init=False)
+    _rows: list[int] = field(init=False)
 
     def __post_init__(self) -> None:
         rows = [row for name in self.names if (row := self.view.row(name)) is not None]
-        self._moves = HypotheticalMoves(self.view, np.array(rows, np.intp))
+        self._cluster, self._rows = HypotheticalCluster(self.view), rows
         self.names = tuple(self.view.node(row).name for row in rows)
 
     def fitting(self, pod: ClusterPod) -> tuple[str, ...]:
         """Return the nodes that fit a pod after all moves; without node_fit: by resources."""
-        mask = self._moves.fits(pod) if self.node_fit else self._moves.has_room(pod)
-        return tuple(self.names[place] for place in np.flatnonzero(mask))
+        mask = self._cluster.fits(pod) if self.node_fit else self._cluster.has_room(pod)
+        return tuple(self.names[place] for place in np.flatnonzero(mask[self._rows]))
 
     def move(self, pod: ClusterPod, target: str) -> None:
         """Let a pod come to one of the nodes."""
-        self._moves.move(pod, self.view.row(target))
+        self._cluster.move(pod, self.view.row(target))
 
 
 @takes_args(CustomPriorityArgs)
@@ -159,7 +159,7 @@ class CustomPriority(BalancePlugin):
         self._left_out = not_selected(self._args.evictable_namespaces, self._args.pod_selectors)
         self._cordoned: set[str] = set()  # nodes that this plugin has made unschedulable
         self._findings = Findings("", "")  # of the round
-        self._what_if: WhatIf = handle.services.cluster.view().what_if()  # of the round
+        self._round = HypotheticalCluster(handle.services.cluster.view())
 
     async def balance(self, nodes: Sequence[ClusterNode]) -> None:
         """Evict pods of all levels but the cheapest."""
@@ -171,7 +171,7 @@ class CustomPriority(BalancePlugin):
         if len(levels) < 2:
             return
         self._findings = Findings(self._handle.profile, self.name)
-        self._what_if = self._handle.view_with_migrations().what_if()
+        self._round = HypotheticalCluster(self._handle.view_with_migrations())
         for at, level in enumerate(levels[:-1]):
             cheaper = tuple(name for later in levels[at + 1 :] for name in later.nodes)
             for node in level.nodes:
@@ -181,7 +181,7 @@ class CustomPriority(BalancePlugin):
 
     async def _leave(self, node: str, level: Level, cheaper: tuple[str, ...]) -> None:
         """Move pods of a node to cheaper nodes."""
-        targets = CheaperNodes(self._what_if.view(), cheaper, self._args.node_fit)
+        targets = CheaperNodes(self._round.view(), cheaper, self._args.node_fit)
         pods = self._evictable(node)
         if self._args.mode is PriorityMode.DRAIN_NODE:
             await self._drain(node, level, pods, targets)
@@ -263,14 +263,13 @@ class CustomPriority(BalancePlugin):
 
     def _moved(self, pod: ClusterPod, target: str, targets: CheaperNodes | None = None) -> None:
         """Count with a pod on its new node from now on."""
-        self._what_if.remove(pod.key, pod.node)
-        self._what_if.add(pod, target)
+        self._round.move(pod, self._round.view().row(target))
         if targets is not None:
             targets.move(pod, target)
 
     async def _cordon(self, node: str) -> None:
         """Make a node unschedulable if that is wanted. One that is so already is left alone."""
-        view = self._what_if.view()
+        view = self._round.view()
         row = view.row(node)
         already = row is None or view.node(row).unschedulable
         if not self._args.auto_cordon or self._args.dry_run or self._handle.dry_run or already:

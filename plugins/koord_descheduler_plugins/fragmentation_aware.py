@@ -24,7 +24,7 @@ from koord_descheduler.plugin import (
     EvictOptions,
     Findings,
     Handle,
-    HypotheticalMoves,
+    HypotheticalCluster,
     Namespaces,
     PluginRegistry,
     PodSelector,
@@ -246,13 +246,13 @@ class _Round:
         self.shares = Shares(view, rows, args.resources)
         self.others = max(len(rows) - 1, 0)
         self._rows = rows
-        self._moves = HypotheticalMoves(view, rows) if args.node_fit else None
+        self._cluster = HypotheticalCluster(view) if args.node_fit else None
 
     def targets(self, pod: ClusterPod, source: int) -> tuple[int | None, tuple[str, ...]]:
         """The node on which the pod would do best, and names of others; None: it is not asked."""
-        if self._moves is None:
+        if self._cluster is None:
             return None, ()
-        places = np.flatnonzero(self._moves.fits(pod) & (self._rows != source))
+        places = np.flatnonzero(self._cluster.fits(pod)[self._rows] & (self._rows != source))
         if not places.size:
             return None, ()
         best = places[np.argsort(self.shares.after(pod)[places], kind="stable")]
@@ -263,8 +263,8 @@ class _Round:
     def move(self, pod: ClusterPod, source: int, target: int | None) -> None:
         """Let a pod leave: what is decided after it counts with that."""
         self.shares.move(pod, source, target)
-        if self._moves is not None:
-            self._moves.move(pod, target)
+        if self._cluster is not None:
+            self._cluster.move(pod, target)
 
 
 def register(registry: PluginRegistry) -> None:

@@ -18,7 +18,7 @@ from koord_descheduler.plugin import (
     ClusterPod,
     Evictions,
     Handle,
-    HypotheticalMoves,
+    HypotheticalCluster,
     Mask,
     Namespaces,
     PluginRegistry,
@@ -133,7 +133,7 @@ def plan(
     """Yield the pods that should leave, why, and the row where each could go; None: nowhere."""
     names = {row: view.node(row).name for row in rows}
     order = np.array(sorted(rows, key=lambda row: names[row]), np.intp)
-    moves = HypotheticalMoves(view, order)
+    moves = HypotheticalCluster(view)
     for group in groups:
         counts = group.found.copy()
         for row in sorted(group.crowded, key=lambda row: (-counts[row], names[row])):
@@ -141,7 +141,9 @@ def plan(
                 if counts[row] <= group.most:
                     break
                 why = _why(group, row)
-                allowed = moves.fits(pod) & group.targets[order] & (counts[order] < group.most)
+                allowed = (
+                    moves.fits(pod)[order] & group.targets[order] & (counts[order] < group.most)
+                )
                 if not allowed.any():
                     yield pod, why, None
                     continue

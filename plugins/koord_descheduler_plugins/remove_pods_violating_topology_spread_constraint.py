@@ -21,7 +21,7 @@ from koord_descheduler.plugin import (
     ClusterPod,
     Evictions,
     Handle,
-    HypotheticalMoves,
+    HypotheticalCluster,
     Mask,
     Namespaces,
     PluginRegistry,
@@ -221,7 +221,7 @@ def plan(
     rows = np.array(
         sorted(np.flatnonzero(among).tolist(), key=lambda row: view.node(row).name), np.intp
     )
-    moves = HypotheticalMoves(view, rows)
+    moves = HypotheticalCluster(view)
     moved: dict[str, tuple[ClusterPod, int | None]] = {}  # by key, with the new row
     for one in found:
         why = {domain: one.why(domain) for domain in one.pods}
@@ -237,7 +237,7 @@ def plan(
             target: int | None = None
             domain = domains[0]
             if node_fit:
-                fits, here = moves.fits(pod), codes[rows]
+                fits, here = moves.fits(pod)[rows], codes[rows]
                 domain = next((each for each in domains if (fits & (here == each)).any()), -1)
                 if domain < 0:
                     return None

@@ -11,13 +11,13 @@ from koord.cluster.columns import Mask
 from koord.cluster.facts import ClusterPod
 from koord.cluster.predicates.nodes import (
     has_free_ports,
-    has_room,
     is_schedulable,
     matches_node_affinity,
     reaches_volumes,
     tolerates_taints,
 )
 from koord.cluster.predicates.pod_affinity import matches_pod_affinity, matches_pod_anti_affinity
+from koord.cluster.predicates.resources import has_room
 from koord.cluster.predicates.spread import keeps_spread
 from koord.cluster.view import View
 

@@ -1,4 +1,4 @@
-"""Predicates about single nodes: flags, taints, labels, ports, resources and volumes."""
+"""Predicates about single nodes: flags, taints, labels, ports and volumes."""
 
 from collections.abc import Collection, Iterable, Mapping
 
@@ -8,7 +8,6 @@ from numpy.typing import NDArray
 from koord.api.labelselector import Requirement
 from koord.cluster.columns import CodedColumn, Mask
 from koord.cluster.facts import (
-    PODS,
     PREFER_NO_SCHEDULE,
     ClusterNode,
     ClusterPod,
@@ -180,25 +179,6 @@ def ports_conflict(some: Collection[HostPort], others: Iterable[HostPort]) -> bo
         for one in in_time(some)
         for other in taken.get((one.port, one.protocol), ())
     )
-
-
-def has_room(pod: ClusterPod, view: View) -> Mask:
-    """Nodes that can take one more pod and have its requests free; shape (nodes,).
-
-    A resource that a node does not have counts as 0 there.
-    """
-    fits = _has_free(view, PODS, 1)
-    for name, amount in pod.spec.requests:
-        fits &= _has_free(view, name, amount)
-    return fits
-
-
-def _has_free(view: View, name: str, amount: int) -> Mask:
-    column = view.resources.get(name)
-    if column is None:
-        return np.zeros(len(view), np.bool_)
-    free: Mask = view.allocatable[:, column] - view.requested[:, column] >= amount
-    return free
 
 
 def reaches_volumes(pod: ClusterPod, view: View) -> Mask:

@@ -35,8 +35,8 @@ P = TypeVar("P", bound=Plugin)
 class Transformed:
     """The changes by a transformer; None: that part is unchanged.
 
-    A changed pod is the same one, by key and uid. Changed nodes come from nodes.what_if(): they are
-    the same ones in the same rows, with other pods on them.
+    A changed pod is the same one, by key and uid. Changed nodes come from a HypotheticalCluster:
+    they are the same ones in the same rows, with other pods on them.
     """
 
     pod: ClusterPod | None = None

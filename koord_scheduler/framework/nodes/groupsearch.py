@@ -11,7 +11,8 @@ from itertools import islice
 import numpy as np
 
 from koord.cluster.facts import ClusterPod
-from koord.cluster.view import View, WhatIf
+from koord.cluster.hypothetical import HypotheticalCluster
+from koord.cluster.view import View
 from koord.util.timebudget import is_time_over
 from koord_scheduler.framework.calls import ExtensionPointError
 from koord_scheduler.framework.cyclestate import CycleState
@@ -65,7 +66,7 @@ class _Planning:
     nodes: View
     order: NodeOrder | None
     _shapes: list[_Shape] = field(init=False)
-    _what_if: WhatIf = field(init=False)
+    _cluster: HypotheticalCluster = field(init=False)
     _counts: dict[tuple[int, str], int] = field(default_factory=dict)  # by shape and node
     _dead: set[frozenset[tuple[tuple[int, str], int]]] = field(default_factory=set)
     _failure: NoGroupPlan | None = None
@@ -73,7 +74,7 @@ class _Planning:
 
     def __post_init__(self) -> None:
         self._shapes = _shapes_of(self.pods)
-        self._what_if = self.nodes.what_if()
+        self._cluster = HypotheticalCluster(self.nodes)
 
     def run(self) -> GroupPlan | NoGroupPlan:
         levels = [_Level(self._choices())]
@@ -111,7 +112,7 @@ class _Planning:
 
     def _nodes_for(self, pod: ClusterPod) -> Iterable[str]:
         """Nodes that are feasible for a pod now, the best one first."""
-        view, state = self._what_if.view(), CycleState()
+        view, state = self._cluster.view(), CycleState()
         found = self.search.search(state, pod, view, everywhere=True)
         if not found.status.ok:
             if not found.status.rejected:
@@ -129,7 +130,7 @@ class _Planning:
 
     def _place(self, level: _Level, number: int, node: str) -> None:
         pod = self._shapes[number].pods.pop(0)
-        self._what_if.add(pod, node)
+        self._cluster.add(pod, node)
         key = number, node
         self._counts[key] = self._counts.get(key, 0) + 1
         level.placed = pod, node, number
@@ -138,7 +139,7 @@ class _Planning:
         assert level.placed is not None  # noqa: S101 - the caller has looked
         pod, node, number = level.placed
         level.placed = None
-        self._what_if.remove(pod.key, node)
+        self._cluster.remove(pod.key, node)
         self._shapes[number].pods.insert(0, pod)
         key = number, node
         self._counts[key] -= 1

@@ -1,19 +1,18 @@
 """Filter on nodes with nominated pods: a node must pass with those pods as well."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
 
 from koord.cluster.columns import Mask
 from koord.cluster.facts import ClusterPod
-from koord.cluster.hypothetical import PodOverlay
+from koord.cluster.hypothetical import HypotheticalCluster
 from koord.cluster.view import View
 from koord_scheduler.config.profiles import Point
 from koord_scheduler.framework.calls import Loaded, PluginCalls
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.diagnosis import FEASIBLE
+from koord_scheduler.framework.handle import HypotheticalNode
 from koord_scheduler.framework.interfaces import Filtering, PreFilterExtensions
 from koord_scheduler.framework.nodes.adapters import Rows, filter_results
 from koord_scheduler.framework.nodes.filtering import Filters, FilterStatuses
@@ -23,14 +22,6 @@ from koord_scheduler.framework.nominator import Nominator
 from koord_scheduler.framework.profile import ProfilePlugins
 
 FEW_NOMINATED = 4  # nodes with nominated pods that are imagined one by one
-
-
-@dataclass(frozen=True, slots=True)
-class _NodeWithNominated:
-    """One node with the pods that are nominated to it, and the state that counts them."""
-
-    nodes: View
-    state: CycleState
 
 
 class NominatedFilter:
@@ -51,7 +42,7 @@ class NominatedFilter:
 
     def filter(
         self,
-        overlay: PodOverlay | None,
+        nominated_pods: HypotheticalCluster | None,
         filter_statuses: FilterStatuses,
         state: CycleState,
         pod: ClusterPod,
@@ -64,20 +55,18 @@ class NominatedFilter:
         Where the nominator says that this suffices, it need not pass without them. wanted is not
         changed.
         """
-        if overlay is not None:
+        if nominated_pods is not None:
             wanted = wanted.copy()
-            rows = overlay.rows(nodes)
+            rows = nominated_pods.rows
             rows = rows[wanted[rows]]
             if len(rows) > FEW_NOMINATED:
-                self._reject_crowded(
-                    overlay, rows, filter_statuses, state, pod, nodes, wanted, cached
+                self._reject_with_nominated(
+                    nominated_pods, rows, filter_statuses, state, pod, nodes, wanted, cached
                 )
             else:
                 for row in rows.tolist():
-                    with_nominated = self._with_nominated(
-                        state, pod, nodes, row, overlay.pods_of(row)
-                    )
-                    status = self._filters.row(with_nominated.state, pod, with_nominated.nodes, row)
+                    node = self._with_nominated(state, pod, nodes, row, nominated_pods)
+                    status = self._filters.row(node.state, pod, node.nodes, row)
                     if not status.ok:
                         filter_statuses.reject(row, status)
                         wanted[row] = False
@@ -89,9 +78,9 @@ class NominatedFilter:
                 return
         self._filters.filter(filter_statuses, state, pod, nodes, wanted, cached)
 
-    def _reject_crowded(
+    def _reject_with_nominated(
         self,
-        overlay: PodOverlay,
+        nominated_pods: HypotheticalCluster,
         rows: Rows,
         filter_statuses: FilterStatuses,
         state: CycleState,
@@ -105,13 +94,13 @@ class NominatedFilter:
         All those pods are imagined at once for the plugins that look at one node at a time. For
         the others each node is imagined alone.
         """
-        overlaid, mask = overlay.on(nodes), np.zeros(len(nodes), np.bool_)
+        with_nominated, mask = nominated_pods.view(), np.zeros(len(nodes), np.bool_)
         mask[rows] = True
         active = self._filters.active(state)
-        wide = [one for one in active if self._looks_beyond(one, state, pod, nodes, overlaid)]
+        wide = [one for one in active if self._looks_beyond(one, state, pod, nodes, with_nominated)]
         found = FilterStatuses(len(nodes))
         if wide:
-            alive, imagined = mask.copy(), dict[int, _NodeWithNominated]()
+            alive, imagined = mask.copy(), dict[int, HypotheticalNode]()
             for loaded in active:
                 if loaded not in wide:
                     plugin = cast(Filtering, loaded.plugin)
@@ -123,34 +112,30 @@ class NominatedFilter:
                         plugin,
                         state,
                         pod,
-                        overlaid,
+                        with_nominated,
                         alive.copy(),
                     )
                     found.take(verdicts, loaded, alive)
                     continue
                 for row in np.flatnonzero(alive).tolist():
-                    with_nominated = imagined.get(row)
-                    if with_nominated is None:
-                        with_nominated = self._with_nominated(
-                            state, pod, nodes, row, overlay.pods_of(row)
-                        )
-                        imagined[row] = with_nominated
-                    status = self._filters.row_of(
-                        loaded, with_nominated.state, pod, with_nominated.nodes, row
-                    )
+                    node = imagined.get(row)
+                    if node is None:
+                        node = self._with_nominated(state, pod, nodes, row, nominated_pods)
+                        imagined[row] = node
+                    status = self._filters.row_of(loaded, node.state, pod, node.nodes, row)
                     if not status.ok:
                         found.reject(row, status)
                         alive[row] = False
         else:
             keep = None if cached is None else self._cached.of(pod)
-            self._filters.filter(found, state, pod, overlaid, mask, keep)
+            self._filters.filter(found, state, pod, with_nominated, mask, keep)
         rejected = found.numbers > FEASIBLE
         rejected &= mask
         filter_statuses.begin(found.numbers, found.rejections, rejected)
         wanted &= ~rejected
 
     def _looks_beyond(
-        self, loaded: Loaded, state: CycleState, pod: ClusterPod, nodes: View, overlaid: View
+        self, loaded: Loaded, state: CycleState, pod: ClusterPod, nodes: View, with_nominated: View
     ) -> bool:
         """Whether a plugin's verdict about a node may depend on pods of other nodes.
 
@@ -161,7 +146,7 @@ class NominatedFilter:
             return True
         ask, key_of = self._calls.ask, cast(Filtering, loaded.plugin).filter_reuse_key
         key = ask(loaded, Point.FILTER, key_of, state, pod, nodes)
-        return key is None or key != ask(loaded, Point.FILTER, key_of, state, pod, overlaid)
+        return key is None or key != ask(loaded, Point.FILTER, key_of, state, pod, with_nominated)
 
     def _with_nominated(
         self,
@@ -169,11 +154,9 @@ class NominatedFilter:
         pod: ClusterPod,
         nodes: View,
         row: int,
-        nominated_pods: Sequence[ClusterPod],
-    ) -> _NodeWithNominated:
-        """A node on which the pods that are nominated to it run already."""
-        name, what_if, imagined = nodes.node(row).name, nodes.what_if(), state.clone()
-        for nominated_pod in nominated_pods:
-            what_if.add(nominated_pod, name)
-            self._pre_filtering.add_pod(imagined, pod, nominated_pod, what_if.view(), row)
-        return _NodeWithNominated(what_if.view(), imagined)
+        nominated_pods: HypotheticalCluster,
+    ) -> HypotheticalNode:
+        """A node on which the pods that are nominated to it run already; others are as they are."""
+        found = HypotheticalNode(self._pre_filtering, state, pod, nodes, row)
+        found.add(nominated_pods.added(row))
+        return found

@@ -8,7 +8,7 @@ import numpy as np
 
 from koord.cluster.columns import Mask, read_only
 from koord.cluster.facts import ClusterPod
-from koord.cluster.hypothetical import PodOverlay
+from koord.cluster.hypothetical import HypotheticalCluster
 from koord.cluster.view import View
 from koord_scheduler.config.profiles import Point
 from koord_scheduler.framework.calls import ExtensionPointError, PluginCalls
@@ -336,20 +336,20 @@ class NodeSearch:
             if row is not None and wanted[row]:
                 filter_statuses, only = FilterStatuses(len(nodes)), np.zeros(len(nodes), np.bool_)
                 only[row] = True
-                overlay = self._nominated_pods.on_node(pod, nodes.node(row).name)
+                nominated_pods = self._nominated_pods.on_node(pod, nodes.node(row).name, nodes)
                 self._nominated_filter.filter(
-                    overlay, filter_statuses, state, pod, nodes, only, cached
+                    nominated_pods, filter_statuses, state, pod, nodes, only, cached
                 )
                 if filter_statuses.numbers[row] == FEASIBLE:
                     return filter_statuses.statuses(absent)
             filter_statuses = self._search_all(
-                self._nominated_pods.of(pod), state, pod, nodes, wanted, cached
+                self._nominated_pods.of(pod, nodes), state, pod, nodes, wanted, cached
             )
             return filter_statuses.statuses(absent)
 
     def _search_all(
         self,
-        overlay: PodOverlay | None,
+        nominated_pods: HypotheticalCluster | None,
         state: CycleState,
         pod: ClusterPod,
         nodes: View,
@@ -361,7 +361,7 @@ class NodeSearch:
         need = nodes_to_find(count, self._percentage, scored=self._scored)
         if need >= count:
             self._nominated_filter.filter(
-                overlay, filter_statuses, state, pod, nodes, wanted, cached
+                nominated_pods, filter_statuses, state, pod, nodes, wanted, cached
             )
             return filter_statuses
         order = round_robin(nodes)
@@ -372,7 +372,7 @@ class NodeSearch:
             block = np.zeros(len(nodes), np.bool_)
             block[order[begin : begin + size]] = True
             self._nominated_filter.filter(
-                overlay, filter_statuses, state, pod, nodes, block, cached
+                nominated_pods, filter_statuses, state, pod, nodes, block, cached
             )
             begin += size
             found = int(np.count_nonzero(filter_statuses.numbers == FEASIBLE))

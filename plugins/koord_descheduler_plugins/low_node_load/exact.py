@@ -11,7 +11,7 @@ from koord_descheduler.plugin import (
     Action,
     ClusterPod,
     DisruptionBudget,
-    HypotheticalMoves,
+    HypotheticalCluster,
     PodOrder,
     Relief,
     View,
@@ -73,7 +73,7 @@ class Targets:
         self._names = [node_usage.names[at] for at in self._at.tolist()]
         self._places = {name: place for place, name in enumerate(self._names)}
         self._place_of = {at: place for place, at in enumerate(self._at.tolist())}
-        self._rows = node_usage.rows[self._at].tolist()
+        self._rows = node_usage.rows[self._at]
         capacity = np.maximum(node_usage.capacity[self._at], 1).T
         expected = (node_usage.usage + node_usage.in_transit)[self._at].T
         prod_expected = (node_usage.prod_usage + node_usage.prod_in_transit)[self._at].T
@@ -89,7 +89,7 @@ class Targets:
         self._per_unit = share[:, None] / capacity  # load of one unit on each target
         self._weighted = [column for column in (CPU, MEMORY, PODS) if share[column] > 0]
         self._load = (self._per_unit * expected).sum(axis=0)
-        self._moves = HypotheticalMoves(view, node_usage.rows[self._at]) if node_fit else None
+        self._cluster = HypotheticalCluster(view) if node_fit else None
         self._chosen: Flags | None = None  # None: all
         self.why_none = ""
         """Why candidates found none the last time, a sentence for people."""
@@ -101,7 +101,7 @@ class Targets:
 
     def takes_long(self, pod: ClusterPod) -> bool:
         """Whether candidates would hold up the event loop."""
-        return self._moves is not None and self._moves.depends_on_other_pods(pod)
+        return self._cluster is not None and self._cluster.depends_on_other_pods(pod)
 
     def candidates(self, pod: ClusterPod, amount: Amount, *, is_prod: bool) -> tuple[int, ...]:
         """Return the nodes that can take a pod, the one that is least loaded with it first.
@@ -110,8 +110,8 @@ class Targets:
         """
         taken = (amount.cpu, amount.memory, 1)
         allowed = self._has_left(taken, is_prod=is_prod)
-        if self._moves is not None:
-            allowed &= self._moves.fits(pod)
+        if self._cluster is not None:
+            allowed &= self._cluster.fits(pod)[self._rows]
         load = self._load
         for column in self._weighted:
             load = load + self._per_unit[column] * taken[column]
@@ -147,8 +147,8 @@ class Targets:
         if is_prod:
             self._prod_left[:3, place] -= taken
         self._load[place] += self._per_unit[:3, place] @ taken
-        if self._moves is not None:
-            self._moves.move(pod, self._rows[place])
+        if self._cluster is not None:
+            self._cluster.move(pod, int(self._rows[place]))
 
     def arrive(self, moving: MovingPod) -> None:
         """Count a pod that is on its way: on its target, or where it would go at best.
@@ -157,8 +157,9 @@ class Targets:
         """
         if moving.target:
             place = self._places.get(moving.target)
-            if self._moves is not None:
-                self._moves.move(moving.pod, None if place is None else self._rows[place])
+            if self._cluster is not None:
+                row = None if place is None else int(self._rows[place])
+                self._cluster.move(moving.pod, row)
             return
         found = self.candidates(moving.pod, moving.amount, is_prod=moving.is_prod)
         if found:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from koord_descheduler.plugin import (
     Action,
     ClusterPod,
-    HypotheticalMoves,
+    HypotheticalCluster,
     OrderKey,
     PodOrder,
     Relief,
@@ -315,7 +315,7 @@ class _TargetCapacity:
         self._reserved = {False: node_usage.usage.copy(), True: node_usage.prod_usage.copy()}
         self._high = {False: limits.high, True: limits.prod_high}
         self._used = np.flatnonzero(limits.judged).tolist()
-        self._fits = HypotheticalMoves(inputs.view, node_usage.rows) if node_fit else None
+        self._cluster = HypotheticalCluster(inputs.view) if node_fit else None
         self.target: dict[str, str] = {}  # by key of the pod
         # Before anything leaves or comes:
         both = np.flatnonzero(plan.classes == NODE_CLASSES.index(NodeClass.BOTH_UNDERUTILIZED))
@@ -342,18 +342,18 @@ class _TargetCapacity:
 
     def takes_long(self, pod: ClusterPod) -> bool:
         """Whether reserve would hold up the event loop."""
-        return self._fits is not None and self._fits.depends_on_other_pods(pod)
+        return self._cluster is not None and self._cluster.depends_on_other_pods(pod)
 
     def reserve(self, pod: ClusterPod, amounts: PodAmounts, side: Side) -> str:
         """Reserve resources for a pod on the first target that takes it; return why none does."""
-        if self._fits is None:
+        if self._cluster is None:
             return ""
         amount = _amount(amounts, pod)
         if amount is None:
             return "its node's NodeMetric has no figures of it"
         usage, high = self._reserved[side.prod], self._high[side.prod]
         at = side.targets
-        allowed = self._fits.fits(pod)[at]
+        allowed = self._cluster.fits(pod)[self._plan.node_usage.rows[at]]
         if not allowed.any():
             return "it fits no low node"
         for column in self._used:

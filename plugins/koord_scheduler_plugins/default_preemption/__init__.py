@@ -34,7 +34,7 @@ from koord_scheduler.plugin.preemption import (
     LowerPriorityPods,
     NodeFilters,
     NodeStatuses,
-    NodeWhatIf,
+    PreemptionTrial,
     by_namespace,
     candidates_wanted,
     choose,
@@ -121,7 +121,9 @@ class DryRun:
         name = self.nodes.node(row).name
         try:
             nominated_pods = self.nominated_pods.get(name, ())
-            trial = NodeWhatIf(self.filters, self.state, self.pod, self.nodes, row, nominated_pods)
+            trial = PreemptionTrial(
+                self.filters, self.state, self.pod, self.nodes, row, nominated_pods
+            )
             victims = find_victims(
                 self.pod, self.nodes.pods(row), trial, self.budgets, self._lacking(row)
             )

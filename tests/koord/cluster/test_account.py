@@ -18,7 +18,7 @@ from koord.cluster.account import (
     Pool,
 )
 from koord.cluster.facts import ClusterPod
-from koord.cluster.hypothetical import PodOverlay
+from koord.cluster.hypothetical import HypotheticalCluster
 from koord.cluster.state import Snapshot
 from tests.support.clusters import finished, node, pod, read_node, read_pod
 
@@ -244,7 +244,7 @@ def test_what_ifs_of_a_view_have_the_account_that_they_would_have():
         snapshot.put_node(read_node(node(name)))
     one = held("p", "a", team="x", cards="0-1")
     snapshot.put_pod(one)
-    what_if = snapshot.view().what_if()
+    what_if = HypotheticalCluster(snapshot.view())
     what_if.remove("default/p", "a")
     gone = what_if.view().account
     what_if.add(one, "b")
@@ -255,6 +255,12 @@ def test_what_ifs_of_a_view_have_the_account_that_they_would_have():
     assert moved.pool(CARDS, "b").allocated == {"0": 1, "1": 1}
     what_if.remove("default/p", "b")
     assert what_if.view().account.pool(CARDS, "b").allocated == {}
-    overlaid = PodOverlay({"b": [held("q", team="x")]}).on(snapshot.view()).account
-    assert overlaid.pool(TEAM, "x").allocated == {"cpu": 2000}
+    what_if = HypotheticalCluster(snapshot.view())
+    what_if.expect({"b": [held("q", team="x")]})
+    assert what_if.view().account.pool(TEAM, "x").allocated == {"cpu": 2000}
+    what_if.remove("default/p", "a")
+    snapshot.put_pod(held("r", "a", team="x"))
+    what_if.rebase(snapshot.view())
+    assert what_if.view().account.pool(TEAM, "x").allocated == {"cpu": 2000}
+    assert what_if.view().account.pool(CARDS, "a").allocated == {}
     assert snapshot.view().account.pool(CARDS, "a").allocated == {"0": 1, "1": 1}

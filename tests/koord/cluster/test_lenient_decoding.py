@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from koord.cluster.decoder import DecodedEvent, Decoder
 from koord.cluster.facts import ClusterNode, ClusterPod, Condition, Owner, PodSpec
+from koord.cluster.hypothetical import HypotheticalCluster
 from koord.cluster.kinds import BUDGET, NODE, POD
 from koord.cluster.lenient_decoding import MAX_NOTED_FAULTS, OTHERS
 from koord.cluster.pod_amounts import MAX_ALLOCATABLE, MAX_AMOUNT
@@ -368,7 +369,7 @@ def test_sums_stay_below_64_bits() -> None:
     column = view.resources["memory"]
     assert view.requested_of(0, column) == MAX_AMOUNT + (1 << 30)
     assert (view.nonzero_requested >= MAX_AMOUNT).all()
-    what_if = view.what_if()
+    what_if = HypotheticalCluster(view)
     for one in copies:
         what_if.remove(one.key, "n")
         snapshot.remove_pod(one.key, one.uid)

@@ -21,6 +21,7 @@ from koord.cluster.facts import (
     PreferredAffinityTerm,
     selects,
 )
+from koord.cluster.hypothetical import HypotheticalCluster
 from koord.cluster.pod_counts import AffinityTermKind
 from koord.cluster.state import Snapshot
 from koord.cluster.view import View
@@ -191,7 +192,7 @@ def happen(snapshot: Snapshot, event: Any) -> None:
 
 
 def imagine(view: View, added: list[Any], removed: str) -> View:
-    what_if = view.what_if()
+    what_if = HypotheticalCluster(view)
     for row in range(len(view)):
         for pod in view.pods(row):
             if pod.name == removed:
@@ -309,7 +310,7 @@ def test_a_row_of_a_what_if_has_a_generation_of_its_own() -> None:
     for name in NODES:
         snapshot.put_node(make_node(name))
     view = snapshot.view()
-    first, second = view.what_if(), view.what_if()
+    first, second = HypotheticalCluster(view), HypotheticalCluster(view)
     first.add(make_pod("a", "n1", 0, 0), "n1")
     second.add(make_pod("b", "n1", 0, 0), "n1")
     rows = [each.generation for each in (view, first.view(), second.view())]

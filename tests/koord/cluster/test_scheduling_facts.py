@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from koord.cluster.decoder import Decoder
 from koord.cluster.facts import NO_IMAGES, PodSpec
+from koord.cluster.hypothetical import HypotheticalCluster
 from koord.cluster.kinds import NODE
 from koord.cluster.pod_amounts import MAX_AMOUNT
 from koord.cluster.state import Snapshot
@@ -200,7 +201,7 @@ def test_nonzero_requests_of_a_node_are_sums_over_its_pods():
     x, y = (view.traits.rows[name] for name in "xy")
     assert view.nonzero_requested[x].tolist() == [1000 + DEFAULT_CPU, 2 * DEFAULT_MEMORY]
     assert view.nonzero_requested[y].tolist() == [0, 0]
-    what_if = view.what_if()
+    what_if = HypotheticalCluster(view)
     what_if.add(what_if.remove("default/p", "x"), "y")
     moved = what_if.view().nonzero_requested
     assert moved[x].tolist() == [DEFAULT_CPU, DEFAULT_MEMORY]

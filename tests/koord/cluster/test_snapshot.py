@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from koord.api.labelselector import Requirement
 from koord.cluster.columns import CHUNK
 from koord.cluster.facts import PODS
+from koord.cluster.hypothetical import HypotheticalCluster
 from koord.cluster.state import MAX_RESOURCES, Snapshot
 from koord.cluster.view import View
 from tests.support.clusters import (
@@ -303,7 +304,7 @@ def test_a_what_if_leaves_its_view_alone():
     )
     view = cluster.snapshot().view()
     before = content(view)
-    what_if = view.what_if()
+    what_if = HypotheticalCluster(view)
 
     moved = what_if.remove("default/p", "a")
     removed = what_if.view()
@@ -313,15 +314,15 @@ def test_a_what_if_leaves_its_view_alone():
     assert content(removed)["b"] == before["b"]
     assert content(what_if.view())["b"][1] == {"cpu": 1000, "pods": 1}
     assert content(view) == before
-    assert content(what_if.view().what_if().view()) == content(what_if.view())
+    assert content(HypotheticalCluster(what_if.view()).view()) == content(what_if.view())
     assert (view.altered, removed.altered) == (frozenset(), {view.row("a")})
-    assert what_if.view().what_if().view().altered == {0, 1}
+    assert HypotheticalCluster(what_if.view()).view().altered == {0, 1}
 
 
 def test_a_what_if_takes_a_pod_that_the_cluster_does_not_have():
     """Rules see it as any other."""
     view = Cluster([node("a")]).snapshot().view()
-    what_if = view.what_if()
+    what_if = HypotheticalCluster(view)
     what_if.add(read_pod(pod("new", labels={"app": "web"})), "a")
     hypothetical = what_if.view()
 
@@ -330,7 +331,7 @@ def test_a_what_if_takes_a_pod_that_the_cluster_does_not_have():
 
 
 def test_a_what_if_refuses_what_cannot_be():
-    what_if = Cluster([node("a")], [pod("p", "a")]).snapshot().view().what_if()
+    what_if = HypotheticalCluster(Cluster([node("a")], [pod("p", "a")]).snapshot().view())
 
     with pytest.raises(KeyError):
         what_if.remove("default/other", "a")

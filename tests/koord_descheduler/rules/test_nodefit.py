@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from koord.api.labelselector import LabelSelector, Requirement
+from koord.cluster.hypothetical import without_pod
 from koord.cluster.view import View
-from koord_descheduler.rules.nodefit import NodeFit, nodes_matching, nodes_named, view_without_pod
+from koord_descheduler.rules.nodefit import NodeFit, nodes_matching, nodes_named
 from tests.support.clusters import (
     Cluster,
     expression,
@@ -154,11 +155,10 @@ def test_nodes_of_a_cycle():
 def test_without_a_pod_that_is_not_there_the_view_stays():
     found = view([pod("p", "a")])
 
-    assert view_without_pod(read_pod(pod("q", "a")), found) is found
-    assert view_without_pod(read_pod(pod("q", "gone")), found) is found
+    assert without_pod(read_pod(pod("q", "a")), found) is found
+    assert without_pod(read_pod(pod("q", "gone")), found) is found
     assert (
-        len(view_without_pod(found.pods(found.row("a") or 0)[0], found).pods(found.row("a") or 0))
-        == 0
+        len(without_pod(found.pods(found.row("a") or 0)[0], found).pods(found.row("a") or 0)) == 0
     )
 
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from koord.cluster import kinds
 from koord.cluster.columns import Mask
 from koord.cluster.facts import ClusterPod
+from koord.cluster.hypothetical import HypotheticalCluster
 from koord.cluster.view import View
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.diagnosis import FEASIBLE
@@ -110,7 +110,7 @@ def plainly(search: NodeSearch, kit: Kit, pod: ClusterPod) -> list[Status | None
     nominated_pods = kit.services.nominator.nominated_pods(pod)
     found: list[Status | None] = []
     for row in range(len(view)):
-        what_if, imagined, name = view.what_if(), state.clone(), view.node(row).name
+        what_if, imagined, name = HypotheticalCluster(view), state.clone(), view.node(row).name
         there = {one.key for one in view.pods(row)}
         for nominated_pod in nominated_pods.get(name, ()):
             if nominated_pod.key not in there:
@@ -258,24 +258,24 @@ async def test_a_nominated_pod_is_not_its_own_rival_elsewhere() -> None:
     assert np.count_nonzero(found.statuses.numbers == FEASIBLE) == 1 if found.statuses else False
 
 
-async def test_crowds_are_kept_for_a_few_priorities() -> None:
+async def test_clusters_with_nominated_pods_are_cached_for_a_few_priorities() -> None:
     """They follow the nominations."""
     nominator = Nominator()
     nominated_pods = NominatedPods(nominator)
-    assert nominated_pods.of(make_pod()) is None
-    nominator.nominate(nominated_pod("r", 50, 1), "n0")
     kit, _ = await build("rows")
     view = kit.cluster.state.view()
-    crowds = [
-        nominated_pods.of(make_pod(priority=priority)) for priority in range(MAX_PRIORITIES + 3)
+    assert nominated_pods.of(make_pod(), view) is None
+    nominator.nominate(nominated_pod("r", 50, 1), "n0")
+    found = [
+        nominated_pods.of(make_pod(priority=priority), view)
+        for priority in range(MAX_PRIORITIES + 3)
     ]
-    assert all(one is not None and one.rows(view).tolist() == [0] for one in crowds)
-    assert len(nominated_pods._crowds) == MAX_PRIORITIES
+    assert all(one is not None and one.rows.tolist() == [0] for one in found)
+    assert len(nominated_pods._by_priority) == MAX_PRIORITIES
     nominator.nominate(nominated_pod("s", 50, 1), "n1")
-    assert nominated_pods.of(make_pod(priority=10)) is crowds[10]
-    assert crowds[10] is not None
-    assert sorted(crowds[10].rows(view).tolist()) == [0, 1]
-    kit.cluster.state.put(kinds.POD, make_pod("other"))
+    assert nominated_pods.of(make_pod(priority=10), view) is found[10]
+    assert found[10] is not None
+    assert sorted(found[10].rows.tolist()) == [0, 1]
 
 
 @pytest.mark.parametrize("kind", sorted(SETS.keys() - {"near"}))

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from koord.cluster.hypothetical import HypotheticalCluster
 from koord.component.plugins.discovery import discover
 from koord.component.plugins.registry import PluginError
 from koord_scheduler.config.profiles import EnabledPlugin, Point, Profile
@@ -211,7 +212,7 @@ class PrefersText(Made, PreferNodesPlugin, FilterPlugin):
 
 class RemovesOther(Made, FilterPlugin):
     def filter(self, state: CycleState, pod: ClusterPod, node: NodeInfo) -> Status | None:
-        node.view.what_if().remove("default/other", node.name)
+        HypotheticalCluster(node.view).remove("default/other", node.name)
         return None
 
 
@@ -252,7 +253,7 @@ def test_a_view_says_which_node_it_does_not_have() -> None:
     cluster.node("a")
     view: View = cluster.state.view()
     with pytest.raises(KeyError, match="node b: wanted one of the view") as found:
-        view.what_if().add(make_pod("web"), "b")
+        HypotheticalCluster(view).add(make_pod("web"), "b")
     assert str(found.value).startswith("node b: ")
 
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from koord.cluster.hypothetical import HypotheticalCluster
 from koord.cluster.view import View
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.plugin import Code, QueueingHint
@@ -71,7 +72,7 @@ def test_ports_of_finished_pods_and_of_those_that_left_are_free() -> None:
     nodes = view(finished(there(port(80))), there(port(80), port(81), name="second"))
     at = nodes.traits.rows["n0"]
     assert not plugin.filter_all(CycleState(), wanting, nodes)[at]
-    what_if = nodes.what_if()
+    what_if = HypotheticalCluster(nodes)
     what_if.remove("default/second", "n0")
     assert plugin.filter_all(CycleState(), wanting, what_if.view())[at]
     assert not plugin.filter_all(CycleState(), wanting, nodes)[at]

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from koord.cluster.hypothetical import HypotheticalCluster
 from koord.cluster.kinds import NODE, POD
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.status import Code
@@ -272,7 +273,7 @@ def test_both_forms_agree(steps: list[tuple[str, int, int]]) -> None:
                 continue
             assert_forms_agree(plugin, pod, view)
             if len(view):
-                what_if = view.what_if()
+                what_if = HypotheticalCluster(view)
                 what_if.add(storage.wanted("c2", "c0", name="imagined"), view.node(0).name)
                 assert_forms_agree(plugin, pod, what_if.view())
 

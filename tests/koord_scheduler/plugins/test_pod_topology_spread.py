@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.cluster.facts import ClusterPod
+from koord.cluster.hypothetical import HypotheticalCluster
 from koord.cluster.kinds import REPLICA_SET, SERVICE
 from koord.cluster.view import View
 from koord.component.plugins.args import args_type_of
@@ -291,7 +292,7 @@ def test_pods_that_come_and_go_in_a_what_if(
     view, asked, plugin, state = cluster.snapshot().view(), read_pod(incoming), make(), CycleState()
     if not len(view) or plugin.pre_filter(state, asked, view) is not None:
         return
-    imagined, what_if = state.clone(), view.what_if()
+    imagined, what_if = state.clone(), HypotheticalCluster(view)
     for row in range(len(view)):
         for one in view.pods(row):
             if data.draw(st.booleans()):

@@ -28,7 +28,9 @@ from koord.cluster.facts import (
     Taint,
     Toleration,
 )
+from koord.cluster.hypothetical import HypotheticalCluster
 from koord.cluster.pod_amounts import MAX_AMOUNT
+from koord.cluster.predicates.resources import FreeResources
 from koord.cluster.state import Snapshot
 from koord.cluster.view import View
 from koord.component.plugins.args import args_type_of
@@ -37,7 +39,6 @@ from koord_scheduler.framework.handle import Handle
 from koord_scheduler.framework.interfaces import PreFilterPlugin, PreScorePlugin
 from koord_scheduler.framework.nodes.adapters import filter_vector, normalized, score_vector
 from koord_scheduler.plugin.testing import disagreements
-from koord_scheduler.rules.resources import FreeResources
 from koord_scheduler_plugins.inter_pod_affinity import InterPodAffinity
 from koord_scheduler_plugins.node_affinity import NodeAffinity
 from koord_scheduler_plugins.node_ports import NodePorts
@@ -160,7 +161,7 @@ def happen(snapshot: Snapshot, event: Any) -> None:
 
 
 def imagine(view: View, added: list[ClusterPod]) -> View:
-    what_if = view.what_if()
+    what_if = HypotheticalCluster(view)
     for pod in added:
         row = view.row(pod.node)
         if row is not None and pod.key not in {one.key for one in what_if.view().pods(row)}:

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from koord.cluster.columns import CHUNK
+from koord.cluster.hypothetical import HypotheticalCluster
 from koord.cluster.kinds import NODE, POD
 from koord.cluster.view import View
 from koord_scheduler.rules.volumes import VolumePods
@@ -66,7 +67,7 @@ def test_they_are_as_if_computed_anew(steps: list[tuple[str, int, str, int]]) ->
         elif what == "down":
             state.remove(NODE, f"n{number}")
         elif len(storage.view()):
-            what_if = storage.view().what_if()
+            what_if = HypotheticalCluster(storage.view())
             what_if.add(storage.wanted(claim, name="imagined"), storage.view().node(0).name)
             check(pods, what_if.view())
         check(pods, storage.view())

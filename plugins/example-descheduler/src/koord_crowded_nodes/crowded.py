@@ -11,10 +11,9 @@ from koord_descheduler.plugin import (
     ClusterPod,
     EvictOptions,
     Handle,
+    HypotheticalCluster,
     NodeDecision,
     PodDecision,
-    WhatIf,
-    fits,
 )
 
 
@@ -58,17 +57,14 @@ def newest_first(pods: Sequence[ClusterPod]) -> list[ClusterPod]:
     return sorted(pods, key=lambda pod: (-(pod.created or 0.0), pod.key))
 
 
-def place(pod: ClusterPod, what_if: WhatIf, targets: Collection[str]) -> str | None:
+def place(pod: ClusterPod, cluster: HypotheticalCluster, targets: Collection[str]) -> str | None:
     """Move a pod to the first target that it fits on; None: to none, and it stays. Pure."""
-    what_if.remove(pod.key, pod.node)
-    view = what_if.view()
-    mask = fits(pod, view).mask
+    mask, view = cluster.fits(pod), cluster.view()
     for name in targets:
         row = view.row(name)
         if row is not None and mask[row]:
-            what_if.add(pod, name)
+            cluster.move(pod, row)
             return name
-    what_if.add(pod, pod.node)
     return None
 
 
@@ -83,11 +79,11 @@ class CrowdedNodes(BalancePlugin):
         services = self._handle.services
         crowds = [crowd for node in nodes if (crowd := self._count(node)) is not None]
         services.decisions.publish(lambda: map(self._judged, crowds))
-        what_if = services.cluster.view().what_if()
+        cluster = HypotheticalCluster(services.cluster.view())
         room = {crowd.node: -crowd.surplus for crowd in crowds if crowd.surplus < 0}
         for crowd in crowds:
             if crowd.surplus > 0:
-                moved = await self._relieve(crowd, what_if, room)
+                moved = await self._relieve(crowd, cluster, room)
                 services.decisions.publish(lambda moved=moved: iter(moved))  # type: ignore[misc]
 
     def _count(self, node: ClusterNode) -> Crowd | None:
@@ -95,7 +91,7 @@ class CrowdedNodes(BalancePlugin):
         return crowd_of(node, pods, self._args.high_percent)
 
     async def _relieve(
-        self, crowd: Crowd, what_if: WhatIf, room: dict[str, int]
+        self, crowd: Crowd, cluster: HypotheticalCluster, room: dict[str, int]
     ) -> list[PodDecision]:
         """Evict the surplus; room: how many pods each of the other nodes may get."""
         evictor, found = self._handle.evictor(), list[PodDecision]()
@@ -104,15 +100,14 @@ class CrowdedNodes(BalancePlugin):
         for pod in newest_first(pods):
             if wanted <= 0:
                 break
-            target = place(pod, what_if, sorted(room, key=lambda name: (-room[name], name)))
+            target = place(pod, cluster, sorted(room, key=lambda name: (-room[name], name)))
             if target is None:
                 found.append(self._decided(pod, Action.STAY, "no node with room takes it"))
                 continue
             options = EvictOptions(reason=f"{crowd.node} has {crowd.pods} of {crowd.most} pods")
             done = evictor.pre_eviction_filter(pod) and await evictor.evict(pod, options)
             if not done:
-                what_if.remove(pod.key, target)
-                what_if.add(pod, crowd.node)
+                cluster.add(cluster.remove(pod.key, target), crowd.node)
                 found.append(self._decided(pod, Action.REFUSED, "it could not be evicted", target))
                 continue
             wanted -= 1

@@ -7,6 +7,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from koord.cluster.hypothetical import HypotheticalCluster
 from koord_descheduler.plugin import fits
 from koord_descheduler_plugins.low_node_load.args import LowNodeLoadArgs
 from koord_descheduler_plugins.low_node_load.plan import NODE_CLASSES, NodeClass
@@ -109,7 +110,7 @@ def test_pods_fit_where_they_are_expected(nodes: list[RandomNode], args: LowNode
     """One after the other, by all rules of the scheduler."""
     args = replace(args, node_fit=True)
     inputs = situation_of(nodes)
-    what_if = inputs.view.what_if()
+    what_if = HypotheticalCluster(inputs.view)
     rows = {node_of(one).name: inputs.view.row(one.name) for one in nodes}
     for move, _ in carry_out(round_of(inputs, args)):
         what_if.remove(move.pod.key, move.pod.node)

@@ -6,7 +6,13 @@ from typing import Any
 import pytest
 
 from koord.cluster import kinds
-from koord_descheduler.plugin import Action, HypotheticalMoves, Migration, NodeDecision, PodDecision
+from koord_descheduler.plugin import (
+    Action,
+    HypotheticalCluster,
+    Migration,
+    NodeDecision,
+    PodDecision,
+)
 from koord_descheduler.plugin.testing import (
     FakeCluster,
     PluginHarness,
@@ -466,7 +472,7 @@ async def test_long_work_is_done_in_other_threads_and_filters_on_the_loop(
 
         monkeypatch.setattr(owner, method, watched)
 
-    watch(HypotheticalMoves, "fits", "fits")
+    watch(HypotheticalCluster, "fits", "fits")
     watch(RecordingEvictor, "filter", "filter")
     term = {
         "topologyKey": "kubernetes.io/hostname",

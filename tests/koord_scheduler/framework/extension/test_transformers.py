@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from koord.cluster.columns import Mask
 from koord.cluster.facts import ClusterPod
+from koord.cluster.hypothetical import HypotheticalCluster
 from koord.cluster.view import View
 from koord_scheduler.framework.binding import PodBinding
 from koord_scheduler.framework.calls import ExtensionPointError
@@ -90,14 +91,14 @@ async def test_each_sees_what_those_before_it_have_changed() -> None:
 async def test_room_that_is_given_back_counts_in_this_cycle_only() -> None:
     """As of a reservation: the pod that holds it is not there for its owner."""
     holder = make_pod("holder", requests={"cpu": "4"})
-    what_if = make_view(a="4").what_if()
+    what_if = HypotheticalCluster(make_view(a="4"))
     what_if.add(holder, "a")
     full = what_if.view()
 
     def give_back(pod: ClusterPod, nodes: View) -> Answer:
         if not pod.name.startswith("owner"):
             return None
-        restored = nodes.what_if()
+        restored = HypotheticalCluster(nodes)
         restored.remove(holder.key, "a")
         return Transformed(nodes=restored.view())
 
@@ -191,7 +192,9 @@ async def test_kept_results_are_of_the_nodes_as_they_are() -> None:
     """A filter that is kept by equal pods is asked anew where the nodes are altered."""
     plain = PlainFilter({})
     kit = Kit()
-    alter = Before(before_filter=lambda pod, nodes: Transformed(nodes=nodes.what_if().view()))
+    alter = Before(
+        before_filter=lambda pod, nodes: Transformed(nodes=HypotheticalCluster(nodes).view())
+    )
     search = await kit.search(filter={"Before": alter, "Plain": plain})
     for _ in range(2):
         search.search(CycleState(), make_pod(), make_view(a="4"))

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from koord.cluster.facts import ClusterPod
+from koord.cluster.hypothetical import HypotheticalCluster
 from koord.cluster.kinds import NODE, POD
 from koord.cluster.view import View
 from koord_scheduler.framework.cyclestate import CycleState
@@ -102,7 +103,7 @@ class World:
 
     def holds(self, members: Sequence[ClusterPod], plan: GroupPlan) -> bool:
         """Whether the pods can be placed one after the other as planned."""
-        what_if, by_key = self.state.view().what_if(), {one.key: one for one in members}
+        what_if, by_key = HypotheticalCluster(self.state.view()), {one.key: one for one in members}
         assert plan.nodes.keys() == by_key.keys()
         for key, name in plan.nodes.items():
             if name not in _feasible(self.handle.filters(), what_if.view(), by_key[key]):
@@ -125,7 +126,7 @@ def _try_all(filters: Any, view: View, left: list[ClusterPod]) -> bool:
         return True
     for one in left:
         for name in _feasible(filters, view, one):
-            what_if = view.what_if()
+            what_if = HypotheticalCluster(view)
             what_if.add(one, name)
             if _try_all(filters, what_if.view(), [each for each in left if each is not one]):
                 return True

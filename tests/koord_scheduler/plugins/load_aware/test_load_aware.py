@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from koord.api.annotations import AggregationType
+from koord.cluster.hypothetical import HypotheticalCluster
 from koord.component.plugins.args import args_type_of
 from koord.component.plugins.discovery import discover
 from koord.controlplane.testing import make_pod, make_workload
@@ -251,7 +252,7 @@ def test_a_reserve_pod_is_not_estimated() -> None:
     before = kit.score(POD)
     kit.pod("room", spec=asks("8"), annotations=RESERVE)
     assert (kit.reason(POD), kit.score(POD)) == ("", before)
-    what_if = kit.view().what_if()
+    what_if = HypotheticalCluster(kit.view())
     what_if.add(make_pod("more", spec=asks("8"), annotations=RESERVE), "n")
     assert (kit.reason(POD, view=what_if.view()), kit.score(POD, view=what_if.view())) == (
         "",
@@ -469,7 +470,7 @@ def test_in_a_what_if_added_pods_count_and_removed_ones_too() -> None:
     kit.report(usage={"cpu": 6, "memory": 0})
     view = kit.view()
     added = make_pod("nominated", spec=asks("3"), phase="Pending")
-    what_if = view.what_if()
+    what_if = HypotheticalCluster(view)
     what_if.add(added, "n")
     assert kit.reason(POD, view=what_if.view()) == TOO_HOT
     assert kit.score(POD, view=what_if.view()) < kit.score(POD, view=view)
@@ -477,7 +478,7 @@ def test_in_a_what_if_added_pods_count_and_removed_ones_too() -> None:
     assert keys[0] == keys[1]  # but the pod's own row, nothing is another one
     assert kit.plugin.score_reuse_key(CycleState(), POD, what_if.view()) is None
     assert kit.reason(POD) == ""
-    other = view.what_if()
+    other = HypotheticalCluster(view)
     other.remove(there.key, "n")
     assert kit.score(POD, view=other.view()) == kit.score(POD)
 
@@ -487,7 +488,7 @@ def test_a_what_if_before_anything_else() -> None:
     kit = LoadKit()
     kit.node(cpu=16)
     kit.report(usage={"cpu": 9, "memory": 0})
-    what_if = kit.view().what_if()
+    what_if = HypotheticalCluster(kit.view())
     what_if.add(make_pod("nominated", spec=asks("3"), phase="Pending"), "n")
     assert kit.reason(POD, view=what_if.view()) == TOO_HOT
     assert kit.reason(POD) == ""
