@@ -115,6 +115,9 @@ class PreFiltering:
     def __init__(self, plugins: ProfilePlugins) -> None:
         self._calls: PluginCalls = plugins.calls
         self._pre_filters = plugins.at(Point.PRE_FILTER)
+        self._counting = tuple(
+            one for one in self._pre_filters if isinstance(one.plugin, PreFilterExtensions)
+        )
         ask = [cast(PreFilterPlugin, one.plugin).pre_filter_reuse_key for one in self._pre_filters]
         self._keys = SequentialCalls(plugins.calls, Point.PRE_FILTER, self._pre_filters, ask)
 
@@ -132,11 +135,7 @@ class PreFiltering:
 
     def count_pods(self, state: CycleState) -> bool:
         """Whether a plugin counts pods that are added and removed, in a cycle with this state."""
-        return any(
-            isinstance(loaded.plugin, PreFilterExtensions)
-            and loaded.name not in state.skipped_filters
-            for loaded in self._pre_filters
-        )
+        return any(loaded.name not in state.skipped_filters for loaded in self._counting)
 
     def add_pod(
         self, state: CycleState, pod: ClusterPod, added: ClusterPod, nodes: View, row: int
@@ -212,9 +211,9 @@ class PreFiltering:
     def _extend(
         self, state: CycleState, pod: ClusterPod, other: ClusterPod, node: NodeInfo, way: str
     ) -> None:
-        for loaded in self._pre_filters:
-            plugin = loaded.plugin
-            if isinstance(plugin, PreFilterExtensions) and loaded.name not in state.skipped_filters:
+        for loaded in self._counting:
+            plugin = cast(PreFilterExtensions, loaded.plugin)
+            if loaded.name not in state.skipped_filters:
                 work = plugin.add_pod if way == "add_pod" else plugin.remove_pod
                 answer = self._calls.call(
                     loaded, Point.PRE_FILTER, state, work, state, pod, other, node
