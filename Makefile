@@ -168,6 +168,7 @@ install-systemd:  ## Install into $(PREFIX) and enable koordlet.service (root)
 	@for page in docs/man/*; do \
 		install -D -m 0644 -t $(DESTDIR)$(SHARE)/man/man$${page##*.} $$page; \
 	done
+	@# -P: it is the installed package, not this checkout's, that gets the completions
 	PYTHONPATH=docs $(PREFIX)/bin/python -P -m commandlines --share=$(DESTDIR)$(SHARE)
 	@if [ -z "$(DESTDIR)" ] && [ -d /run/systemd/system ]; then \
 		systemctl daemon-reload && systemctl enable --now koordlet.service; \

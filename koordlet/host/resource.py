@@ -206,6 +206,8 @@ class ObjectKind:
     restore that deletes what was made.
     """
 
+    # The classes are named, not referred to: a row alone gives no writer, and the contract on
+    # koordlet.host.object_writers can keep writers for the executor.
     level: Level  # of the targets that have such an object
     module: str  # has the classes below, and nothing imports it but host; see ObjectReader, -Writer
     reader: str

@@ -286,7 +286,7 @@ class KernelValues:
 
     def _write(self, place: _WritePlace, key: Key, inode: int, content: bytes) -> None:
         file, path = self._host.file(key.resource), f"{place.directory}/{place.name}"
-        if isinstance(file.root, ObjectKind):
+        if isinstance(file.root, ObjectKind):  # the caller asks for its writer first
             raise TypeError(f"{key.resource.name} is no file")
         directory = self._open(place, key, inode)
         try:
