@@ -148,7 +148,7 @@ class ClusterFeed:
         announce gets an event, in the name of component, about an object that is not read in full.
         kept: what plugins read of pods and nodes beyond what is always kept.
         """
-        self._decoder = decoder = Decoder(kept)
+        self.decoder = decoder = Decoder(kept)
         self._kinds = {
             kind.name: _KindFeed(
                 client,
@@ -195,15 +195,15 @@ class ClusterFeed:
     @property
     def kept(self) -> KeptFields:
         """What is kept of pods and nodes beyond what always is."""
-        return self._decoder.kept
+        return self.decoder.kept
 
     async def keep(self, kept: KeptFields) -> None:
         """Keep other fields of pods and nodes; return when all that are known have them.
 
         Where something is added, pods and nodes are listed again.
         """
-        is_covered = self._decoder.kept.covers(kept)
-        self._decoder.kept = kept
+        is_covered = self.decoder.kept.covers(kept)
+        self.decoder.kept = kept
         if is_covered:
             return
         for kind in (kinds.NODE, kinds.POD):

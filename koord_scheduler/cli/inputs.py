@@ -245,7 +245,7 @@ async def plan_inputs(
     pods = await asyncio.to_thread(read_pods, options.pods, cluster.priority_classes, kept)
     schedulers = (one.scheduler_name for one in pods)
     configuration = configured or _default_configuration(found, schedulers)
-    services = offline_services(cluster, now if options.now is None else options.now)
+    services = offline_services(cluster, now if options.now is None else options.now, kept)
     profiles = await plan_profiles(configuration.profiles, found, services)
     try:
         announce(services)

@@ -137,6 +137,7 @@ class Daemon:
             registry=exposition.internal,
             extenders=self._extenders,
             network=settings.own.network_topology.value,
+            decoder=connection.feed.decoder,
             auditor=(
                 WorkloadAuditor(exposition.internal, clock) if settings.own.auditor.value else None
             ),
@@ -162,6 +163,8 @@ class Daemon:
             components.add("extender certificate", self._access.certificate)
             components.add("extender token", self._access.token)
         components.health.register("plugins", self._plugins_health)
+        resources = self._services.custom_resources
+        components.health.register("custom resources", resources.health)
         components.health.register("plugins' informers", self._waits.health, ready=True)
         components.health.register("start hooks", self._services.hooks.health, ready=True)
         components.health.register("scheduling", self._scheduling_health)

@@ -1,6 +1,6 @@
 """Queue order, gates and requeue decisions by the plugins of all profiles."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from enum import IntEnum
 from typing import cast
 
@@ -9,6 +9,7 @@ from koord.component.plugins.registry import PluginError
 from koord.util.errors import error_text
 from koord_scheduler.config.profiles import Point
 from koord_scheduler.framework.calls import ExtensionPointError, Loaded
+from koord_scheduler.framework.customresources import CustomResources, seen_by
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.interfaces import (
     EnqueueExtensions,
@@ -20,6 +21,7 @@ from koord_scheduler.framework.status import SUCCESS, UNREAD, Status, status_of
 from koord_scheduler.framework.types import (
     WILDCARD,
     ClusterEvent,
+    EventResource,
     HintedEvent,
     QueuedPod,
     QueueingHint,
@@ -79,6 +81,15 @@ class Enqueueing:
             return ()
         return self._events[profile].get(plugin, EVERYTHING)
 
+    def watch_custom(self, resources: CustomResources, known: Container[str]) -> None:
+        """Have the kinds followed whose events plugins have registered. known: those that are."""
+        for events in self._events.values():
+            for plugin, hinted in events.items():
+                for each in hinted:
+                    name = each.event.resource
+                    if name not in known and name not in set(EventResource):
+                        resources.watch(name, plugin)
+
     def interested(self, profile: str, plugin: str, event: ClusterEvent) -> bool:
         """Whether a plugin has registered such an event."""
         return any(each.event.covers(event) for each in self.events(profile, plugin))
@@ -123,7 +134,8 @@ class Enqueueing:
         profile = self._profiles[pod.scheduler_name]
         loaded = profile.loaded(plugin)
         try:
-            return loaded.code.call(each.hint, pod, old, new) is not QueueingHint.SKIP
+            before, after = seen_by(plugin, old), seen_by(plugin, new)
+            return loaded.code.call(each.hint, pod, before, after) is not QueueingHint.SKIP
         except Exception as err:
             profile.calls.failed(loaded, Point.PRE_ENQUEUE, err)
             return True

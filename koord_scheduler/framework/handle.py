@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from prometheus_client import CollectorRegistry
 
 from koord.cluster.columns import Mask
+from koord.cluster.decoder import Decoder
 from koord.cluster.facts import ClusterPod
 from koord.cluster.hypothetical import HypotheticalCluster
 from koord.cluster.state import ClusterState
@@ -16,6 +17,7 @@ from koord.component.plugins.execution import RepeatedTimeLimit
 from koord.component.plugins.shared import SharedParts
 from koord.util.clock import Clock
 from koord_scheduler.framework.calls import FrameworkMetrics
+from koord_scheduler.framework.customresources import CustomResources
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.diagnosis import NodeStatuses
 from koord_scheduler.framework.extension.networktopology import (
@@ -28,6 +30,7 @@ from koord_scheduler.framework.groupplan import GroupPlanner
 from koord_scheduler.framework.handlers import Changes, FailureFilters, ForgetHandlers, StartHooks
 from koord_scheduler.framework.nominator import Nominator
 from koord_scheduler.framework.podclaims import PodClaims
+from koord_scheduler.framework.poddecoder import PodDecoder
 from koord_scheduler.framework.status import SUCCESS, Status
 from koord_scheduler.framework.waitingpods import WaitingPods
 
@@ -192,6 +195,10 @@ class Services:
     """Called when a plugin has an assumed pod taken off its node."""
     hooks: StartHooks
     """Hooks of plugins, run when the cluster is known, before the first pod is tried."""
+    custom_resources: CustomResources
+    """Kinds of plugins' own, whose changes are events for the queue."""
+    pod_decoder: PodDecoder = field(default_factory=PodDecoder)
+    """Makes pods of manifests and templates."""
     control: ControlSlot = field(default_factory=ControlSlot)
     network: NetworkTopology | None = None
     """The network between nodes; None, unless --enable-network-topology-manager is given."""
@@ -219,10 +226,11 @@ def new_services(
     extenders: PreemptExtenders | None = None,
     network: bool = False,
     auditor: "WorkloadAuditor | None" = None,
+    decoder: Decoder | None = None,
 ) -> Services:
     """Return services for one process, with no state yet.
 
-    network: the network between nodes is followed.
+    network: the network between nodes is followed. decoder: that of the cluster's pods.
     """
     changes, topology = Changes(clock), None
     if network:
@@ -234,6 +242,8 @@ def new_services(
         client=client,
         events=events,
         informers=informers,
+        custom_resources=CustomResources(informers, clock),
+        pod_decoder=PodDecoder(decoder),
         cluster=cluster,
         changes=changes,
         waiting=WaitingPods(clock),

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry
 
+from koord.cluster.decoder import Decoder
 from koord.cluster.facts import ClusterPod
+from koord.cluster.keptfields import NO_FIELDS, KeptFields
 from koord.cluster.state import ClusterState
 from koord.controlplane.offline import (
     DiscardingEventRecorder,
@@ -48,8 +50,11 @@ def default_plan_configuration(schedulers: Iterable[str], known: Collection[str]
     return json.dumps(document).encode()
 
 
-def offline_services(cluster: ClusterState, now: float) -> Services:
-    """Return services for a cluster as it was at so many Unix seconds."""
+def offline_services(cluster: ClusterState, now: float, kept: KeptFields = NO_FIELDS) -> Services:
+    """Return services for a cluster as it was at so many Unix seconds.
+
+    kept: what plugins read of pods beyond what is always kept.
+    """
     clock = FixedWallClock(now)
     return new_services(
         client=ApiClient(UnreachableTransport(), clock),
@@ -59,6 +64,7 @@ def offline_services(cluster: ClusterState, now: float) -> Services:
         activate=_nothing_waits,
         clock=clock,
         registry=CollectorRegistry(),
+        decoder=Decoder(kept),
     )
 
 

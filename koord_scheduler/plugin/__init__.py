@@ -37,6 +37,7 @@ from koord.cluster.state import ClusterState
 from koord.cluster.view import View
 from koord.component.plugins.shared import SharedPart
 from koord.util.timebudget import in_time, is_time_over, remaining_time
+from koord_scheduler.framework.customresources import FollowedResource
 from koord_scheduler.framework.cyclestate import CycleState, StateData
 from koord_scheduler.framework.handle import Handle, Services
 from koord_scheduler.framework.handlers import Changes
@@ -108,6 +109,7 @@ __all__ = [
     "EnqueueExtensions",
     "EventResource",
     "FilterPlugin",
+    "FollowedResource",
     "Handle",
     "HintedEvent",
     "KeptFields",  # declarations that several plugins share

@@ -11,6 +11,7 @@ from koord.cluster.facts import ClusterNode, ClusterPod
 from koord.controlplane.clusterfeed import SCHEDULER_KINDS
 from koord.kube.client import Resource
 from koord_scheduler.cache import SchedulerCache
+from koord_scheduler.framework.customresources import event_resource_of
 from koord_scheduler.framework.enqueueing import Enqueueing
 from koord_scheduler.framework.handle import Services
 from koord_scheduler.framework.nominator import Nominator
@@ -106,8 +107,7 @@ def _resource_of(kind: ObjectKind[Any], served: Resource) -> str:
     known = _SHORT.get(kind.name.lower())
     if known is not None:
         return known
-    group, _, version = served.api_version.rpartition("/")
-    return f"{served.plural}.{version}.{group}" if group else f"{served.plural}.{version}"
+    return event_resource_of(served)
 
 
 RESOURCES: Mapping[ObjectKind[Any], str] = {

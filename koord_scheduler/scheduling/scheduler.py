@@ -39,7 +39,7 @@ from koord_scheduler.scheduling.attempt import (
 )
 from koord_scheduler.scheduling.cycle import BindingCycle, SchedulingCycle
 from koord_scheduler.scheduling.debugging import QUEUE, Debugging, DiagnosisDump
-from koord_scheduler.scheduling.eventhandlers import EventHandlers
+from koord_scheduler.scheduling.eventhandlers import RESOURCES, EventHandlers
 from koord_scheduler.scheduling.failures import FailedAttempts, PodEvents, PodStatuses
 from koord_scheduler.scheduling.metrics import SchedulingMetrics
 
@@ -210,6 +210,8 @@ class Scheduler:
             clock,
             services.auditor,
         )
+        plugins.watch_custom(services.custom_resources, frozenset(RESOURCES.values()))
+        services.custom_resources.deliver_to(self.queue.on_cluster_event)
         services.control.set(CacheControl(state, services.forgotten))
         self._next_pod = next_pod_of(profiles)
         self._waiting = services.waiting

@@ -11,12 +11,12 @@ import numpy as np
 from msgspec.structs import replace
 from prometheus_client import CollectorRegistry
 
-from koord.cluster.decoder import ObjectKind
+from koord.cluster.decoder import Decoder, ObjectKind
 from koord.cluster.facts import ClusterPod
 from koord.cluster.kinds import POD
 from koord.component.plugins.discovery import discover
 from koord.controlplane.testing import CapturedEvents, FakeCluster, FakeInformers, ScriptedServer
-from koord.kube.client import ApiClient
+from koord.kube.client import ApiClient, Resource
 from koord.kube.events import Event
 from koord.util.simulatedclock import SimulatedClock
 from koord_scheduler.cache import SchedulerCache
@@ -44,6 +44,7 @@ from koord_scheduler.framework.status import SUCCESS, Code, Status
 from koord_scheduler.framework.types import ClusterEvent, QueuedPod
 from koord_scheduler.plugin.testing.vectorforms import costs
 from koord_scheduler.scheduling.attempt import ProfileCycle
+from koord_scheduler.scheduling.eventhandlers import RESOURCES
 from koord_scheduler.scheduling.scheduler import CacheControl
 
 if TYPE_CHECKING:
@@ -56,8 +57,12 @@ def fake_services(
     server: ScriptedServer | None = None,
     activate: Callable[[Iterable[str]], None] = lambda uids: None,
     exposition: CollectorRegistry | None = None,
+    decoder: Decoder | None = None,
 ) -> Services:
-    """Return services on the cluster's time. server answers the client; None: one of its own."""
+    """Return services on the cluster's time. server answers the client; None: one of its own.
+
+    decoder: of pods of the plugins' own.
+    """
     clock = cluster.clock
     return new_services(
         client=ApiClient(server or ScriptedServer(cluster), clock, draw=lambda: 0.0),
@@ -67,6 +72,7 @@ def fake_services(
         activate=activate,
         clock=clock,
         registry=exposition or CollectorRegistry(),
+        decoder=decoder,
     )
 
 
@@ -166,13 +172,17 @@ class ProfileHarness:
         self.registry = PluginRegistry()
         self.exposition = CollectorRegistry()
         self.server = ScriptedServer(self.cluster)
+        self._decoder = Decoder()
+        self._resource_events: list[tuple[ClusterEvent, object, object]] = []
         self.activated: list[str] = []  # uids of pods that plugins have had tried at once
         self.services = fake_services(
             self.cluster,
             server=self.server,
             activate=self.activated.extend,
             exposition=self.exposition,
+            decoder=self._decoder,
         )
+        self.services.custom_resources.deliver_to(self._record_event)
         if installed:
             discover(self.registry)
         own: dict[str, PluginFactory] = {SORT: _oldest_first, BINDER: RecordingBinder}
@@ -181,7 +191,8 @@ class ProfileHarness:
         text = config if isinstance(config, str) else json.dumps(config)
         read = parse_configuration(text.encode(), Path("config"), known_plugins(self.registry))
         self.configuration = read.configuration
-        self.cluster.keep(fields_read(self.configuration.profiles, self.registry))
+        self._decoder.kept = fields_read(self.configuration.profiles, self.registry)
+        self.cluster.keep(self._decoder.kept)
         self.warnings = [str(fault) for fault in read.warnings]
         self._profiles: dict[str, _Made] = {}
 
@@ -192,6 +203,8 @@ class ProfileHarness:
                 plugins = await build_profile(settings, self.registry, self.services)
                 self._profiles[settings.scheduler_name] = _Made(settings, plugins)
             self._enqueueing = Enqueueing([made.plugins for made in self._profiles.values()])
+            known = frozenset(RESOURCES.values())
+            self._enqueueing.watch_custom(self.services.custom_resources, known)
             self.services.control.set(self._control())
             announce(self.services)
             for key in self._state.snapshot.pod_keys():
@@ -268,6 +281,26 @@ class ProfileHarness:
             self._enqueueing.requeue_decision(queued, event, old, new) is not RequeueDecision.SKIP
         )
 
+    def is_retried_by(
+        self,
+        pod: ClusterPod,
+        by: str,
+        resource: Resource,
+        manifest: Mapping[str, Any] | None = None,
+        *,
+        deleted: str = "",
+    ) -> bool:
+        """Whether an object of a plugin's own kind has a pod tried again that `by` has rejected.
+
+        manifest: the object, which is added or changed now; None: the one of the key deleted is.
+        """
+        self._resource_events.clear()
+        if manifest is None:
+            self.informers.delete(resource, deleted)
+        else:
+            self.informers.apply(resource, manifest)
+        return any(self.is_retried(pod, by, *each) for each in self._resource_events)
+
     def plugin(self, name: str, profile: str = "") -> Plugin:
         """The instance of a plugin; profile "": of the first one that has it."""
         return next(
@@ -339,6 +372,9 @@ class ProfileHarness:
             nominated=nominated,
             victims=victims,
         )
+
+    def _record_event(self, event: ClusterEvent, old: object, new: object) -> None:
+        self._resource_events.append((event, old, new))
 
     def _changed(self, kind: ObjectKind[Any], old: object, new: object) -> None:
         """Notify plugins of a change, as the scheduler does."""

@@ -1,7 +1,7 @@
 """Parts of plugins that are wrong, as a stranger writes them: the daemon around them goes on."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -19,6 +19,9 @@ from koord_scheduler.framework.extension.providers import (
     InformerFactoryProvider,
 )
 from koord_scheduler.framework.handle import Handle
+from koord_scheduler.framework.interfaces import EnqueueExtensions, PreFilterPlugin
+from koord_scheduler.framework.status import Status
+from koord_scheduler.framework.types import Action, ClusterEvent, HintedEvent, QueueingHint
 from tests.support.kube.apiserver import ApiServer
 from tests.support.kube.faults import refuse
 from tests.support.scheduler import replicas as schedulers
@@ -292,6 +295,71 @@ async def test_who_is_ready_in_the_end_is_waited_for(
     replica = start_with(sharing(ReadyLater))
     await pass_time(lambda: "web" in placed(server), step=0.5)
     assert await replica.get("/readyz") == (200, "ok")
+
+
+LICENCES = "/apis/example.com/v1/licences"
+
+
+class Follows(Fit, PreFilterPlugin, EnqueueExtensions):
+    """Rejects pods while there is no licence, and has them tried again when there is one."""
+
+    def __init__(self, args: Any, handle: Handle) -> None:
+        resource = Resource("example.com/v1", "licences")
+        self.licences = handle.services.custom_resources.follow(
+            resource, lambda found: str(found["metadata"]["name"]), without="nothing is placed"
+        )
+
+    def pre_filter(self, state: Any, pod: Any, nodes: Any) -> Status | None:
+        return None if self.licences.objects else Status.unschedulable("no licence")
+
+    def events_to_register(self) -> Iterable[HintedEvent]:
+        event = ClusterEvent("licences.v1.example.com", Action.ADD)
+        return (HintedEvent(event, lambda pod, old, new: HINTS[new == "gold"]),)
+
+
+HINTS = {True: QueueingHint.QUEUE, False: QueueingHint.SKIP}
+
+
+async def test_a_kind_of_a_plugins_own_is_listed_before_the_first_pod_is_tried(
+    start_with: Callable[..., Replica], server: ApiServer, pass_time: PassTime
+) -> None:
+    """And what comes later has pods tried again by the hint of the plugin, which has decoded it."""
+    server.objects.create(PODS, pending("web"))
+    server.objects.create(LICENCES, {"metadata": {"name": "gold"}})
+    replica = start_with(Follows)
+    await pass_time(lambda: "web" in placed(server), step=0.5)
+    attempts = [one for one in server.requests if one.path.endswith("/binding")]
+    assert len(attempts) == 1
+    status, body = await replica.get("/readyz?format=json")
+    assert (status, "degraded" in body) == (200, False)
+
+
+async def test_a_missing_kind_degrades_names_the_plugin_and_is_asked_for_again(
+    start_with: Callable[..., Replica],
+    server: ApiServer,
+    clock: SimulatedClock,
+    pass_time: PassTime,
+) -> None:
+    """The start does not wait for it; logged once; once it is there, pods are tried again."""
+    server.script(*[refuse(404)] * 2, path=LICENCES)
+    server.objects.create(PODS, pending("web"))
+    with capture_logs() as logs:
+        replica = start_with(Follows)
+        await pass_time(lambda: server.watching, step=0.2)
+        await clock.advance(5)
+        _, body = await replica.get("/healthz?format=json")
+        text = body.replace('\\"', '"')
+        assert "licences.v1.example.com of plugin NodeResourcesFit: " in text
+        assert "install its CRD: nothing is placed" in text
+        assert "web" not in placed(server)
+
+        server.objects.create(LICENCES, {"metadata": {"name": "gold"}})
+        await pass_time(lambda: "web" in placed(server), step=5)
+    failed = [
+        one for one in logs if one["event"] == "watch.failed" and one["watched"] == "licences"
+    ]
+    assert len(failed) == 1
+    assert f"plugin {NAME} follows it" in failed[0]["error"]
 
 
 async def test_a_health_of_another_type_is_a_finding(
