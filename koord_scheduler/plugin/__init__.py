@@ -109,7 +109,7 @@ __all__ = [
     "EnqueueExtensions",
     "EventResource",
     "FilterPlugin",
-    "FollowedResource",
+    "FollowedResource",  # the result of custom_resources.follow
     "Handle",
     "HintedEvent",
     "KeptFields",  # declarations that several plugins share
