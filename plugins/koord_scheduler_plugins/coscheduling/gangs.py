@@ -1,7 +1,7 @@
 """Gangs: their parameters, and their members as the account of the cluster has them."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from koord.api.podgroup import (
     TOPOLOGY_INDEX,
@@ -80,14 +80,24 @@ class Gangs:
     def put_pod_group(self, found: PodGroup) -> None:
         """Take over a PodGroup; one with absurd values leaves the last good parameters in place."""
         last = self._pod_groups.get(found.key)
-        if found.spec is not None or last is None or last.uid != found.uid:
-            self._pod_groups[found.key] = found
+        if found.spec is None and last is not None and last.uid == found.uid:
+            found = replace(found, spec=last.spec)
+        self._pod_groups[found.key] = found
 
     def remove_pod_group(self, key: str) -> None:
         self._pod_groups.pop(key, None)
 
     def pod_group(self, key: str) -> PodGroup | None:
         return self._pod_groups.get(key)
+
+    def pod_group_keys(self) -> Iterable[str]:
+        """namespace/name of all PodGroups."""
+        return self._pod_groups.keys()
+
+    def known(self) -> list[str]:
+        """All gangs, by namespace/name: those of pods, and those of PodGroups."""
+        named = self._cluster.account.other_pools(GANGS, None)
+        return sorted({*self._pod_groups, *named})
 
     def gang(self, gang: str) -> Gang | None:
         """Return a gang by namespace/name; None: neither a pod nor a PodGroup names it."""

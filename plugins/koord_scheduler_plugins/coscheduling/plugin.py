@@ -20,6 +20,9 @@ from koord.api.podgroup import (
     NAME,
     PLURAL,
     MatchPolicy,
+    Mode,
+    PodGroup,
+    is_of_pod_group,
     read_pod_group,
 )
 from koord.plugin import KoordError, get_logger
@@ -40,6 +43,7 @@ from koord_scheduler.plugin import (
     PreFilterPlugin,
     PreFilterResult,
     ReservePlugin,
+    SharedPart,
     Status,
     View,
     Wait,
@@ -48,10 +52,14 @@ from koord_scheduler.plugin import (
     reads,
 )
 from koord_scheduler.plugin.koordinator import (
+    APIServiceProvider,
+    ControllerProvider,
+    Endpoint,
     FindOneNodePlugin,
     GroupPlan,
     NextPodPlugin,
     NoGroupPlan,
+    PluginRequest,
     PostFilterTransformer,
     PreFilterTransformer,
 )
@@ -64,6 +72,12 @@ from koord_scheduler_plugins.coscheduling.gangs import (
     gang_id,
     in_order,
 )
+from koord_scheduler_plugins.coscheduling.podgroup_status import (
+    PodGroupStatuses,
+    count_members,
+    owners_of,
+    status_patch,
+)
 
 POD_GROUPS = ApiResource(API_VERSION, PLURAL)
 MISSING = MissingKind(
@@ -71,6 +85,8 @@ MISSING = MissingKind(
     hint="install the CRD podgroups.scheduling.sigs.k8s.io, or declare gangs by annotations",
 )
 WITHOUT = "gangs are those that pods declare by annotations"
+
+MAX_GANGS = 1000  # in one answer
 
 log = get_logger("koord_scheduler.coscheduling")
 
@@ -129,6 +145,8 @@ class Coscheduling(
     PermitPlugin,
     PreBindPlugin,
     EnqueueExtensions,
+    ControllerProvider,
+    APIServiceProvider,
 ):
     """Holds the members of a gang until all of them can be placed."""
 
@@ -143,6 +161,8 @@ class Coscheduling(
         self._lacking: set[str] = set()  # groups whose representative waits for further pods
         self._waiting: dict[str, dict[str, str]] = {}  # uid by namespace/name, by gang
         self._bound_together: dict[str, frozenset[str]] = {}  # uids by gang group
+        self._pods: dict[str, dict[str, ClusterPod]] = {}  # of PodGroups, finished ones too
+        self._statuses: PodGroupStatuses | None = None
         informer = handle.services.informers.informer(POD_GROUPS, absent=MISSING, without=WITHOUT)
         informer.add_handler(self._pod_group_changed)
         handle.services.changes.subscribe(POD, self._pod_changed)
@@ -455,6 +475,8 @@ class Coscheduling(
         name = gang_id(pod) if pod is not None else ""
         if not name or pod is None:
             return
+        if is_of_pod_group(pod.labels):
+            self._note_pod(name, pod, gone=new is None)
         if new is None:
             self._stop_waiting(name, pod.key)
         gang = self.gangs.gang(name)
@@ -471,9 +493,83 @@ class Coscheduling(
             del self._representatives[group_id]
             self._activate(self.gangs.group(gang))
 
+    def _note_pod(self, gang: str, pod: ClusterPod, *, gone: bool) -> None:
+        pods = self._pods.setdefault(gang, {})
+        if gone:
+            pods.pop(pod.key, None)
+        else:
+            pods[pod.key] = pod
+        if not pods:
+            del self._pods[gang]
+        if self._statuses is not None:
+            self._statuses.note(gang)
+
+    # Services.
+
+    def new_controllers(self) -> Mapping[str, SharedPart]:
+        client = self._handle.services.client
+        self._statuses = PodGroupStatuses(
+            client, POD_GROUPS, self.gangs.pod_group_keys, self._status_patch
+        )
+        return {"PodGroupController": self._statuses}
+
+    def _status_patch(self, key: str) -> tuple[PodGroup, Mapping[str, object]] | None:
+        group = self.gangs.pod_group(key)
+        if group is None:
+            return None
+        pods = in_order(self._pods.get(key, {}).values())
+        counts = count_members(pods, self._is_assumed)
+        owners = owners_of(pods[0]) if pods else ""
+        return group, status_patch(group, counts, owners, self._handle.services.clock.wall())
+
+    def _is_assumed(self, uid: str) -> bool:
+        return self._handle.scheduler().is_assumed(uid)
+
+    def endpoints(self) -> Iterable[Endpoint]:
+        yield Endpoint("GET", "/gang/{namespace}/{name}", self._answer_gang)
+        yield Endpoint("GET", "/gangs", self._answer_gangs)
+
+    async def _answer_gang(self, request: PluginRequest) -> object:
+        key = f"{request.parameters['namespace']}/{request.parameters['name']}"
+        gang = self.gangs.gang(key)
+        if gang is None:
+            raise LookupError(f"cannot find gang {key}")
+        return self._summary(gang)
+
+    async def _answer_gangs(self, request: PluginRequest) -> object:
+        found = {one: self.gangs.gang(one) for one in self.gangs.known()[:MAX_GANGS]}
+        return {one: self._summary(gang) for one, gang in found.items() if gang is not None}
+
+    def _summary(self, gang: Gang) -> Mapping[str, object]:
+        """A gang as Koordinator's endpoint has it; sets are objects with empty values."""
+        spec, waiting = gang.spec, self._waiting.get(gang.id, {})
+        nothing: Mapping[str, object] = {}
+        bound = {key: nothing for key, node in gang.members.items() if node and key not in waiting}
+        pending = {key: nothing for key, node in gang.members.items() if not node}
+        return {
+            "name": gang.id,
+            "waitTime": int(gang.wait * 1e9),
+            "mode": str(Mode.STRICT if spec is None else spec.mode),
+            "gangMatchPolicy": str(gang.policy),
+            "minRequiredNumber": 0 if spec is None else spec.min_members,
+            "totalChildrenNum": 0 if spec is None else spec.total,
+            "gangGroup": list(gang.group),
+            "children": dict.fromkeys(gang.members, nothing),
+            "pendingChildren": pending,
+            "waitingForBindChildren": dict.fromkeys(waiting, nothing),
+            "boundChildren": bound,
+            "onceResourceSatisfied": bool(bound),
+            "gangFrom": "GangFromPodGroupCrd"
+            if spec is not None and spec.from_pod_group
+            else "GangFromPodAnnotation",
+            "hasGangInit": spec is not None,
+        }
+
     def _pod_group_changed(self, change: Change[object]) -> None:
         if change.kind is ChangeKind.SYNCED:
             return
+        if self._statuses is not None:
+            self._statuses.note(change.key)
         if change.new is None:
             self.gangs.remove_pod_group(change.key)
             return

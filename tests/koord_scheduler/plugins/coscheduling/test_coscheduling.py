@@ -18,6 +18,7 @@ from koord.api.podgroup import (
 )
 from koord.cluster.kinds import POD
 from koord_scheduler.framework.cyclestate import CycleState
+from koord_scheduler.framework.extension.providers import PluginRequest
 from koord_scheduler.framework.handle import Handle
 from koord_scheduler.framework.interfaces import PreBindExtensions, PreBindPlugin
 from koord_scheduler.framework.status import Status, Wait
@@ -394,4 +395,39 @@ async def test_permit_by_policy(policy, minimum, bound, waiting, answer):
         answers.append(world.plugin.permit(CycleState(), placed, "n0"))
     last = answers[-1]
     assert (last.seconds if last is not None else None) == answer
+    await world.end()
+
+
+async def test_the_endpoints_show_a_gang_as_koordinator_does():
+    world = await World().begin(4)
+    world.pod_group("g", 3)
+    world.add_of_group("a")
+    world.api.add_pod("b", bound="n0", labels={GROUP_LABEL: "g"})
+    await world.settle()
+    one, every = world.plugin.endpoints()
+    found = await one.answer(PluginRequest(parameters={"namespace": "default", "name": "g"}))
+    assert found["minRequiredNumber"] == 3
+    assert found["children"] == {"default/a": {}, "default/b": {}}
+    assert found["pendingChildren"] == {"default/a": {}}
+    assert found["boundChildren"] == {"default/b": {}}
+    assert found["waitTime"] == 600_000_000_000
+    assert found["gangFrom"] == "GangFromPodGroupCrd"
+    assert await every.answer(PluginRequest()) == {"default/g": found}
+    with pytest.raises(LookupError, match="cannot find gang default/none"):
+        await one.answer(PluginRequest(parameters={"namespace": "default", "name": "none"}))
+    await world.end()
+
+
+async def test_the_status_of_a_pod_group_follows_its_pods():
+    world = await World().begin(4)
+    (statuses,) = world.plugin.new_controllers().values()
+    world.pod_group("g", 1)
+    world.api.add_pod("b", bound="n0", labels={GROUP_LABEL: "g"})
+    await world.settle()
+    asked = []
+    world.services.client.merge_patch = lambda path, body: asked.append(body) or asyncio.sleep(0)
+    running = asyncio.create_task(statuses.run(world.stop))
+    await world.settle()
+    assert [body["status"] for body in asked] == [{"phase": "Pending"}]
+    running.cancel()
     await world.end()
