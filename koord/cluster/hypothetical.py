@@ -107,8 +107,7 @@ class HypotheticalCluster:
 
         A row on which pods have come or gone has a generation of its own.
         """
-        if self._pending:
-            self._place_pending()
+        self._place_pending()
         if self._view is None:
             if self._altered is None:
                 self._altered = self._base.altered.union(self._changed)
@@ -124,8 +123,7 @@ class HypotheticalCluster:
     @property
     def rows(self) -> RowNumbers:
         """The rows on which pods have come or gone."""
-        if self._pending:
-            self._place_pending()
+        self._place_pending()
         if self._rows is None:
             self._rows = np.fromiter(self._changed, np.intp, len(self._changed))
         return self._rows
@@ -178,7 +176,7 @@ class HypotheticalCluster:
         A pod that is on its node anyway is there once; on a node that is not in the view it is
         nowhere. Both may change with rebase().
         """
-        self.view()
+        self._place_pending()
         before, self._expected = self._expected, {name: tuple(some) for name, some in pods.items()}
         for name in before.keys() | self._expected.keys():
             old, new = before.get(name, ()), self._expected.get(name, ())
@@ -204,7 +202,7 @@ class HypotheticalCluster:
         before = self._base
         if base is before:
             return
-        self.view()
+        self._place_pending()
         rows = None
         if base.traits is before.traits and base.resources is before.resources:
             rows = base.generations.other_rows(before.generations)
@@ -338,6 +336,8 @@ class HypotheticalCluster:
 
     def _place_pending(self) -> None:
         """Place the pods that were added and removed since the last view."""
+        if not self._pending:
+            return
         for row, pod, added in self._pending:
             there = ((pod, self._base.node(row).name),)
             if added:
