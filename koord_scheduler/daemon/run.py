@@ -141,6 +141,7 @@ class Daemon:
             auditor=(
                 WorkloadAuditor(exposition.internal, clock) if settings.own.auditor.value else None
             ),
+            gates=settings.gates.enabled,
         )
         if settings.gates.enabled("CrossSchedulerNomination"):
             self._services.nominator.others = Nominator()

@@ -162,6 +162,10 @@ class PreemptExtenders(Protocol):
         """
 
 
+def _no_gate(name: str) -> bool:
+    return False
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Services:
     """Services that all profiles of a process share."""
@@ -206,6 +210,8 @@ class Services:
     """The audit of each workload; None, unless --enable-workload-auditor is given."""
     extenders: PreemptExtenders | None = None
     """Extenders that support preemption; None: there are none."""
+    gates: Callable[[str], bool] = _no_gate
+    """Whether a feature gate of the scheduler, by its name, is on."""
     shared: SharedParts = field(default_factory=SharedParts)
     """Parts of plugins that exist once in this process, and run while it is the leader."""
     limits: RepeatedTimeLimit = field(default_factory=RepeatedTimeLimit)
@@ -227,10 +233,12 @@ def new_services(
     network: bool = False,
     auditor: "WorkloadAuditor | None" = None,
     decoder: Decoder | None = None,
+    gates: Callable[[str], bool] = _no_gate,
 ) -> Services:
     """Return services for one process, with no state yet.
 
-    network: the network between nodes is followed. decoder: that of the cluster's pods.
+    network: the network between nodes is followed. decoder: that of the cluster's pods. gates:
+    whether a feature gate is on; by default none is.
     """
     changes, topology = Changes(clock), None
     if network:
@@ -255,6 +263,7 @@ def new_services(
         forgotten=ForgetHandlers(clock),
         hooks=StartHooks(clock),
         extenders=extenders,
+        gates=gates,
     )
 
 

@@ -58,6 +58,7 @@ class FailedPod:
     pod: ClusterPod  # as it was tried
     queued: QueuedPod
     status: Status  # the plugin that rejected it is in it
+    plugins: frozenset[str]  # all that have rejected it, or another pod of its group
     nominated_node: str | None  # "": a nomination that there was is void; None: as it was
 
 

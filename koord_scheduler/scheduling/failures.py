@@ -263,6 +263,7 @@ class FailedAttempts:
             pod=attempt.pod,
             queued=attempt.queued,
             status=failure.status,
+            plugins=failure.unschedulable_plugins | failure.pending_plugins,
             nominated_node=failure.nominated_node,
         )
         if self._filters.before(failed):
