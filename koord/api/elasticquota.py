@@ -60,7 +60,7 @@ MAX_AMOUNT = 2**63 - 1  # larger ones are cut, as in Kubernetes
 MAX_RESOURCES = 64  # resources of a list
 MAX_NAMESPACES = 4096  # namespaces of a quota
 _MAX_TEXT = 256 * 1024  # characters of an annotation
-_DEPRECATED = {
+DEPRECATED = {
     "koordinator.sh/batch-cpu": "kubernetes.io/batch-cpu",
     "koordinator.sh/batch-memory": "kubernetes.io/batch-memory",
 }
@@ -217,7 +217,7 @@ def amounts_of(values: Iterable[tuple[str, object]], where: str) -> dict[str, in
         amount = quantity.milli if name == "cpu" else quantity.integer
         if amount < 0:
             raise InvalidObject(place, wanted="0 or more", found=value)
-        found[_DEPRECATED.get(name, name)] = min(amount, MAX_AMOUNT)
+        found[DEPRECATED.get(name, name)] = min(amount, MAX_AMOUNT)
         if len(found) > MAX_RESOURCES:
             raise InvalidObject(where, wanted=f"at most {MAX_RESOURCES} resources", found="more")
     return found

@@ -15,6 +15,7 @@ from koord_scheduler.daemon.settings import load_settings
 from koord_scheduler.framework.extension.networktopology import TOPOLOGIES
 from koord_scheduler.framework.profile import PluginRegistry, known_plugins
 from koord_scheduler_plugins.coscheduling.plugin import POD_GROUPS
+from koord_scheduler_plugins.elastic_quota.tracker import QUOTAS
 from tests.support.deploy.component import patched
 from tests.support.deploy.replicated import Manifests, group_of
 
@@ -77,7 +78,7 @@ def test_the_role_covers_what_is_followed() -> None:
         for served in FOLLOWED.values()
     }
     by_flag = {(group_of(TOPOLOGIES.api_version), TOPOLOGIES.plural)}
-    by_plugin = {(group_of(POD_GROUPS.api_version), POD_GROUPS.plural)}
+    by_plugin = {(group_of(one.api_version), one.plural) for one in (POD_GROUPS, QUOTAS)}
     assert MANIFESTS.followed() == followed | by_flag | by_plugin
 
 

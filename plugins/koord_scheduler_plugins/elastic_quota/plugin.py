@@ -1,0 +1,231 @@
+"""ElasticQuota: pods are placed while their quota has room, and wait until it has.
+
+Source: Koordinator, pkg/scheduler/plugins/elasticquota; docs/differences.md for what differs.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from koord.api.elasticquota import NAME, Amounts, amounts_of, is_preemptible
+from koord.plugin import InvalidObject, KoordError
+from koord.plugin.args import FieldError, Seconds, invalid, takes_args
+from koord_scheduler.plugin import (
+    Action,
+    ClusterEvent,
+    ClusterPod,
+    CycleState,
+    EnqueueExtensions,
+    EventResource,
+    Handle,
+    HintedEvent,
+    PostFilterPlugin,
+    PostFilterResult,
+    PreFilterPlugin,
+    ReservePlugin,
+    Status,
+    View,
+    about_itself,
+    claims_pods_with,
+)
+from koord_scheduler.plugin.koordinator import FailedPod
+from koord_scheduler.plugin.preemption import NodeStatuses
+from koord_scheduler_plugins.elastic_quota.checks import AdmissionOptions, Rejection, admission
+from koord_scheduler_plugins.elastic_quota.columns import RuntimeOptions
+from koord_scheduler_plugins.elastic_quota.pods import pod_request
+from koord_scheduler_plugins.elastic_quota.quotas import QuotaOptions, Quotas
+from koord_scheduler_plugins.elastic_quota.tracker import PART, QuotaTracker
+from koord_scheduler_plugins.elastic_quota.waiting import Room, WaitingPod, room_of
+
+_UNLIMITED: Mapping[str, object] = {name: str((2**63 - 1) // 5) for name in ("cpu", "memory")}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HookPlugin:
+    """A hook of Koordinator's, which is written in Go."""
+
+    key: str = ""
+    factory_key: str = ""
+    factory_args: object = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ElasticQuotaArgs:
+    """How quotas are divided, and what is looked at."""
+
+    delay_evict_time: Seconds = 120.0  # use above the limit that is tolerated
+    revoke_pod_interval: Seconds = 1.0
+    default_quota_group_max: Mapping[str, object] = field(default_factory=lambda: _UNLIMITED)
+    system_quota_group_max: Mapping[str, object] = field(default_factory=lambda: _UNLIMITED)
+    quota_group_namespace: str = "koordinator-system"
+    monitor_all_quotas: bool = False
+    enable_check_parent_quota: bool = False
+    enable_runtime_quota: bool = True
+    enable_min_quota_scale: bool = True
+    disable_default_quota_preemption: bool = True
+    enable_queue_hint: bool = False  # accepted; pods are woken exactly in any case
+    quota_snapshot_update_interval: Seconds = 120.0  # accepted; there are no snapshots
+    hook_plugins: tuple[HookPlugin, ...] = ()
+    check_all_resources: bool = False  # as Koordinator: also those that a pod does not ask for
+
+    def validate(self) -> Iterator[FieldError]:
+        for key, value in (
+            ("defaultQuotaGroupMax", self.default_quota_group_max),
+            ("systemQuotaGroupMax", self.system_quota_group_max),
+        ):
+            try:
+                amounts_of(value.items(), key)
+            except InvalidObject as err:
+                text = f"elasticQuotaArgs error, {key} should be a positive value: {err}"
+                yield invalid((key,), dict(value), text)
+        if self.delay_evict_time < 0:
+            text = "elasticQuotaArgs error, DelayEvictTime should be a positive value"
+            yield invalid(("delayEvictTime",), self.delay_evict_time, text)
+        if self.revoke_pod_interval < 0:
+            text = "elasticQuotaArgs error, RevokePodCycle should be a positive value"
+            yield invalid(("revokePodInterval",), self.revoke_pod_interval, text)
+        if self.hook_plugins:
+            text = "hooks of Koordinator are written in Go; write a plugin in their place"
+            yield invalid(("hookPlugins",), [one.key for one in self.hook_plugins], text)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rejected:
+    """A pod that was not admitted, in a cycle or in a what-if within one."""
+
+    pod: ClusterPod
+    quota: str
+    rejection: Rejection
+    need: Amounts  # with the pods that a what-if has placed before it
+    room: Room  # that there was without those
+
+
+@takes_args(ElasticQuotaArgs)
+@claims_pods_with(NAME)
+class ElasticQuota(PreFilterPlugin, PostFilterPlugin, ReservePlugin, EnqueueExtensions):
+    """Admits pods to their quotas."""
+
+    def __init__(self, args: ElasticQuotaArgs, handle: Handle) -> None:
+        """Raises KoordError if another profile has the plugin with other arguments."""
+        services = handle.services
+        enabled = services.gates
+        options = QuotaOptions(
+            runtime=RuntimeOptions(
+                enabled=args.enable_runtime_quota,
+                scale_min=args.enable_min_quota_scale,
+                guarantee=enabled("ElasticQuotaGuaranteeUsage"),
+            ),
+            default_max=amounts_of(args.default_quota_group_max.items(), "defaultQuotaGroupMax"),
+            system_max=amounts_of(args.system_quota_group_max.items(), "systemQuotaGroupMax"),
+            multi_tree=enabled("MultiQuotaTree"),
+            default_quota=not enabled("DisableDefaultQuota"),
+        )
+        self._admission = AdmissionOptions(
+            parents=args.enable_check_parent_quota, all_resources=args.check_all_resources
+        )
+        self._profile = handle.profile
+        self._rejected: _Rejected | None = None  # the last one
+        self.tracker = services.shared.get(
+            PART, lambda: QuotaTracker(services, options, self._admission)
+        )
+        if (self.tracker.options, self.tracker.admission) != (options, self._admission):
+            raise KoordError("profiles have different ElasticQuotaArgs; all must have the same")
+        services.failures.register(after=self._failed)
+
+    def events_to_register(self) -> Iterable[HintedEvent]:
+        """A pod may get another quota. That its quota has room, it learns otherwise."""
+        changed = ClusterEvent(EventResource.UNSCHEDULED_POD, Action.UPDATE)
+        return (HintedEvent(changed, about_itself),)
+
+    def pre_filter(self, state: CycleState, pod: ClusterPod, nodes: View) -> Status | None:
+        now = self.tracker.current()
+        quotas = now.with_account(nodes.account)  # another one in a what-if
+        found = quotas.quota_of(pod)
+        if found is None:
+            return Status.skip()
+        name, tree = found
+        kept = quotas.states.get(tree)
+        if kept is None:
+            return Status.failed(
+                f"Could not find the specified ElasticQuotaManager for quota: {name}, tree: {tree}"
+            )
+        request = pod_request(pod)
+        rejection = admission(
+            kept,
+            name,
+            request,
+            preemptible=is_preemptible(pod.labels),
+            options=self._admission,
+        )
+        if rejection is None:
+            self.tracker.tried(pod, name)
+            return Status.skip()
+        if rejection.error:
+            return Status.failed(rejection.message)
+        self._rejected = self._of(pod, name, rejection, now, quotas)
+        return Status.unschedulable(rejection.message)
+
+    async def post_filter(
+        self, state: CycleState, pod: ClusterPod, nodes: View, statuses: NodeStatuses
+    ) -> PostFilterResult | Status | None:
+        return self._no_preemption(pod, nodes)
+
+    async def post_filter_dry_run(
+        self, state: CycleState, pod: ClusterPod, nodes: View, statuses: NodeStatuses
+    ) -> PostFilterResult | Status | None:
+        return self._no_preemption(pod, nodes)
+
+    def reserve(self, state: CycleState, pod: ClusterPod, node_name: str) -> Status | None:
+        """Do nothing: the account has the assumed pod."""
+        return None
+
+    def unreserve(self, state: CycleState, pod: ClusterPod, node_name: str) -> None:
+        return None
+
+    def _no_preemption(self, pod: ClusterPod, nodes: View) -> Status:
+        """Room on nodes is of no use while the quota has none: nobody else may preempt either."""
+        quotas = self.tracker.current().with_account(nodes.account)
+        found = quotas.quota_of(pod)
+        kept = None if found is None else quotas.states.get(found[1])
+        if found is None or kept is None:
+            return Status.unschedulable()
+        rejection = admission(
+            kept,
+            found[0],
+            pod_request(pod),
+            preemptible=is_preemptible(pod.labels),
+            options=self._admission,
+        )
+        if rejection is None:
+            return Status.unschedulable()
+        return Status.unresolvable("preemption: not helpful while the quota has no room")
+
+    def _of(
+        self, pod: ClusterPod, name: str, rejection: Rejection, now: Quotas, quotas: Quotas
+    ) -> _Rejected:
+        need, here = dict(pod_request(pod)), now.state_of(name)
+        there = quotas.state_of(name)
+        if here is not None and there is not None and here is not there:
+            before, after = here.used(name), there.used(name)
+            for key in after:
+                added = after[key] - before.get(key, 0)
+                if added > 0:
+                    need[key] = need.get(key, 0) + added
+        room = {} if here is None else room_of(here, name, self._admission)
+        return _Rejected(pod, name, rejection, need, room)
+
+    def _failed(self, failed: FailedPod) -> bool:
+        """Have the pod wait for room, if its attempt has failed for want of it."""
+        rejected, self._rejected = self._rejected, None
+        if rejected is None or failed.profile != self._profile or self.name not in failed.plugins:
+            return False
+        pod = failed.pod
+        waiting = WaitingPod(
+            uid=pod.uid,
+            quota=rejected.quota,
+            need=rejected.need,
+            preemptible=is_preemptible(rejected.pod.labels),
+            priority=pod.priority or 0,
+            created=pod.created or 0.0,
+        )
+        self.tracker.wait(waiting, rejected.room)
+        return False

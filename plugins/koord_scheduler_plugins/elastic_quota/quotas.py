@@ -1,0 +1,190 @@
+"""All quotas at one moment: their trees, and what the account says that pods hold of them."""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from koord.api.elasticquota import DEFAULT_QUOTA, SYSTEM_QUOTA, Amounts, ElasticQuota
+from koord_scheduler.plugin import ClusterPod
+from koord_scheduler.plugin.koordinator import FrozenAccount
+from koord_scheduler_plugins.elastic_quota.columns import RuntimeOptions, Sums
+from koord_scheduler_plugins.elastic_quota.mapping import QuotaIndex, index_quotas
+from koord_scheduler_plugins.elastic_quota.pods import QUOTA_PODS, pod_group
+from koord_scheduler_plugins.elastic_quota.runtime import QuotaState, compute, update
+from koord_scheduler_plugins.elastic_quota.tree import (
+    build_trees,
+    good_parents,
+    tree_totals,
+    unique,
+)
+
+NO_ACCOUNT = FrozenAccount({})
+_NOTHING: Amounts = {}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QuotaOptions:
+    """What does not change while the scheduler runs."""
+
+    runtime: RuntimeOptions = field(default_factory=RuntimeOptions)
+    default_max: Amounts = field(default_factory=dict)  # of the default quota without an object
+    system_max: Amounts = field(default_factory=dict)
+    multi_tree: bool = False  # MultiQuotaTree
+    default_quota: bool = True  # False: DisableDefaultQuota
+
+
+@dataclass(frozen=True, slots=True)
+class Quotas:
+    """Immutable. Each change returns another one, and costs what depends on the change."""
+
+    options: QuotaOptions
+    objects: Mapping[str, ElasticQuota] = field(default_factory=dict)  # by name
+    index: QuotaIndex = field(default_factory=QuotaIndex)
+    states: Mapping[str, QuotaState] = field(default_factory=dict)  # by tree id
+    nodes: Amounts = field(default_factory=dict)  # what all nodes have together
+    account: FrozenAccount = NO_ACCOUNT
+    problems: Mapping[str, str] = field(default_factory=dict)  # of ignored objects, by their key
+
+    def quota_of(self, pod: ClusterPod) -> tuple[str, str] | None:
+        """Return name and tree id of the quota of a pod; None: it has none."""
+        return self.index.quota_of(pod.labels, pod.namespace)
+
+    def state_of(self, name: str) -> QuotaState | None:
+        """Return the state of the tree of a quota; None: there is no such quota."""
+        tree = self.index.trees.get(name)
+        return None if tree is None else self.states.get(tree)
+
+    def problems_of(self, quota: ElasticQuota) -> tuple[str, ...]:
+        """Return what is wrong with an object, by itself and among the others."""
+        name, found = quota.name, list(quota.problems)
+        if quota.key in self.problems:
+            return (*found, self.problems[quota.key])
+        for problems in (self.index.problems, *(one.tree.problems for one in self.states.values())):
+            if name in problems:
+                found.append(problems[name])
+        return tuple(found)
+
+    def with_account(self, account: FrozenAccount) -> "Quotas":
+        """With what pods hold by another account: a later one, or that of a what-if."""
+        if account is self.account:
+            return self
+        changes = _Changes(self.index)
+        for pool in account.other_pools(QUOTA_PODS, self.account):
+            changes.move(pool, self.account, account)
+        return self._changed(changes, account)
+
+    def with_nodes(self, nodes: Amounts) -> "Quotas":
+        """With other nodes."""
+        if nodes == self.nodes:
+            return self
+        totals = tree_totals(nodes, {key: state.tree for key, state in self.states.items()})
+        states = {
+            key: update(state, state.tree, state.sums, totals[key], ())
+            for key, state in self.states.items()
+        }
+        return replace(self, nodes=nodes, states=states)
+
+    def with_objects(self, found: Iterable[ElasticQuota]) -> "Quotas":
+        """With these ElasticQuota objects and no others."""
+        present = list(found)
+        names = {quota.name for quota in present}
+        missing = [quota for quota in self._fixed() if quota.name not in names]
+        objects, problems = unique([*present, *missing])
+        before = {key: state.tree for key, state in self.states.items()}
+        trees = build_trees(
+            objects, multi_tree=self.options.multi_tree, parents=good_parents(before.values())
+        )
+        index = index_quotas(
+            objects.values(),
+            multi_tree=self.options.multi_tree,
+            default=self.options.default_quota,
+        )
+        sums = {key: state.sums for key, state in self.states.items()}
+        if self.index != index or sums.keys() != trees.keys():
+            changes = _Changes(index)
+            for pool in self.account.other_pools(QUOTA_PODS, None):
+                changes.move(pool, NO_ACCOUNT, self.account)
+            sums = {key: changes.sums(key, Sums()) for key in trees}
+        totals, options = tree_totals(self.nodes, trees), self.options.runtime
+        states = {
+            key: compute(tree, sums[key], totals[key], options) for key, tree in trees.items()
+        }
+        return replace(self, objects=objects, index=index, states=states, problems=problems)
+
+    def _fixed(self) -> Iterable[ElasticQuota]:
+        """The quotas that are always there, also without an object."""
+        yield ElasticQuota(name=DEFAULT_QUOTA, max=self.options.default_max)
+        yield ElasticQuota(name=SYSTEM_QUOTA, max=self.options.system_max)
+
+    def _changed(self, changes: "_Changes", account: FrozenAccount) -> "Quotas":
+        states = dict(self.states)
+        for key in changes.trees:
+            state = states.get(key)
+            if state is not None:
+                sums, names = changes.sums(key, state.sums), changes.names(key)
+                states[key] = update(state, state.tree, sums, state.total, names)
+        return replace(self, account=account, states=states)
+
+
+_Four = tuple[dict[str, int], dict[str, int], dict[str, int], dict[str, int]]
+
+
+class _Changes:
+    """Differences between two accounts, by tree id and quota; the fields of Sums of each."""
+
+    def __init__(self, index: QuotaIndex) -> None:
+        self._index = index
+        self.trees: dict[str, dict[str, _Four]] = {}
+
+    def move(self, pool: str, before: FrozenAccount, after: FrozenAccount) -> None:
+        """Add the difference of a pool."""
+        group = pod_group(pool)
+        found = self._index.quota_of(group.labels, group.namespace)
+        if found is None:
+            return
+        name, tree = found
+        sums = self.trees.setdefault(tree, {}).setdefault(name, ({}, {}, {}, {}))
+        old, new = before.pool(QUOTA_PODS, pool), after.pool(QUOTA_PODS, pool)
+        for at, (one, other) in enumerate(
+            ((old.requested, new.requested), (old.allocated, new.allocated))
+        ):
+            _add(sums[at], one, other)
+            if not group.preemptible:
+                _add(sums[at + 2], one, other)
+
+    def names(self, tree: str) -> Collection[str]:
+        """Names of the quotas of a tree that have changed."""
+        return self.trees.get(tree, {}).keys()
+
+    def sums(self, tree: str, before: Sums) -> Sums:
+        """Return the sums of a tree after the changes."""
+        requested, used = dict(before.requested), dict(before.used)
+        fixed_requested = dict(before.non_preemptible_requested)
+        fixed_used = dict(before.non_preemptible_used)
+        each = requested, used, fixed_requested, fixed_used
+        for name, differences in self.trees.get(tree, {}).items():
+            for amounts, difference in zip(each, differences, strict=True):
+                if difference:
+                    total = dict(amounts.get(name, _NOTHING))
+                    _add(total, _NOTHING, difference)
+                    amounts[name] = total
+        return Sums(
+            requested=requested,
+            used=used,
+            non_preemptible_requested=fixed_requested,
+            non_preemptible_used=fixed_used,
+        )
+
+
+def _add(sums: dict[str, int], before: Amounts, after: Amounts) -> None:
+    """Add the difference of two lists; what becomes 0 is absent."""
+    for name in {**before, **after}:
+        total = sums.get(name, 0) + after.get(name, 0) - before.get(name, 0)
+        if total:
+            sums[name] = total
+        else:
+            sums.pop(name, None)
+
+
+def start(options: QuotaOptions) -> Quotas:
+    """Return the quotas of a cluster of which nothing is known yet."""
+    return Quotas(options).with_objects(())

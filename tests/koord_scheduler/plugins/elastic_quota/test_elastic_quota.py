@@ -1,0 +1,446 @@
+"""A life of quotas in the scheduler: pods are admitted, wait, and are tried again."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from koord.api.elasticquota import (
+    ALLOW_LENT_RESOURCE,
+    NAME,
+    NAMESPACES,
+    PARENT,
+    PREEMPTIBLE,
+)
+from koord.api.podgroup import LIGHTWEIGHT_MIN_LABEL, LIGHTWEIGHT_NAME_LABEL
+from koord.plugin import KoordError
+from koord.util.health import Health
+from koord_scheduler.framework.handle import Handle
+from koord_scheduler.framework.interfaces import PreBindExtensions, PreBindPlugin
+from koord_scheduler.framework.status import Status
+from koord_scheduler_plugins.coscheduling.plugin import Coscheduling, CoschedulingArgs
+from koord_scheduler_plugins.elastic_quota.plugin import ElasticQuota, ElasticQuotaArgs
+from koord_scheduler_plugins.elastic_quota.tracker import QUOTAS
+from tests.support.scheduler.loop import Loop
+
+GANG_POINTS = ("preEnqueue", "preFilter", "reserve", "permit", "preBind", "postFilter")
+
+
+class Applies(PreBindPlugin, PreBindExtensions):
+    """Lets plugins change pods, and forgets it."""
+
+    async def pre_bind(self, state: Any, pod: Any, node_name: str) -> Status | None:
+        return None
+
+    async def apply_patch(self, state: Any, pod: Any, changes: Any) -> Status | None:
+        return None
+
+
+class World(Loop):
+    """A scheduler with the plugin, and nodes with so many cores."""
+
+    async def begin(self, *cores: int, gangs: bool = False, **args: Any) -> "World":
+        def make(_: object, handle: Handle) -> ElasticQuota:
+            self.plugin = ElasticQuota(ElasticQuotaArgs(**args), handle)
+            return self.plugin
+
+        self.registry.register("ElasticQuota", make)
+        points: dict[str, dict[str, Any]] = {
+            point: {"ElasticQuota": None} for point in ("preFilter", "postFilter", "reserve")
+        }
+        if gangs:
+            self.registry.register(
+                "Coscheduling", lambda _, handle: Coscheduling(CoschedulingArgs(), handle)
+            )
+            for point in GANG_POINTS:
+                points[point] = {"Coscheduling": None, **points.get(point, {})}
+            points["preBind"]["Applies"] = Applies()
+        await self.build(**points)
+        for number, cpu in enumerate(cores):
+            self.api.add_node(f"n{number}", cpu=str(cpu))
+        await self.start()
+        self._parts = asyncio.create_task(self.services.shared.run(self.stop, self.clock, Health()))
+        await self.settle()
+        return self
+
+    async def end(self) -> None:
+        await super().end()
+        await self._parts
+
+    def quota(
+        self,
+        name: str,
+        high: str,
+        low: str = "0",
+        *,
+        parent: str = "",
+        lends: bool = True,
+        namespaces: tuple[str, ...] = (),
+        created: str = "2026-07-01T00:00:00Z",
+        where: str = "quotas",
+    ) -> None:
+        labels = {PARENT: parent} if parent else {}
+        if not lends:
+            labels[ALLOW_LENT_RESOURCE] = "false"
+        annotations = {NAMESPACES: json.dumps(namespaces)} if namespaces else {}
+        meta = {"namespace": where, "name": name, "uid": name, "creationTimestamp": created}
+        self.services.informers.apply(
+            QUOTAS,
+            {
+                "metadata": {**meta, "labels": labels, "annotations": annotations},
+                "spec": {"min": {"cpu": low}, "max": {"cpu": high}},
+            },
+        )
+
+    def drop(self, name: str) -> None:
+        self.services.informers.delete(QUOTAS, f"quotas/{name}")
+
+    def add(self, name: str, quota: str = "", cpu: str = "1", **spec: Any) -> str:
+        labels = {NAME: quota} if quota else {}
+        labels |= spec.pop("labels", {})
+        return self.api.add_pod(name, cpu=cpu, labels=labels, **spec)
+
+    async def pass_time(self) -> None:
+        """So much that whoever has room is tried again, and nobody's backoff matters."""
+        await self.advance(0.1)
+
+    @property
+    def bound(self) -> list[str]:
+        return sorted(key.partition("/")[2] for key, _ in self.api.bindings)
+
+    def message(self, name: str) -> str:
+        """The latest reason for which a pod is not scheduled."""
+        return next(text for pod, _, text in reversed(self.events) if pod == name)
+
+    def problem(self, quota: str) -> str:
+        """What an event said of a quota; it is said once."""
+        ((_, text),) = [
+            (name, text)
+            for name, reason, text in self.events
+            if reason == "InvalidQuota" and name == quota
+        ]
+        return text
+
+    def used(self, quota: str) -> Any:
+        quotas = self.plugin.tracker.current()
+        state = quotas.state_of(quota)
+        assert state is not None
+        return state.used(quota).get("cpu", 0)
+
+
+async def test_pods_are_placed_until_their_quota_is_full():
+    world = await World().begin(8)
+    world.quota("a", "2")
+    for name in ("p", "q", "r"):
+        world.add(name, "a")
+        await world.settle()
+    other = world.add("other")
+    await world.settle()
+    assert world.bound == ["other", "p", "q"]
+    assert world.where(other) == "n0"
+    assert world.message("r") == (
+        "0/1 nodes are available: Insufficient quotas, quotaName: a, runtime: cpu:2, "
+        "used: cpu:2, pod's request: cpu:1, exceedDimensions: [cpu]. preemption: not helpful "
+        "while the quota has no room"
+    )
+    await world.end()
+
+
+async def test_a_pod_that_goes_makes_room_for_as_many_as_fit_the_most_important_first():
+    world = await World().begin(8)
+    world.quota("a", "2")
+    first = world.add("first", "a", cpu="2")
+    await world.settle()
+    for name, priority in (("low", 1), ("mid", 5), ("high", 9)):
+        world.add(name, "a", priority=priority)
+    world.add("large", "a", cpu="3", priority=99)
+    await world.settle()
+    assert world.bound == ["first"]
+    failed = len(world.events)
+    world.api.delete_pod(first)
+    await world.settle()
+    await world.pass_time()
+    assert world.bound == ["first", "high", "mid"]
+    tried = [name for name, reason, _ in world.events[failed:] if reason == "FailedScheduling"]
+    assert tried == []
+    await world.end()
+
+
+@pytest.mark.parametrize("way", ["max", "node", "lender"])
+async def test_whatever_makes_room_wakes_pods(way):
+    """A larger max, a further node, a sibling that asks for less."""
+    world = await World().begin(4)
+    world.quota("a", "1" if way == "max" else "9", "1")
+    world.quota("b", "9", "3")
+    asking = world.add("b", "b", cpu="5")  # more than any node has
+    await world.settle()
+    for name in ("p", "q"):
+        world.add(name, "a")
+        await world.settle()
+    assert world.bound == ["p"]
+    if way == "max":
+        world.api.delete_pod(asking)
+        await world.pass_time()
+        assert world.bound == ["p"]
+        world.quota("a", "2")
+    elif way == "node":
+        world.api.add_node("more", cpu="3")
+    else:
+        world.api.delete_pod(asking)
+    await world.settle()
+    await world.pass_time()
+    assert world.bound == ["p", "q"]
+    await world.end()
+
+
+async def test_a_woken_pod_that_finds_no_node_leaves_its_turn_to_the_next():
+    world = await World().begin(4, 2)
+    world.quota("a", "3")
+    first = world.add("first", "a", cpu="3")
+    await world.settle()
+    world.api.add_pod("other", bound="n0", cpu="2")
+    world.add("nowhere", "a", priority=9, cpu="3")
+    world.add("q", "a")
+    await world.settle()
+    assert world.bound == ["first"]
+    world.api.delete_pod(first)
+    await world.settle()
+    await world.pass_time()
+    assert any("Insufficient cpu" in text for pod, _, text in world.events if pod == "nowhere")
+    assert world.bound == ["first", "q"]
+    await world.end()
+
+
+async def test_two_quotas_lend_each_other_what_they_do_not_ask_for():
+    world = await World().begin(4)
+    world.quota("a", "4", "2")
+    world.quota("b", "4", "2")
+    for name in ("a1", "a2", "a3"):
+        world.add(name, "a")
+    await world.settle()
+    assert world.bound == ["a1", "a2", "a3"]
+    world.add("b1", "b")
+    world.add("b2", "b")
+    await world.settle()
+    assert world.bound == ["a1", "a2", "a3", "b1"]
+    world.add("a4", "a")
+    await world.settle()
+    assert "runtime: cpu:2, used: cpu:3" in world.message("a4")
+    await world.end()
+
+
+async def test_a_quota_made_later_takes_over_pods_of_the_default_quota():
+    """Worked example 47: with what is assigned, too; a deleted one gives them back."""
+    world = await World().begin(8)
+    world.add("p", "x")
+    await world.settle()
+    assert (world.bound, world.used("koordinator-default-quota")) == (["p"], 1000)
+    world.quota("x", "1")
+    assert (world.used("koordinator-default-quota"), world.used("x")) == (0, 1000)
+    world.add("q", "x")
+    await world.settle()
+    assert world.bound == ["p"]
+    world.drop("x")
+    await world.pass_time()
+    assert world.bound == ["p", "q"]
+    assert world.used("koordinator-default-quota") == 2000
+    await world.end()
+
+
+async def test_pods_belong_to_the_quota_of_their_namespace():
+    """Worked example 48: a quota named like the namespace goes before one that lists it."""
+    world = await World().begin(8)
+    world.quota("listing", "0", namespaces=("one", "two"))
+    world.quota("one", "1", where="one")
+    world.add("p", namespace="one")
+    world.add("q", namespace="two")
+    await world.settle()
+    assert world.bound == ["p"]
+    assert "quotaName: listing" in world.message("q")
+    await world.end()
+
+
+async def test_a_changed_label_moves_a_pod():
+    """Worked example 49."""
+    world = await World().begin(8)
+    world.quota("a", "1")
+    world.quota("b", "1")
+    key = world.add("p", "a")
+    world.add("q", "a")
+    await world.settle()
+    assert (world.used("a"), world.used("b")) == (1000, 0)
+    world.api.change(key, metadata={"labels": {NAME: "b"}})
+    await world.settle()
+    await world.pass_time()
+    assert (world.bound, world.used("a"), world.used("b")) == (["p", "q"], 1000, 1000)
+    await world.end()
+
+
+async def test_a_pending_pod_that_gets_another_quota_is_tried_again():
+    world = await World().begin(8)
+    world.quota("a", "0")
+    key = world.add("p", "a")
+    await world.settle()
+    world.api.change(key, metadata={"labels": {}})
+    await world.settle()
+    await world.advance(10.0)
+    assert world.bound == ["p"]
+    await world.end()
+
+
+async def test_absurd_values_keep_the_last_good_ones():
+    world = await World().begin(8)
+    world.quota("a", "1")
+    world.quota("a", "-5")
+    world.quota("never", "-1")
+    for name in ("p", "q"):
+        world.add(name, "a")
+    world.add("r", "never")
+    await world.settle()
+    assert world.bound == ["p", "r"]
+    assert world.problem("a") == "elasticquota.spec.max.cpu: wanted 0 or more, found -5"
+    assert world.problem("never") == "elasticquota.spec.max.cpu: wanted 0 or more, found -1"
+    await world.end()
+
+
+async def test_circles_of_parents_keep_the_last_good_parents():
+    world = await World().begin(8)
+    world.quota("a", "2")
+    world.quota("b", "1", parent="a")
+    world.add("p", "b")
+    await world.settle()
+    world.quota("a", "2", parent="b")
+    world.add("q", "b")
+    world.add("r", "a")
+    await world.settle()
+    assert world.bound == ["p", "r"]
+    assert world.problem("a") == (
+        "quota a is its own ancestor: a -> b -> a; its parent stays koordinator-root-quota"
+    )
+    await world.end()
+
+
+async def test_of_quotas_with_one_name_the_oldest_counts():
+    world = await World().begin(8)
+    world.quota("a", "1")
+    world.quota("a", "8", where="elsewhere", created="2026-07-02T00:00:00Z")
+    for name in ("p", "q"):
+        world.add(name, "a")
+    await world.settle()
+    assert world.bound == ["p"]
+    text = "quota a is ignored: quotas/a has the same name and is older"
+    assert world.problem("a") == text
+    await world.end()
+
+
+async def test_non_preemptible_pods_stay_within_min():
+    world = await World().begin(8)
+    world.quota("a", "4", "1")
+    labels = {PREEMPTIBLE: "false"}
+    for name in ("p", "q"):
+        world.add(name, "a", labels=labels)
+    await world.settle()
+    assert world.bound == ["p"]
+    assert "Insufficient non-preemptible quotas, quotaName: a, min: cpu:1" in world.message("q")
+    world.add("r", "a")
+    await world.settle()
+    assert world.bound == ["p", "r"]
+    await world.end()
+
+
+async def test_ancestors_are_checked_where_it_is_wanted():
+    """Worked example 45."""
+    world = await World().begin(8, enable_check_parent_quota=True, enable_runtime_quota=False)
+    world.quota("top", "1")
+    world.quota("a", "1", parent="top")
+    world.quota("b", "1", parent="top")
+    first = world.add("p", "a")
+    await world.settle()
+    world.add("q", "b")
+    await world.settle()
+    assert "quotaNameTopo: [top b]" in world.message("q")
+    world.api.delete_pod(first)
+    await world.settle()
+    await world.pass_time()
+    assert world.bound == ["p", "q"]
+    await world.end()
+
+
+async def test_a_what_if_has_its_own_sums():
+    """Without a pod its quota has room, whatever the cluster has; and the other way round."""
+    world = await World().begin(8)
+    world.quota("a", "1")
+    key = world.add("p", "a")
+    await world.settle()
+    pod, new = world.state.pod(key), world.api.pod(world.add("new", "a"))
+    view = world.state.view()
+    without = view.what_if()
+    without.remove(key, "n0")
+    state: Any = None
+    assert world.plugin.pre_filter(state, new, view).rejected
+    assert not world.plugin.pre_filter(state, new, without.view()).rejected
+    without.add(new, "n0")
+    assert world.plugin.pre_filter(state, pod, without.view()).rejected
+    assert world.used("a") == 1000
+    await world.end()
+
+
+async def test_a_gang_is_not_started_if_its_quota_is_enough_for_a_part_of_it():
+    world = await World().begin(8, gangs=True)
+    world.quota("a", "2")
+    labels = {LIGHTWEIGHT_NAME_LABEL: "g", LIGHTWEIGHT_MIN_LABEL: "3"}
+    for name in "xyz":
+        world.add(name, "a", labels=labels)
+    await world.settle()
+    assert (world.bound, world.state.assumed_count) == ([], 0)
+    ((_, reason, text),) = world.events
+    assert reason == "FailedScheduling"
+    assert "quotaName: a, runtime: cpu:2, used: cpu:2" in text
+    assert "2 of 3 fit together" in text
+    world.quota("a", "3")
+    await world.pass_time()
+    await world.advance(15.0)
+    assert world.bound == ["x", "y", "z"]
+    await world.end()
+
+
+async def test_a_gang_of_two_quotas_waits_for_the_one_that_has_no_room():
+    world = await World().begin(8, gangs=True)
+    world.quota("a", "8")
+    world.quota("b", "1")
+    blocker = world.add("blocker", "b")
+    await world.settle()
+    labels = {LIGHTWEIGHT_NAME_LABEL: "g", LIGHTWEIGHT_MIN_LABEL: "2"}
+    world.add("x", "a", labels=labels)
+    world.add("y", "b", labels=labels)
+    await world.settle()
+    assert world.bound == ["blocker"]
+    world.api.delete_pod(blocker)
+    await world.settle()
+    await world.pass_time()
+    await world.settle()
+    assert world.bound == ["blocker", "x", "y"]
+    await world.end()
+
+
+async def test_a_new_leader_knows_what_is_used_from_the_objects_alone():
+    world = World()
+    world.quota("a", "2", "2")
+    for name in ("p", "q"):
+        world.add(name, "a", bound="n0")
+    await world.begin(8)
+    world.add("r", "a")
+    await world.settle()
+    assert world.used("a") == 2000
+    assert world.bound == []
+    await world.end()
+
+
+async def test_profiles_must_agree_about_quotas():
+    world = await World().begin(8)
+    handle = Handle(profile="other", services=world.services, filters=lambda: world.plugin)
+    ElasticQuota(ElasticQuotaArgs(), handle)
+    with pytest.raises(KoordError, match="all must have the same"):
+        ElasticQuota(ElasticQuotaArgs(enable_runtime_quota=False), handle)
+    await world.end()
