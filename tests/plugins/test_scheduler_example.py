@@ -69,17 +69,19 @@ def test_the_installed_package_passes_its_tests_and_is_found(tmp_path: Path) -> 
 
     done = _run(["pytest", "-q", "-p", "no:cacheprovider", "tests"], work, site)
 
-    assert re.search(r"^19 passed", done, re.MULTILINE)
+    assert re.search(r"^38 passed", done, re.MULTILINE)
 
 
-@pytest.mark.parametrize("module", ["roomy_nodes", "seats"])
+@pytest.mark.parametrize("module", ["roomy_nodes", "seats", "crews"])
 def test_the_guide_builds_this_package(module: str) -> None:
     """What its last step has is what is here."""
     source = (EXAMPLE / "src" / "koord_roomy_nodes" / f"{module}.py").read_text()
     assert f"```python\n# file: {module}.py\n{source}```\n" in PAGE
 
 
-@pytest.mark.parametrize(("name", "module"), [("RoomyNodes", "roomy_nodes"), ("Seats", "seats")])
+@pytest.mark.parametrize(
+    ("name", "module"), [("RoomyNodes", "roomy_nodes"), ("Seats", "seats"), ("Crews", "crews")]
+)
 def test_its_readme_has_every_field_of_the_args(
     name: str, module: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

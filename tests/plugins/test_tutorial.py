@@ -48,7 +48,7 @@ TEXT = PAGES["writing-plugins.md"]
     [
         ("writing-plugins.md", "koordlet.plugin.testing", 11),
         ("writing-descheduler-plugins.md", "koord_descheduler.plugin.testing", 4),
-        ("writing-scheduler-plugins.md", "koord_scheduler.plugin.testing", 6),
+        ("writing-scheduler-plugins.md", "koord_scheduler.plugin.testing", 8),
     ],
 )
 def test_every_step_of_the_tutorial_works(page: str, kit: str, steps: int, tmp_path: Path):
