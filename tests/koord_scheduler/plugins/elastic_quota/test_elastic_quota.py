@@ -14,6 +14,7 @@ from koord.api.elasticquota import (
     PREEMPTIBLE,
 )
 from koord.api.podgroup import LIGHTWEIGHT_MIN_LABEL, LIGHTWEIGHT_NAME_LABEL
+from koord.cluster.hypothetical import HypotheticalCluster
 from koord.plugin import KoordError
 from koord.util.health import Health
 from koord_scheduler.framework.handle import Handle
@@ -375,7 +376,7 @@ async def test_a_what_if_has_its_own_sums():
     await world.settle()
     pod, new = world.state.pod(key), world.api.pod(world.add("new", "a"))
     view = world.state.view()
-    without = view.what_if()
+    without = HypotheticalCluster(view)
     without.remove(key, "n0")
     state: Any = None
     assert world.plugin.pre_filter(state, new, view).rejected
