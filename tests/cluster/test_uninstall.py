@@ -2,10 +2,18 @@
 
 from pathlib import Path
 
-from clusterclient import Cluster, quota
+from clusteraccess import NODE
+from clusterclient import SHOP, Cluster, names, pod, quota
 from installation import Installation
 from readme import commands, shell
 from traces import RUN_DIRECTORY, Traces, changed_by_an_agent, left_behind, to_restore
+
+BRIEF = 8  # pods
+
+
+def running(cluster: Cluster) -> int:
+    """Count the pods that have just been made and run."""
+    return sum(each["status"]["phase"] == "Running" for each in cluster.pods("brief"))
 
 
 def test_kubectl_delete_leaves_nothing(
@@ -13,14 +21,19 @@ def test_kubectl_delete_leaves_nothing(
 ) -> None:
     """By README.md's command, while pods are squeezed; the pods run on, with the kubelet's values.
 
-    As documented, the run directory stays until the node boots again.
+    Other pods begin and end at that moment. As documented, the run directory stays until the node
+    boots again.
     """
     assert changed_by_an_agent(pristine)
+    brief = [pod(f"brief-{number}", "brief", cpu="10m", nodeName=NODE) for number in range(BRIEF)]
+    cluster.apply(*brief)
+    cluster.until(lambda: running(cluster) > BRIEF // 4, "some of the pods run")
+    cluster.kubectl("-n", SHOP, "delete", "pods", "--now", "--wait=false", *names(brief)[::2])
 
     shell(commands().delete, checkout)
 
     assert quota() == -1
-    cluster.kubectl("-n", "shop", "delete", "pods", "--all")
+    cluster.kubectl("-n", SHOP, "delete", "pods", "--all")
     stays = f"{RUN_DIRECTORY}: None -> is there"
     assert left_behind(cluster, pristine, lambda each: each == stays, 60.0) == []
     assert to_restore() == []
