@@ -20,7 +20,7 @@ from pathlib import Path
 
 from clusteraccess import NODE
 from clusterclient import BEST_EFFORT, SHOP, SYSTEM, Cluster, Object, budget, pod, quota
-from installation import INTERVAL, POD_MONITOR, Installation, slo_config
+from installation import INTERVAL, POD_MONITOR, WORKLOADS, Installation, slo_config
 from soakfaults import Faults, say
 from soakwatch import Api, Watch, twice
 from standinnodes import ROOM
@@ -36,6 +36,7 @@ HOT = 50.0  # percent of CPU
 HOT_FOR = 8  # changes of the load during which the same node is hot
 _SCALING = 1.0  # seconds from one change of the load to the next
 _METRICS = "/apis/slo.koordinator.sh/v1alpha1/nodemetrics"
+_MESSAGE_POLICY = "/spec/template/spec/containers/0/terminationMessagePolicy"
 _SETTLED = 300.0  # seconds for all pods to run once nothing is killed any more
 
 
@@ -172,10 +173,19 @@ def installed(cluster: Cluster) -> Iterator[Installation]:
     with tempfile.TemporaryDirectory() as directory:
         installation = Installation(cluster, Path(directory))
         installation.apply(high=HOT)
+        _keep_last_logs(cluster)
         cluster.until(cluster.report, "the agent has reported")
         yield installation
         cluster.kubectl("delete", "-k", directory, "--ignore-not-found")
         cluster.until(lambda: not cluster.items("pods", "-n", SYSTEM), "the daemons are gone")
+
+
+def _keep_last_logs(cluster: Cluster) -> None:
+    """Have pods tell what a container logged before it failed, also when its log is gone."""
+    policy = {"op": "add", "path": _MESSAGE_POLICY, "value": "FallbackToLogsOnError"}
+    for each in WORKLOADS:
+        cluster.kubectl("-n", SYSTEM, "patch", each, "--type=json", "-p", json.dumps([policy]))
+    cluster.rolled_out(*WORKLOADS)
 
 
 def settle(cluster: Cluster, api: Api, load: Load, end: datetime) -> Iterator[str]:

@@ -10,7 +10,7 @@ import threading
 import urllib.error
 import urllib.request
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,6 @@ from koord.api.quantity import Quantity
 KILLED = (137, "Error")  # the exit code and reason of a container after kill -9
 UNKNOWN = "Unknown"  # the reason of an end that containerd has not seen
 LOST_LEASE = ": lost lease "  # in the last words of a replica
-_LOG_LINES = 5
 _PERIOD = 1.0  # seconds between two looks
 _PATIENCE = 10.0  # seconds for one answer
 
@@ -39,25 +38,6 @@ class Api:
 
     def ask(self, path: str, method: str = "GET", body: Object | None = None) -> Object | None:
         """Return the answer, also a refusal; None: there is none."""
-        try:
-            found: Object = json.loads(self._asked(path, method, body))
-        except urllib.error.HTTPError as err:
-            return {"code": err.code}
-        except (OSError, HTTPException, ValueError):
-            return None
-        return found
-
-    def last_log(self, pod: Object, container: str) -> str:
-        """Return the last lines of a container that has ended; empty: they cannot be had."""
-        path = f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}"
-        try:
-            query = f"container={container}&previous=true&tailLines={_LOG_LINES}"
-            return self._asked(f"{path}/log?{query}").decode(errors="replace")
-        except (OSError, HTTPException):
-            return ""
-
-    def _asked(self, path: str, method: str = "GET", body: Object | None = None) -> bytes:
-        """Raises OSError, of which HTTPError is one, or HTTPException."""
         kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
         request = urllib.request.Request(
             SERVER + path,
@@ -65,8 +45,13 @@ class Api:
             {"Authorization": f"Bearer {self._token}", "Content-Type": kind},
             method=method,
         )
-        with urllib.request.urlopen(request, timeout=_PATIENCE, context=self._trust) as answer:
-            found: bytes = answer.read()
+        try:
+            with urllib.request.urlopen(request, timeout=_PATIENCE, context=self._trust) as answer:
+                found: Object = json.load(answer)
+        except urllib.error.HTTPError as err:
+            return {"code": err.code}
+        except (OSError, HTTPException, ValueError):
+            return None
         return found
 
     def items(self, path: str) -> list[Object] | None:
@@ -106,7 +91,7 @@ class Watch:
             for found in (
                 *above_allocatable(pods, nodes),
                 *self._moved(pods),
-                *died(pods, self._ends, self._api.last_log),
+                *died(pods, self._ends),
             ):
                 if found not in self.wrong:
                     print(f"WRONG: {found}", flush=True)
@@ -136,18 +121,14 @@ def above_allocatable(pods: Iterable[Object], nodes: Iterable[Object]) -> Iterat
                 yield f"pods on {name} request {amount} of {most} thousandths of {resource}"
 
 
-def died(
-    pods: Iterable[Object],
-    known: set[tuple[str, int]],
-    last_log: Callable[[Object, str], str],
-) -> Iterator[str]:
+def died(pods: Iterable[Object], known: set[tuple[str, int]]) -> Iterator[str]:
     """Yield the daemons that have ended otherwise than by kill -9.
 
     A replica whose lease could not be renewed, as no API server was there, ends with 1 as
     documented, and logs so at last. An end that containerd has not seen was while it was away.
+    The containers have the terminationMessagePolicy FallbackToLogsOnError.
 
     known: the ends that are found, by pod and number of restarts, which are not found again.
-    last_log: returns the last lines of a container of a pod.
     """
     for each in pods:
         for status in each["status"].get("containerStatuses", ()):
@@ -158,9 +139,9 @@ def died(
             known.add(end)
             if (ended["exitCode"], ended["reason"]) == KILLED or ended["reason"] == UNKNOWN:
                 continue
-            if LOST_LEASE not in (said := last_log(each, status["name"])):
+            if LOST_LEASE not in (last_log := ended.get("message", "")):
                 code, reason = ended["exitCode"], ended["reason"]
-                yield f"{_name(each)} has ended with {code} ({reason}): {said}"
+                yield f"{_name(each)} has ended with {code} ({reason}): {last_log}"
 
 
 def twice(directory: Path, resource: str) -> tuple[int, list[str]]:

@@ -72,11 +72,11 @@ def test_a_daemon_that_ends_otherwise_than_by_kill_is_found_once(
     code: int, reason: str, said: str, found: list[str]
 ) -> None:
     """Unless its lease was lost, or containerd was away as well."""
-    terminated = {"exitCode": code, "reason": reason}
+    terminated = {"exitCode": code, "reason": reason, "message": said}
     status = {"name": "main", "restartCount": 1, "lastState": {"terminated": terminated}}
     name = {"namespace": "koordlet-system", "name": "koordlet-x"}
     pods = [{"metadata": name, "status": {"containerStatuses": [status]}}]
     known: set[tuple[str, int]] = set()
 
-    assert list(died(pods, known, lambda pod, container: said)) == found
-    assert list(died(pods, known, lambda pod, container: said)) == []
+    assert list(died(pods, known)) == found
+    assert list(died(pods, known)) == []
