@@ -112,6 +112,7 @@ class StandIn:
                 tasks.create_task(self._serve())
             while not await stop.sleep(RENEWAL):
                 await self._all(self._renew(number) for number in self._numbers())
+                await self._all([self._report_lost()])
 
     def _numbers(self) -> range:
         return range(1, self._number + 1)
@@ -132,9 +133,20 @@ class StandIn:
         name = f"{PREFIX}{number}"
         with contextlib.suppress(AlreadyExists):
             await self._client.create(NODES.collection(), node(number))
+        await self._report(name, number)
+        await self._renew(number)
+
+    async def _report(self, name: str, number: int) -> None:
         status = {"status": node_status(number, _now())}
         await self._client.merge_patch(NODES.object(name, subresource="status"), status)
-        await self._renew(number)
+
+    async def _report_lost(self) -> None:
+        """Report nodes anew that were taken for lost, while no API server could take a Lease."""
+        listed = await self._client.get(NODES.collection())
+        for found in listed["items"]:
+            name = found["metadata"]["name"]
+            if name.startswith(PREFIX) and not _is_ready(found):
+                await self._report(name, int(name.removeprefix(PREFIX)))
 
     async def _renew(self, number: int) -> None:
         name = f"{PREFIX}{number}"
@@ -152,7 +164,8 @@ class StandIn:
         pod = change.new
         if pod is None or not str(pod["spec"].get("nodeName", "")).startswith(PREFIX):
             return
-        if "deletionTimestamp" in pod["metadata"] or pod["status"].get("phase") == "Pending":
+        runs = pod["status"].get("phase") == "Running" and _is_ready(pod)  # not on a lost node
+        if "deletionTimestamp" in pod["metadata"] or not (runs or _has_ended(pod)):
             self._work.put_nowait((change.key, pod))
 
     async def _serve(self) -> None:
@@ -181,6 +194,15 @@ class StandIn:
         body = {"metadata": {"uid": uid}, "status": running(pod, address, _now())}
         path = PODS.object(name, namespace=namespace, subresource="status")
         await self._client.merge_patch(path, body)
+
+
+def _is_ready(found: Object) -> bool:
+    conditions = found.get("status", {}).get("conditions", ())
+    return any((each["type"], each["status"]) == ("Ready", "True") for each in conditions)
+
+
+def _has_ended(pod: Object) -> bool:
+    return pod["status"].get("phase") in ("Succeeded", "Failed")
 
 
 def _itself(item: Object) -> Object:
