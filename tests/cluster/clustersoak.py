@@ -29,12 +29,15 @@ from traces import differences, kernel_values, to_restore
 from koord.api.annotations import USAGE_THRESHOLDS
 from koord.api.quantity import Quantity
 
-# Deployments, and between how many replicas they are scaled. All of the grid do not fit at once.
-SCALES = {"grid": (10, 60), "front": (1, 3), "batch": (1, 3)}
-IN_THE_END = {"grid": 12, "front": 1, "batch": 1}
+# koord-descheduler moves few pods of one workload at a time, so there are some.
+GRIDS = tuple(f"grid-{number}" for number in range(1, 7))
+# Deployments, and between how many replicas they are scaled. At most, the grids have more pods than
+# fit at once; mostly there is room for what leaves a hot node.
+SCALES = {**dict.fromkeys(GRIDS, (2, 8)), "front": (1, 3), "batch": (1, 3)}
+IN_THE_END = {**dict.fromkeys(GRIDS, 2), "front": 1, "batch": 1}
 HOT = 50.0  # percent of CPU
-HOT_FOR = 8  # changes of the load during which the same node is hot
-_SCALING = 1.0  # seconds from one change of the load to the next
+HOT_FOR = 16  # changes of the load during which the same node is hot
+_SCALING = 0.5  # seconds from one change of the load to the next
 _METRICS = "/apis/slo.koordinator.sh/v1alpha1/nodemetrics"
 _MESSAGE_POLICY = "/spec/template/spec/containers/0/terminationMessagePolicy"
 _SETTLED = 300.0  # seconds for all pods to run once nothing is killed any more
@@ -61,16 +64,17 @@ def workloads() -> Iterator[Object]:
     others = {"key": hostname, "operator": "NotIn", "values": [NODE]}
     terms = {"nodeSelectorTerms": [{"matchExpressions": [others]}]}
     affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
-    grid = pod("", "grid", cpu="700m", affinity=affinity)
+    grids = [pod("", app, cpu="700m", affinity=affinity) for app in GRIDS]
     here = {"nodeSelector": {hostname: NODE}}
     front = pod("", "front", cpu="100m", **here)
     batch = pod("", "batch", busy=os.cpu_count() or 1, **here)
     batch["metadata"]["labels"]["koordinator.sh/qosClass"] = "BE"
-    for made in (grid, front, batch):
+    for made in (*grids, front, batch):
         app = made["metadata"]["labels"]["app.kubernetes.io/name"]
         yield deployment(app, SCALES[app][0], made)
-    # More than the scaling makes unavailable, or the budget would refuse every eviction.
-    yield budget("grid", maxUnavailable=SCALES["grid"][1] // 2)
+    # More than the scaling makes unavailable, or the budgets would refuse every eviction.
+    for app in GRIDS:
+        yield budget(app, maxUnavailable=SCALES[app][1] // 2)
 
 
 class Load:
