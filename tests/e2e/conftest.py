@@ -92,9 +92,11 @@ def helm(
     """Runs a command of Helm on our chart with some values."""
     program = go_program(HELM)
 
-    def helm(*command: str, values: dict[str, Any]) -> "subprocess.CompletedProcess[str]":
+    def helm(
+        *command: str, values: dict[str, Any], kubernetes: str = KUBERNETES_VERSION
+    ) -> "subprocess.CompletedProcess[str]":
         return subprocess.run(
-            [program, *command, CHART, f"--kube-version={KUBERNETES_VERSION}", "--values=-"],
+            [program, *command, CHART, f"--kube-version={kubernetes}", "--values=-"],
             input=json.dumps(values),
             capture_output=True,
             text=True,

@@ -230,3 +230,21 @@ def test_the_pods_have_the_time_to_restore(rendered: Rendered) -> None:
     """The kubelet kills no agent whose plugins end and whose values are restored in their time."""
     needed = Limits().stop + Limits().grace + STOP_LIMIT
     assert agent(rendered(ACTS))["terminationGracePeriodSeconds"] > needed
+
+
+@pytest.mark.parametrize(
+    ("kubernetes", "may"), [("v1.30.14", True), ("v1.32.9-gke.1", True), ("v1.33.0", False)]
+)
+def test_where_kubelets_refuse_the_agent_it_may_list_pods(
+    helm: Helm, kubernetes: str, may: bool
+) -> None:
+    """Kubelets before 1.33 know no right to their pods but nodes/proxy."""
+    done = helm("template", "koordlet", values={}, kubernetes=kubernetes)
+    assert done.returncode == 0, done.stderr
+    [role] = [
+        each
+        for each in yaml.safe_load_all(done.stdout)
+        if each and each["kind"] == "ClusterRole" and each["metadata"]["name"] == "koordlet"
+    ]
+    pods = {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]}
+    assert (pods in role["rules"]) is may

@@ -106,6 +106,7 @@ def _value_of(component: str) -> str:
     return f"{daemon or 'koordlet'}.components.{camel}"
 
 
+_NEEDED_BEFORE = {"pods-from-api-server": "1.33"}  # of Kubernetes
 _WORDS = {"networkpolicy": "network-policy", "podmonitor": "pod-monitor"}
 
 
@@ -136,7 +137,16 @@ def _patch_here(objects: list[Tree], component: str) -> None:
         for each in _kustomization(component).get("patches", ())
         if (each["target"]["kind"], each["target"]["name"]) in here
     ]
-    patch(objects, {"patches": patches}, f".Values.{_value_of(component)}")
+    patch(objects, {"patches": patches}, _switch(component))
+
+
+def _switch(component: str) -> str:
+    """The condition for the patches of a component: its value, or a cluster that needs it."""
+    value = f".Values.{_value_of(component)}"
+    oldest = _NEEDED_BEFORE.get(component)
+    if oldest is None:
+        return value
+    return f'or {value} (semverCompare "<{oldest}.0-0" .Capabilities.KubeVersion.Version)'
 
 
 def _conditions(name: str, directory: str) -> list[str]:
