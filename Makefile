@@ -72,10 +72,10 @@ e2e-test: $(BIN)/.dev  ## Against etcd and the real CRD server (Go, etcd-server;
 image-test: $(BIN)/.dev  ## Build the images without a registry, start them under runc and emulated (root, Go, Debian packages)
 	TMPDIR=$${TMPDIR:-/var/tmp} $(BIN)/pytest -s --timeout=2700 tests/image $(ARGS)
 
-cluster: $(BIN)/.dev  ## A real Kubernetes cluster on this machine, until ^C (root, cgroup v1, Go, etcd, runc; NODES=500 IMAGES=yes)
+cluster: $(BIN)/.dev  ## A real Kubernetes cluster on this machine, until ^C (root, cgroup v1, Go, etcd, runc; NODES=500 IMAGES=yes KUBERNETES=1.30)
 	exec $(CLUSTER) --nodes=$(or $(NODES),3) $(if $(IMAGES),--images) $(ARGS)
 
-cluster-test: $(BIN)/.dev  ## The daemons from their images and manifests in such a cluster (also buildah, mmdebstrap)
+cluster-test: $(BIN)/.dev  ## The daemons from their images and manifests in such a cluster (also buildah, mmdebstrap; KUBERNETES=1.30)
 	$(CLUSTER) --images -- $(abspath $(BIN))/pytest --timeout=900 tests/cluster $(ARGS)
 
 cluster-soak: $(BIN)/.dev  ## Kill -9 at random in such a cluster, checked from outside (SECONDS=600 SEED=1)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from clusteraccess import CONTROLLERS, KUBELET, NODE, NODE_IP, SCHEDULER, SERVER, SERVICE_IP, Access
 from containerdnode import IMAGE
-from programs import CNI, CONTAINERD, KUBERNETES
+from programs import CNI, CONTAINERD, KUBERNETES, MINOR
 
 ETCD = "http://127.0.0.1:2379"
 RUNTIME = Path("/run/containerd/containerd.sock")
@@ -167,16 +167,18 @@ def kubelet(directory: Path, access: Access) -> Service:
         "tlsPrivateKeyFile": str(access.kubelet.key),
         "containerRuntimeEndpoint": f"unix://{RUNTIME}",
         "cgroupDriver": "cgroupfs",
-        "failCgroupV1": False,
         "failSwapOn": False,
         "makeIPTablesUtilChains": False,
         "localStorageCapacityIsolation": False,
         # The disk is the machine's: how full it is says nothing about the cluster.
         "evictionHard": {"memory.available": "100Mi", "nodefs.available": "1%"},
         "imageGCHighThresholdPercent": 100,
-        # A container that is killed again and again starts again soon; the default is 5 minutes.
-        "crashLoopBackOff": {"maxContainerRestartPeriod": "2s"},
     }
+    if MINOR >= 31:
+        config["failCgroupV1"] = False
+    if MINOR >= 35:
+        # A container that is killed again and again starts again soon; the default is 5 minutes.
+        config["crashLoopBackOff"] = {"maxContainerRestartPeriod": "2s"}
     file = directory / "kubelet.json"
     file.write_text(json.dumps(config))
     command = (

@@ -6,7 +6,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from programs import KUBERNETES, REPOSITORY
+from programs import HELM, KUBERNETES, REPOSITORY
 
 SECONDS = 300.0  # of one command
 
@@ -36,7 +36,8 @@ def commands() -> Commands:
 
 def environ() -> dict[str, str]:
     """With kubectl and helm on PATH."""
-    return {**os.environ, "PATH": f"{KUBERNETES.binary.parent}:{os.environ['PATH']}"}
+    path = f"{KUBERNETES.binary.parent}:{HELM.binary.parent}:{os.environ['PATH']}"
+    return {**os.environ, "PATH": path}
 
 
 def shell(script: str, where: Path, given: str = "") -> str:

@@ -15,6 +15,7 @@ _KUBELET = "the kubelet asks for it, as the agent's review of its own token"
 _LOST = "an answer that is lost on the way, after which the object is read again"
 _REPEATED = "an event that is repeated; see the last test"
 FINE_GRAINED = 33  # minor version of the first kubelets that look at the right to nodes/pods
+TOPOLOGIES = ("topology.node.k8s.io", "noderesourcetopologies")
 PATCH_EVENTS = Right("patch", CORE, "events")
 # Rights that no request of these tests needs, and why they are there.
 UNUSED = {
@@ -26,6 +27,11 @@ UNUSED = {
             for verb in ("list", "watch")
             if MINOR >= FINE_GRAINED
         },
+        **(
+            {Right("create", *TOPOLOGIES): "older kubelets do not say what it would contain"}
+            if MINOR < FINE_GRAINED
+            else {}
+        ),
         Right("update", CORE, "nodes/finalizers"): "an admission plugin wants it, not a request",
         Right("create", "authentication.k8s.io", "tokenreviews"): "a client with a token",
         Right("create", "authorization.k8s.io", "subjectaccessreviews"): "a client with a token",
@@ -58,7 +64,7 @@ UNUSED = {
 # Rights that a run may need or not, by how quick the machine is, and for what.
 BY_CHANCE = {
     "koordlet": {
-        Right("patch", "topology.node.k8s.io", "noderesourcetopologies"): (
+        Right("patch", *TOPOLOGIES): (
             "the object was created before the kubelet's configuration was known"
         ),
     },

@@ -4,6 +4,7 @@ With an empty cache that takes some minutes, which CI spends beside other tests.
 """
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -31,7 +32,7 @@ class Program:
 
     def build(self) -> Path:
         """Build it and return its file; there is little to do when it was built before."""
-        self.binary.parent.mkdir(exist_ok=True)
+        self.binary.parent.mkdir(parents=True, exist_ok=True)
         subprocess.run(
             ["go", "build", "-ldflags=-s -w", *self.flags, "-o", self.binary, self.package],
             cwd=self.source,
@@ -72,14 +73,28 @@ CONTAINERD_SHIM = Program(  # containerd looks for one of this name
 )
 CRI_CLIENT = Program("criclient", _HERE / "containerd")
 PAUSE = Program("pause", _HERE / "containerd", "./pause")
-_KUBERNETES = "1.35.6"  # as tests/cluster/kubernetes/go.mod has it
 _VERSION = "k8s.io/component-base/version"
-KUBERNETES = Program(  # several in one, which differ by the name that it is called by
-    "kubernetes",
-    REPOSITORY / "tests" / "cluster" / "kubernetes",
-    flags=(f"-ldflags=-s -w -X {_VERSION}.gitVersion=v{_KUBERNETES}",),
-    names=("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubectl"),
-)
+
+
+def _kubernetes(name: str, version: str, *flags: str) -> Program:
+    """Return Kubernetes' programs, several in one, which differ by the name of the call."""
+    return Program(
+        name,
+        REPOSITORY / "tests" / "cluster" / "kubernetes",
+        flags=(f"-ldflags=-s -w -X {_VERSION}.gitVersion=v{version}", *flags),
+        names=("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubectl"),
+    )
+
+
+_KUBERNETES = {  # by minor version; the patch version is that of the module file
+    "1.35": _kubernetes("kubernetes", "1.35.6"),
+    "1.30": _kubernetes("kubernetes-1.30/kubernetes", "1.30.14", "-modfile=v130.mod", "-tags=v130"),
+}
+_CHOSEN = os.environ.get("KUBERNETES") or next(iter(_KUBERNETES))
+if _CHOSEN not in _KUBERNETES:
+    sys.exit(f"KUBERNETES={_CHOSEN}: wanted one of {', '.join(_KUBERNETES)}")
+KUBERNETES = _KUBERNETES[_CHOSEN]
+MINOR = int(_CHOSEN.partition(".")[2])  # of Kubernetes 1
 _CNI, _PLUGINS = REPOSITORY / "tests" / "cluster" / "cni", "github.com/containernetworking/plugins"
 CNI = tuple(  # of container networks; a runtime looks for them by these names
     Program(package.rpartition("/")[2], _CNI, f"{_PLUGINS}/plugins/{package}")
