@@ -29,7 +29,7 @@ from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.diagnosis import ABSENT, NodeStatuses
 from koord_scheduler.framework.enqueueing import Enqueueing, RequeueDecision
 from koord_scheduler.framework.handle import SchedulerControl, Services, new_services
-from koord_scheduler.framework.interfaces import BindPlugin, Plugin, QueueSortPlugin
+from koord_scheduler.framework.interfaces import BindPlugin, Plugin, QueueSortPlugin, pod_changes
 from koord_scheduler.framework.nodes.search import NodeSearch
 from koord_scheduler.framework.profile import (
     PluginFactory,
@@ -255,14 +255,14 @@ class ProfileHarness:
             return ScheduleResult(node=None, status=resized, decided=decided)
         placed = self._state.assume(resized, node)
         try:
-            status = await _bind(binding, state, placed, node)
+            status = await self._bind(binding, state, placed, node)
         except BaseException:
             self._roll_back(binding, state, placed, node)
             raise
         if not status.ok:
             self._roll_back(binding, state, placed, node)
             return ScheduleResult(node=None, status=status, decided=decided)
-        self._state.put(POD, replace(placed, node=node))  # as the API server confirms it
+        self._confirm(placed, node, pod_changes(state).annotations)
         await binding.post_bind(state, placed, node)
         return ScheduleResult(node=node, status=SUCCESS, decided=decided)
 
@@ -394,6 +394,34 @@ class ProfileHarness:
     def _control(self) -> SchedulerControl:
         """Return the object for handle.scheduler(): the cluster."""
         return CacheControl(self._state, self.services.forgotten)
+
+    async def _bind(
+        self, binding: PodBinding, state: CycleState, pod: ClusterPod, node: str
+    ) -> Status:
+        """Reserve, Permit, PreBind and Bind; Success, or what ended it."""
+        status = binding.reserve(state, pod, node)
+        if status.ok:
+            chosen = pod_changes(state).annotations
+            pod = self._state.annotate(pod.uid, chosen) or pod if chosen else pod
+            status = binding.permit(state, pod, node)
+        if status.code is Code.WAIT:
+            status = await binding.wait_on_permit(pod)
+        if status.ok:
+            status = binding.pre_bind_pre_flight(state, pod, node)
+        if status.ok:
+            status = await binding.pre_bind(state, pod, node)
+        if status.ok or status.code is Code.SKIP:
+            status = await binding.bind(state, pod, node)
+        return status
+
+    def _confirm(self, pod: ClusterPod, node: str, changed: Mapping[str, str | None]) -> None:
+        """Take over the pod as the API server has it then, as far as plugins declare to read it."""
+        merged = {**dict(pod.annotations), **changed}
+        annotations = tuple(
+            (key, value) for key, value in sorted(merged.items()) if value is not None
+        )
+        bound = replace(pod, node=node, annotations=annotations)
+        self._state.put(POD, self.cluster.declared(bound))
 
     def _roll_back(
         self, binding: PodBinding, state: CycleState, pod: ClusterPod, node: str
@@ -553,22 +581,6 @@ class _Made:
             rejected=rejected,
             statuses=found.diagnosis.node_statuses,
         )
-
-
-async def _bind(binding: PodBinding, state: CycleState, pod: ClusterPod, node: str) -> Status:
-    """Reserve, Permit, PreBind and Bind; Success, or what ended it."""
-    status = binding.reserve(state, pod, node)
-    if status.ok:
-        status = binding.permit(state, pod, node)
-    if status.code is Code.WAIT:
-        status = await binding.wait_on_permit(pod)
-    if status.ok:
-        status = binding.pre_bind_pre_flight(state, pod, node)
-    if status.ok:
-        status = await binding.pre_bind(state, pod, node)
-    if status.ok or status.code is Code.SKIP:
-        status = await binding.bind(state, pod, node)
-    return status
 
 
 def _oldest_first(args: object, handle: object) -> OldestFirst:

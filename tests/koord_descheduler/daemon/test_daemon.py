@@ -11,7 +11,7 @@ from koord.controlplane.daemon import FinishedWithoutElection
 from koord.util.errors import KoordError
 from koord_descheduler.plugin import EvictOptions, Relief
 from tests.support.clusters import node, pod
-from tests.support.descheduler.replicas import SHIPPED, Replica, Start
+from tests.support.descheduler.replicas import SHIPPED, Reader, Replica, Start
 from tests.support.kube.apiserver import ApiServer, line, status_object
 from tests.support.kube.faults import begin, refuse
 from tests.support.kube.replicas import LEASES, holder
@@ -187,6 +187,19 @@ async def test_a_changed_file_takes_effect_between_cycles(
     begun = leading.clock.monotonic()
     await pass_time(lambda: len(after.rounds) == 2)
     assert leading.clock.monotonic() - begun >= 60
+
+
+async def test_a_plugin_that_is_enabled_later_sees_what_it_reads_in_its_first_round(
+    leading: Replica, server: ApiServer, pass_time: PassTime
+) -> None:
+    """Pods that are known are listed again before the new configuration is in force."""
+    made = pod("web", "n1")
+    made["metadata"]["annotations"] = {"example.com/seat": "7", "other": "8"}
+    server.objects.create(PODS, made)
+    leading.write(SHIPPED.replace("{balance}", "{balance}, {{name: Reader}}"))
+    await pass_time(lambda: any(isinstance(one, Reader) and one.rounds for one in leading.watchers))
+    [reader] = [one for one in leading.watchers if isinstance(one, Reader)]
+    assert reader.seen[0] == (("example.com/seat", "7"),)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from koord.cluster.keptfields import reads
 from koord.kube.client import Resource
 from koord.util.errors import KoordError
 from koord.util.health import OK, PartHealth
@@ -295,6 +296,35 @@ async def test_who_is_ready_in_the_end_is_waited_for(
     replica = start_with(sharing(ReadyLater))
     await pass_time(lambda: "web" in placed(server), step=0.5)
     assert await replica.get("/readyz") == (200, "ok")
+
+
+SEAT = "example.com/seat"
+
+
+@reads(pod_annotations={SEAT: 1000})
+class Reads(Fit, PreFilterPlugin):
+    """Wants a seat of 1,000 characters."""
+
+    def pre_filter(self, state: Any, pod: Any, nodes: Any) -> Status | None:
+        found = dict(pod.annotations).get(SEAT, "")
+        return None if len(found) == 1000 else Status.unresolvable("no seat")
+
+
+async def test_what_a_plugin_declares_to_read_comes_whole_or_not_at_all(
+    start_with: Callable[..., Replica], server: ApiServer, pass_time: PassTime
+) -> None:
+    """A value beyond its bound is named in an event on the pod, which fits no node."""
+    for name, size in (("whole", 1000), ("long", 1001)):
+        pod = pending(name)
+        pod["metadata"]["annotations"] = {SEAT: "x" * size, "other": "y"}
+        server.objects.create(PODS, pod)
+    replica = start_with(Reads)
+    await pass_time(lambda: "whole" in placed(server), step=0.5)
+    text = f"annotation {SEAT}: 1001 bytes of at most 1000"
+    await pass_time(lambda: any(text in repr(one) for one in server.requests), step=0.5)
+    assert "long" not in placed(server)
+    _, body = await replica.get("/healthz?verbose")
+    assert text in body
 
 
 LICENCES = "/apis/example.com/v1/licences"

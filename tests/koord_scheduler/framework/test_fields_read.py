@@ -5,7 +5,16 @@ from typing import Any
 from koord.cluster.keptfields import NO_FIELDS, KeptFields, reads
 from koord_scheduler.config.profiles import Point, Profile
 from koord_scheduler.framework.profile import PluginRegistry, fields_read
-from koord_scheduler.plugin import ClusterPod, CycleState, FilterPlugin, NodeInfo, Status
+from koord_scheduler.plugin import (
+    ClusterPod,
+    CycleState,
+    FilterPlugin,
+    Handle,
+    NodeInfo,
+    ReservePlugin,
+    Status,
+    pod_changes,
+)
 from koord_scheduler.plugin.testing import ProfileHarness, fake_cluster, make_pod
 
 SEAT, DESK = "example.com/seat", "example.com/desk"
@@ -93,3 +102,36 @@ def test_a_profile_may_name_what_is_not_registered() -> None:
     assert fields_read(harness.configuration.profiles, PluginRegistry()) == NO_FIELDS
     assert isinstance(harness.configuration.profiles[0], Profile)
     assert harness.configuration.profiles[0].enabled(Point.FILTER)
+
+
+@reads(pod_annotations={SEAT: 10})
+class Chooses(FilterPlugin, ReservePlugin):
+    """Chooses in Reserve, and writes it into annotations, one of which it does not declare."""
+
+    def __init__(self, args: Any, handle: Handle) -> None:
+        self.cluster = handle.services.cluster
+        self.assumed: list[tuple[tuple[str, str], ...]] = []
+
+    def filter(self, state: CycleState, pod: ClusterPod, node: NodeInfo) -> Status | None:
+        self.assumed += [one.annotations for one in node.pods]
+        return None
+
+    def reserve(self, state: CycleState, pod: ClusterPod, node_name: str) -> Status | None:
+        pod_changes(state).annotations.update({SEAT: "3", DESK: "4"})
+        return None
+
+    def unreserve(self, state: CycleState, pod: ClusterPod, node_name: str) -> None:
+        """Nothing is kept."""
+
+
+async def test_what_reserve_chooses_is_in_the_kits_cluster_if_it_is_declared() -> None:
+    """A plugin that forgets to declare what it writes sees that in its first test."""
+    cluster = fake_cluster()
+    cluster.node("n")
+    points = config("Chooses")
+    points["profiles"][0]["plugins"]["reserve"] = {"enabled": [{"name": "Chooses"}]}
+    async with ProfileHarness(points, cluster, {"Chooses": Chooses}) as harness:
+        assert (await harness.schedule(make_pod("web"))).node == "n"
+        bound = cluster.state.pod("default/web")
+        assert bound is not None
+        assert bound.annotations == ((SEAT, "3"),)

@@ -17,6 +17,7 @@ from koord_descheduler.plugin import (
     Handle,
     PluginRegistry,
     Status,
+    reads,
 )
 from tests.support.kube.apiserver import ApiServer
 from tests.support.kube.daemon_flags import kubeconfig
@@ -96,6 +97,21 @@ class Watcher(BalancePlugin):
         self.closed = True
 
 
+@reads(pod_annotations={"example.com/seat": 10})
+class Reader(Watcher):
+    """Sees in its rounds what pods have in an annotation."""
+
+    def __init__(self, args: Any, handle: Handle) -> None:
+        super().__init__(args, handle)
+        self.seen: list[tuple[tuple[str, str], ...]] = []
+
+    async def balance(self, nodes: Sequence[ClusterNode]) -> Status | None:
+        cluster = self.handle.services.cluster
+        for node in nodes:
+            self.seen += [pod.annotations for pod in cluster.pods_of_node(node.name)]
+        return await super().balance(nodes)
+
+
 class Replica(DaemonReplica):
     """One descheduler."""
 
@@ -127,7 +143,14 @@ class Replica(DaemonReplica):
             return self.watchers[-1]
 
         registry.register("MigrationController", Recorder)
+
+        def reader(args: Any, handle: Handle) -> Reader:
+            made = Reader(args, handle)
+            self.watchers.append(made)
+            return made
+
         registry.register("Watcher", watcher)
+        registry.register("Reader", reader)
         return []
 
 
