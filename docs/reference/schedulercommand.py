@@ -13,8 +13,8 @@ from koord_scheduler.cli.daemon import FAMILIES
 from koord_scheduler.daemon.run import Daemon, connect_daemon
 from koord_scheduler.daemon.settings import load_settings, new_flags
 from koord_scheduler.features import GATES
+from koord_scheduler.framework.preemptions import PreemptionMetrics
 from koord_scheduler.scheduling.metrics import content_families
-from koord_scheduler_plugins.default_preemption.preemption import PreemptionMetrics
 from koord_scheduler_plugins.network_traffic import TrafficMetrics
 from reference.commands import ACCESS, control_plane_page, families_table
 from reference.markdown import code, table

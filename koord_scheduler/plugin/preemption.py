@@ -3,6 +3,7 @@
 from koord_scheduler.framework.calls import ExtensionPointError
 from koord_scheduler.framework.diagnosis import ABSENT, Diagnosis, NodeStatuses
 from koord_scheduler.framework.handle import NodeFilters, PreemptionTrial
+from koord_scheduler.framework.preemptions import Preemption, Preemptions, preempted
 from koord_scheduler.rules.preemption import (
     BudgetsByNamespace,
     Candidate,
@@ -12,6 +13,7 @@ from koord_scheduler.rules.preemption import (
     choose,
     find_victims,
     may_preempt,
+    violated_budgets,
 )
 
 __all__ = [
@@ -23,10 +25,14 @@ __all__ = [
     "LowerPriorityPods",
     "NodeFilters",
     "NodeStatuses",
+    "Preemption",  # argument of Preemptions.begin
     "PreemptionTrial",
+    "Preemptions",  # carries them out, for all plugins of a process
     "by_namespace",
     "candidates_wanted",
     "choose",
     "find_victims",
     "may_preempt",
+    "preempted",
+    "violated_budgets",
 ]

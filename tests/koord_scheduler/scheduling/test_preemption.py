@@ -7,8 +7,8 @@ from typing import Any
 
 from koord.controlplane.testing import api_error_response
 from koord.util.stop import Stop
+from koord_scheduler.framework.preemptions import Preemptions
 from koord_scheduler_plugins.default_preemption import DefaultPreemption, DefaultPreemptionArgs
-from koord_scheduler_plugins.default_preemption.preemption import Preemptions
 from tests.support.scheduler.loop import Loop
 
 

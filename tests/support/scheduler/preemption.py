@@ -16,10 +16,10 @@ from koord_scheduler.framework.binding import PodBinding
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.interfaces import Plugin
 from koord_scheduler.framework.nodes.search import NodeSearch
+from koord_scheduler.framework.preemptions import Preemptions
 from koord_scheduler.framework.profile import ProfilePlugins
 from koord_scheduler.framework.status import PostFilterResult
 from koord_scheduler_plugins.default_preemption import DefaultPreemption, DefaultPreemptionArgs
-from koord_scheduler_plugins.default_preemption.preemption import Preemptions
 from tests.support.scheduler.framework import FreeCpu, Kit
 
 DELETED = {"kind": "Status", "apiVersion": "v1", "status": "Success"}

@@ -34,15 +34,17 @@ from koord_scheduler.plugin.preemption import (
     LowerPriorityPods,
     NodeFilters,
     NodeStatuses,
+    Preemption,
+    Preemptions,
     PreemptionTrial,
     by_namespace,
     candidates_wanted,
     choose,
     find_victims,
     may_preempt,
+    preempted,
 )
 from koord_scheduler.plugin.vector import Mask
-from koord_scheduler_plugins.default_preemption.preemption import Preemption, Preemptions, preempted
 
 NO_HELP = Status.unresolvable("Preemption is not helpful for scheduling")
 NO_VICTIMS = Status.unresolvable("No preemption victims found for incoming pod")

@@ -9,20 +9,18 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
-from koord.plugin import OK, PartHealth, Stop, get_logger
-from koord.plugin.kube import (
-    PODS,
-    STRATEGIC_MERGE_PATCH,
-    Conflict,
-    Deadline,
-    Event,
-    EventType,
-    KubeError,
-    NotFound,
-    ObjectRef,
-)
-from koord_scheduler.plugin import POD, ClusterPod, Services, SharedPart
-from koord_scheduler.plugin.preemption import Candidate, may_preempt
+from koord.cluster.facts import ClusterPod
+from koord.cluster.kinds import POD
+from koord.component.plugins.shared import SharedPart
+from koord.kube.client import PODS, STRATEGIC_MERGE_PATCH
+from koord.kube.errors import Conflict, KubeError, NotFound
+from koord.kube.events import Event, EventType, ObjectRef
+from koord.kube.transport import Deadline
+from koord.util.health import OK, PartHealth
+from koord.util.logs import get_logger
+from koord.util.stop import Stop
+from koord_scheduler.framework.handle import Services
+from koord_scheduler.rules.preemption import Candidate, may_preempt
 
 PART = "preemption"
 READY_TIMEOUT = 30.0  # seconds for all requests about one victim
@@ -45,7 +43,10 @@ def preempted(pod: ClusterPod) -> bool:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Preemption:
-    """A preemption decision: the victims leave the node for the pod."""
+    """A preemption decision: the victims leave their nodes for the pod.
+
+    They may be on other nodes than the chosen one, where their quota has no room for all.
+    """
 
     profile: str  # scheduler name
     plugin: str
@@ -101,12 +102,12 @@ class Preemptions(SharedPart):
         return services.shared.get(PART, lambda: cls(services))
 
     def begin(self, preemption: Preemption) -> None:
-        """Queue victims to be removed soon; if none of them is on the node, do nothing.
+        """Queue victims to be removed soon; if none of them is on its node, do nothing.
 
         Returns at once.
         """
         self.metrics.victims.observe(len(preemption.chosen.victims))
-        if any(self._stays(one, preemption) for one in preemption.chosen.victims):
+        if any(self._stays(one) for one in preemption.chosen.victims):
             self._by_pod[preemption.pod.uid] = preemption
             self._decided.append(preemption)
             self._woken.set()
@@ -114,9 +115,7 @@ class Preemptions(SharedPart):
     def under_way(self, uid: str) -> bool:
         """Whether victims of a preemptor, by uid, have not begun to leave yet."""
         preemption = self._by_pod.get(uid)
-        return preemption is not None and any(
-            self._stays(one, preemption) for one in preemption.chosen.victims
-        )
+        return preemption is not None and any(self._stays(one) for one in preemption.chosen.victims)
 
     async def run(self, stop: Stop) -> None:
         """Act on what is decided until stop; what is not done by then is given up."""
@@ -160,7 +159,7 @@ class Preemptions(SharedPart):
         self.metrics.durations.labels(result).observe(self._clock.monotonic() - began)
         if doubtful and self._is_current(preemption):
             await self._clock.sleep(UNCERTAIN_SECONDS)
-            if any(self._stays(one, preemption) for one in doubtful):
+            if any(self._stays(one) for one in doubtful):
                 self._forget(preemption)
         if not self._is_current(preemption):  # something failed, or the node is of no use
             self._forget(preemption)
@@ -178,7 +177,7 @@ class Preemptions(SharedPart):
     ) -> None:
         """Remove a victim; if the API server says it has gone already, add it to doubtful."""
         async with turns:
-            if not self._is_current(preemption) or not self._stays(victim, preemption):
+            if not self._is_current(preemption) or not self._stays(victim):
                 return
             waiting = self._services.waiting.get(victim.uid)
             if waiting is not None:
@@ -186,9 +185,9 @@ class Preemptions(SharedPart):
             elif not await self._delete(victim, preemption):
                 doubtful.append(victim)
                 return
-        facts = {"victim": victim.key, "node": preemption.chosen.node}
+        facts = {"victim": victim.key, "node": victim.node}
         log.info("pod.preempted", pod=preemption.pod.key, **facts)
-        message = f"Preempted by pod {preemption.pod.uid} on node {preemption.chosen.node}"
+        message = f"Preempted by pod {preemption.pod.uid} on node {victim.node}"
         about = ObjectRef("v1", "Pod", victim.name, victim.namespace, victim.uid)
         self._services.events.emit(
             Event(about, EventType.NORMAL, "Preempted", message, preemption.profile)
@@ -239,13 +238,13 @@ class Preemptions(SharedPart):
         body = {"metadata": {"uid": pod.uid}, "status": status}
         await self._services.client.patch(f"{_path(pod)}/status", body, STRATEGIC_MERGE_PATCH)
 
-    def _stays(self, victim: ClusterPod, preemption: Preemption) -> bool:
-        """Whether a victim is still on the node, neither deleted nor finished."""
+    def _stays(self, victim: ClusterPod) -> bool:
+        """Whether a victim is still on its node, neither deleted nor finished."""
         known = self._services.cluster.pod(victim.key)
         return (
             known is not None
             and known.uid == victim.uid
-            and known.node == preemption.chosen.node
+            and known.node == victim.node
             and not known.deleting
             and not known.finished
         )

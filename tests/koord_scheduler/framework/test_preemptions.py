@@ -8,9 +8,9 @@ from msgspec.structs import replace
 
 from koord.cluster.facts import ClusterPod
 from koord.util.errors import KoordError
+from koord_scheduler.framework.preemptions import FAILED_PAUSE, READY_TIMEOUT
 from koord_scheduler.framework.status import Code, Status
 from koord_scheduler.framework.types import QueueingHint
-from koord_scheduler_plugins.default_preemption.preemption import FAILED_PAUSE, READY_TIMEOUT
 from tests.support.scheduler.preemption import BY_SCHEDULER, World, leaving, pending
 
 A, B = "/api/v1/namespaces/default/pods/a", "/api/v1/namespaces/default/pods/b"
