@@ -28,11 +28,19 @@ from koord_scheduler.plugin import (
     claims_pods_with,
 )
 from koord_scheduler.plugin.koordinator import FailedPod
-from koord_scheduler.plugin.preemption import NodeStatuses
+from koord_scheduler.plugin.preemption import (
+    Candidate,
+    ExtensionPointError,
+    NodeStatuses,
+    Preemption,
+    Preemptions,
+    by_namespace,
+)
 from koord_scheduler_plugins.elastic_quota.checks import AdmissionOptions, Rejection, admission
 from koord_scheduler_plugins.elastic_quota.columns import RuntimeOptions
 from koord_scheduler_plugins.elastic_quota.pods import pod_request
 from koord_scheduler_plugins.elastic_quota.quotas import QuotaOptions, Quotas
+from koord_scheduler_plugins.elastic_quota.room import LEAVING, QuotaPreemption
 from koord_scheduler_plugins.elastic_quota.tracker import PART, QuotaTracker
 from koord_scheduler_plugins.elastic_quota.waiting import Room, WaitingPod, room_of
 
@@ -122,7 +130,10 @@ class ElasticQuota(PreFilterPlugin, PostFilterPlugin, ReservePlugin, EnqueueExte
         self._admission = AdmissionOptions(
             parents=args.enable_check_parent_quota, all_resources=args.check_all_resources
         )
+        self._handle = handle
         self._profile = handle.profile
+        self._spare_default = args.disable_default_quota_preemption
+        self._preemptions = Preemptions.of(services)
         self._rejected: _Rejected | None = None  # the last one
         self.tracker = services.shared.get(
             PART, lambda: QuotaTracker(services, options, self._admission)
@@ -148,14 +159,7 @@ class ElasticQuota(PreFilterPlugin, PostFilterPlugin, ReservePlugin, EnqueueExte
             return Status.failed(
                 f"Could not find the specified ElasticQuotaManager for quota: {name}, tree: {tree}"
             )
-        request = pod_request(pod)
-        rejection = admission(
-            kept,
-            name,
-            request,
-            preemptible=is_preemptible(pod.labels),
-            options=self._admission,
-        )
+        rejection = self._rejection(quotas, pod)
         if rejection is None:
             self.tracker.tried(pod, name)
             return Status.skip()
@@ -167,12 +171,21 @@ class ElasticQuota(PreFilterPlugin, PostFilterPlugin, ReservePlugin, EnqueueExte
     async def post_filter(
         self, state: CycleState, pod: ClusterPod, nodes: View, statuses: NodeStatuses
     ) -> PostFilterResult | Status | None:
-        return self._no_preemption(pod, nodes)
+        """Have pods of the quota leave for the pod, if that gives it room and a node."""
+        found = await self._find(state, pod, nodes, statuses)
+        if not isinstance(found, Candidate):
+            return found
+        self._preemptions.metrics.attempts.inc()
+        self._preemptions.begin(Preemption(self._profile, self.name, pod, found))
+        return PostFilterResult(found.node, victims=found.victims)
 
     async def post_filter_dry_run(
         self, state: CycleState, pod: ClusterPod, nodes: View, statuses: NodeStatuses
     ) -> PostFilterResult | Status | None:
-        return self._no_preemption(pod, nodes)
+        found = await self._find(state, pod, nodes, statuses)
+        if not isinstance(found, Candidate):
+            return found
+        return PostFilterResult(found.node, victims=found.victims)
 
     def reserve(self, state: CycleState, pod: ClusterPod, node_name: str) -> Status | None:
         """Do nothing: the account has the assumed pod."""
@@ -181,23 +194,49 @@ class ElasticQuota(PreFilterPlugin, PostFilterPlugin, ReservePlugin, EnqueueExte
     def unreserve(self, state: CycleState, pod: ClusterPod, node_name: str) -> None:
         return None
 
-    def _no_preemption(self, pod: ClusterPod, nodes: View) -> Status:
-        """Room on nodes is of no use while the quota has none: nobody else may preempt either."""
+    async def _find(
+        self, state: CycleState, pod: ClusterPod, nodes: View, statuses: NodeStatuses
+    ) -> Candidate | Status:
+        """A node and victims, or the answer of PostFilter.
+
+        Room on nodes is of no use while the quota has none: no other plugin may preempt then.
+        """
         quotas = self.tracker.current().with_account(nodes.account)
+        if self._rejection(quotas, pod) is None:
+            return Status.unschedulable()
+        if self._preemptions.under_way(pod.uid):
+            return _no(LEAVING)
+        if statuses.absent.plugin != self.name:
+            return _no("the quota has no room")
+        work = QuotaPreemption(
+            pod=pod,
+            state=state,
+            nodes=nodes,
+            quotas=quotas,
+            filters=self._handle.filters(),
+            budgets=by_namespace(self._handle.services.cluster.budgets.values()),
+            options=self._admission,
+            spare_default=self._spare_default,
+        )
+        try:
+            found = await work.find()
+        except ExtensionPointError as err:
+            return err.status
+        return _no(found) if isinstance(found, str) else found
+
+    def _rejection(self, quotas: Quotas, pod: ClusterPod) -> Rejection | None:
+        """Why the quota of a pod does not admit it; None: it does, or there is none."""
         found = quotas.quota_of(pod)
         kept = None if found is None else quotas.states.get(found[1])
         if found is None or kept is None:
-            return Status.unschedulable()
-        rejection = admission(
+            return None
+        return admission(
             kept,
             found[0],
             pod_request(pod),
             preemptible=is_preemptible(pod.labels),
             options=self._admission,
         )
-        if rejection is None:
-            return Status.unschedulable()
-        return Status.unresolvable("preemption: not helpful while the quota has no room")
 
     def _of(
         self, pod: ClusterPod, name: str, rejection: Rejection, now: Quotas, quotas: Quotas
@@ -229,3 +268,7 @@ class ElasticQuota(PreFilterPlugin, PostFilterPlugin, ReservePlugin, EnqueueExte
         )
         self.tracker.wait(waiting, rejected.room)
         return False
+
+
+def _no(reason: str) -> Status:
+    return Status.unresolvable(f"preemption: {reason}")

@@ -114,6 +114,11 @@ class World(Loop):
         """The latest reason for which a pod is not scheduled."""
         return next(text for pod, _, text in reversed(self.events) if pod == name)
 
+    @property
+    def leaving(self) -> list[str]:
+        """Pods that are being deleted."""
+        return sorted(key.partition("/")[2] for key in self.api.pods if self.api.pod(key).deleting)
+
     def problem(self, quota: str) -> str:
         """What an event said of a quota; it is said once."""
         ((_, text),) = [
@@ -142,8 +147,8 @@ async def test_pods_are_placed_until_their_quota_is_full():
     assert world.where(other) == "n0"
     assert world.message("r") == (
         "0/1 nodes are available: Insufficient quotas, quotaName: a, runtime: cpu:2, "
-        "used: cpu:2, pod's request: cpu:1, exceedDimensions: [cpu]. preemption: not helpful "
-        "while the quota has no room"
+        "used: cpu:2, pod's request: cpu:1, exceedDimensions: [cpu]. preemption: "
+        "No preemption victims found for incoming pod"
     )
     await world.end()
 
@@ -422,6 +427,80 @@ async def test_a_gang_of_two_quotas_waits_for_the_one_that_has_no_room():
     await world.pass_time()
     await world.settle()
     assert world.bound == ["blocker", "x", "y"]
+    await world.end()
+
+
+async def test_pods_of_the_quota_leave_for_a_more_important_one():
+    """Victims are on whatever nodes, and no more than the quota needs; others of it stay."""
+    world = await World().begin(2, 2, 2)
+    world.quota("a", "3")
+    for at, priority in enumerate((3, 1, 2)):
+        world.add(f"a{at}", "a", bound=f"n{at}", priority=priority)
+    world.add("b", "b", bound="n0", priority=-9)
+    await world.settle()
+    world.add("new", "a", priority=9, cpu="2")
+    await world.settle()
+    assert world.leaving == ["a1", "a2"]
+    for name in world.leaving:
+        world.api.delete_pod(f"default/{name}")
+    await world.settle()
+    await world.pass_time()
+    assert world.bound == ["new"]
+    await world.end()
+
+
+@pytest.mark.parametrize(
+    "case", ["no node", "not enough", "own priority", "never", "fixed", "default quota"]
+)
+async def test_nobody_is_evicted_for_nothing(case):
+    world = await World().begin(2)
+    quota = "" if case == "default quota" else "a"
+    if case == "default quota":
+        world.quota("koordinator-default-quota", "2", where="koordinator-system")
+    else:
+        world.quota("a", "1" if case == "not enough" else "2", "2")
+    labels = {PREEMPTIBLE: "false"} if case == "fixed" else {}
+    world.add("p", quota, bound="n0", priority=9 if case == "own priority" else 1, labels=labels)
+    if case == "no node":
+        world.add("other", "b", bound="n0", priority=-1)
+    policy = {"preemptionPolicy": "Never"} if case == "never" else {}
+    await world.settle()
+    world.add("new", quota, priority=9, cpu="2", **policy)
+    await world.settle()
+    assert (world.bound, world.leaving) == ([], [])
+    assert "preemption: " in world.message("new")
+    await world.end()
+
+
+async def test_further_pods_of_the_quota_leave_a_node_that_has_no_room():
+    world = await World().begin(2, 2)
+    world.quota("a", "4")
+    for at in range(2):
+        world.add(f"a{at}", "a", bound="n0", priority=1)
+        world.add(f"b{at}", "a", bound="n1", priority=2)
+    await world.settle()
+    world.add("new", "a", priority=9, cpu="2")
+    await world.settle()
+    assert world.leaving == ["a0", "a1"]
+    await world.end()
+
+
+async def test_pods_that_leave_already_are_waited_for():
+    world = await World().begin(4)
+    world.quota("a", "2")
+    for name in ("p", "q"):
+        world.add(name, "a", bound="n0", priority=1)
+    await world.settle()
+    world.api.change("default/p", metadata={"deletionTimestamp": "2026-07-24T06:52:45Z"})
+    await world.settle()
+    world.add("new", "a", priority=9)
+    await world.settle()
+    assert world.leaving == ["p"]
+    assert "terminating pods" in world.message("new")
+    world.api.delete_pod("default/p")
+    await world.settle()
+    await world.pass_time()
+    assert world.bound == ["new"]
     await world.end()
 
 
