@@ -11,9 +11,38 @@ KIND = "Reservation"
 PLURAL = "reservations"
 
 CREATED_BY_LABEL = "app.kubernetes.io/created-by"
-ORDER_LABEL = "scheduling.koordinator.sh/reservation-order"
-RESERVE_POD = "scheduling.koordinator.sh/reserve-pod"
+PREFIX = "scheduling.koordinator.sh/"
+ORDER_LABEL = f"{PREFIX}reservation-order"
+RESERVE_POD = f"{PREFIX}reserve-pod"
 """An annotation, "true" on a pod that only stands for a Reservation, as schedulers make them."""
+
+# Annotations of pods
+ALLOCATED = f"{PREFIX}reservation-allocated"
+"""The reservation that a pod consumes, as {"name", "uid"}."""
+AFFINITY = f"{PREFIX}reservation-affinity"
+EXACT_MATCH = f"{PREFIX}exact-match-reservation"
+PRE_ALLOCATABLE_PRIORITY = "pod.koordinator.sh/pre-allocatable-priority"
+OWNERS = f"{PREFIX}reservation-owners"
+CURRENT_OWNER = f"{PREFIX}reservation-current-owner"
+
+# Annotations of pods that stand for a Reservation
+RESERVATION_NAME = f"{PREFIX}reservation-name"
+RESERVATION_NODE = f"{PREFIX}reservation-node"
+IS_PRE_ALLOCATION = f"{PREFIX}is-pre-allocation"
+
+# Labels of pods
+IGNORED = f"{PREFIX}reservation-ignored"
+DISABLE_PREEMPTIBLE = f"{PREFIX}disable-preemptible"
+IS_PRE_ALLOCATABLE = "pod.koordinator.sh/is-pre-allocatable"
+OPERATING_MODE = f"{PREFIX}operating-mode"
+
+# Annotations of Reservations
+RESTRICTED_OPTIONS = f"{PREFIX}reservation-restricted-options"
+RESIZE_ALLOCATABLE = f"{PREFIX}reservation-resize-allocatable"
+
+# Labels of Reservations
+PRE_ALLOCATION_REQUIRED = f"{PREFIX}pre-allocation-required"
+PRIORITY = "koordinator.sh/priority"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -7,6 +7,7 @@ Plans of whole groups of pods. Source: Koordinator, pkg/scheduler/frameworkext.
 """
 
 from koord.cluster.account import AccountKind, FrozenAccount, Holding, Pool
+from koord.cluster.facts import Taint, Toleration
 from koord.cluster.hypothetical import HypotheticalCluster
 from koord_scheduler.framework.diagnosis import Suggestion, SuggestionType, suggest
 from koord_scheduler.framework.extension.auditor import AuditRecord
@@ -102,6 +103,8 @@ __all__ = [
     "ScoreTransformer",  # interface of Koordinator's transformers
     "Suggestion",  # argument of suggest
     "SuggestionType",  # field of a Suggestion
+    "Taint",  # of what is placed like a node, as a reservation
+    "Toleration",  # of such a Taint
     "TopologyNode",  # in handle.services.network
     "Transformed",  # answer of a transformer
     "suggest",  # offers a change to the user whose pod is pending

@@ -1,0 +1,1 @@
+"""Reservation: room on a node that is held for pods which do not exist yet."""
