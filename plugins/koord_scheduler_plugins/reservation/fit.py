@@ -1,0 +1,211 @@
+"""Whether a pod fits a node through a reservation of it.
+
+Source: Koordinator, plugins/reservation plugin.go, fitsNode and fitsReservation.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from koord_scheduler.plugin import POD_COUNT
+from koord_scheduler_plugins.reservation.amounts import Amounts
+from koord_scheduler_plugins.reservation.demands import Demands
+from koord_scheduler_plugins.reservation.info import ReservationInfo
+from koord_scheduler_plugins.reservation.objects import Policy
+
+NO_MATCH = "node(s) no reservations match reservation affinity"
+NO_ROOM = "node(s) no reservation(s) to meet the requirements"
+PREFIX = "Reservation(s) "
+_NEVER_IGNORED = ("cpu", "memory", "ephemeral-storage", POD_COUNT)
+_NOTHING: Amounts = {}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NodeRoom:
+    """A node, with the pods of its matched reservations still on it."""
+
+    allocatable: Amounts
+    requested: Amounts
+    consumed: Amounts = field(default_factory=dict)
+    """What of requested is counted twice: with the consumers and with the reserve pods of matched
+    reservations. Nothing, where these take only what consumers have left."""
+    allowed_pods: int = 110
+    pods: int = 0
+    matched: int = 0  # reservations; the reserve pod of each is among pods
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Preemptible:
+    """What pods hold that a what-if takes away; "pods" is their number."""
+
+    on_node: Amounts = field(default_factory=dict)  # outside of reservations
+    inside: Mapping[str, Amounts] = field(default_factory=dict)  # by uid of the reservation
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FitOptions:
+    """Switches of the rules."""
+
+    ignored_resources: frozenset[str] = frozenset()
+    ignored_groups: frozenset[str] = frozenset()  # parts of names before the first /
+    skip_node: bool = False  # the gate SkipReservationFitsNode
+
+    def ignores(self, name: str) -> bool:
+        """Whether a resource is not looked at."""
+        if name in _NEVER_IGNORED:
+            return False
+        group, slash, _ = name.partition("/")
+        return name in self.ignored_resources or bool(slash and group in self.ignored_groups)
+
+
+@dataclass(frozen=True, slots=True)
+class FilterResult:
+    """The reservations through which a pod fits a node, or why it does not fit."""
+
+    passes: bool
+    fitting: tuple[ReservationInfo, ...] = ()  # none, where it fits beside them
+    reasons: tuple[str, ...] = ()
+
+
+DEFAULT_OPTIONS = FitOptions()
+NONE_PREEMPTIBLE = Preemptible()
+
+
+def node_shortages(
+    requests: Amounts,
+    room: NodeRoom,
+    remaining: Amounts = _NOTHING,
+    preemptible: Amounts = _NOTHING,
+    options: FitOptions = DEFAULT_OPTIONS,
+) -> list[str]:
+    """Return the resources of which a node has too little.
+
+    remaining: of the reservation that the pod is to be given. Preemptible pods do not count as
+    pods here, as in Koordinator.
+    """
+    short = [POD_COUNT] if room.pods - room.matched + 1 > room.allowed_pods else []
+    for name, wanted in requests.items():
+        if wanted <= 0 or name == POD_COUNT or options.ignores(name):
+            continue
+        freed = remaining.get(name, 0) + room.consumed.get(name, 0) + preemptible.get(name, 0)
+        if wanted > room.allocatable.get(name, 0) - (room.requested.get(name, 0) - freed):
+            short.append(name)
+    return short
+
+
+def reservation_reasons(
+    requests: Amounts,
+    info: ReservationInfo,
+    preemptible: Amounts = _NOTHING,
+    options: FitOptions = DEFAULT_OPTIONS,
+    *,
+    detailed: bool = False,
+) -> list[str]:
+    """Return why a pod does not fit into a Restricted reservation; detailed: with amounts."""
+    found = []
+    limit = info.allocatable.get(POD_COUNT)
+    if limit is not None:
+        pods = info.consumers - preemptible.get(POD_COUNT, 0)
+        if pods + 1 > limit:
+            more = f", requested: 1, used: {pods}, capacity: {limit}" if detailed else ""
+            found.append(f"{PREFIX}Too many pods{more}")
+    for name in info.names:
+        wanted = requests.get(name, 0)
+        if wanted <= 0 or options.ignores(name):
+            continue
+        capacity = info.allocatable[name] - info.inner.get(name, 0)
+        used = max(0, info.used.get(name, 0) - preemptible.get(name, 0))
+        if wanted > capacity - used:
+            more = f", requested: {wanted}, used: {used}, capacity: {capacity}" if detailed else ""
+            found.append(f"{PREFIX}Insufficient {name}{more}")
+    return found
+
+
+def misfits(
+    demands: Demands,
+    info: ReservationInfo,
+    room: NodeRoom,
+    preemptible: Preemptible = NONE_PREEMPTIBLE,
+    options: FitOptions = DEFAULT_OPTIONS,
+) -> tuple[list[str], list[str]]:
+    """Return the shortages of the node, and the reasons of the reservation; without any, it fits.
+
+    Whatever its policy, a pod never gets what a reservation keeps back inside.
+    """
+    inside = preemptible.inside.get(info.uid, _NOTHING)
+    shortages: list[str] = []
+    if not (options.skip_node and room.matched <= 1):
+        freed = _sum(preemptible.on_node, inside)
+        shortages = node_shortages(demands.requests, room, info.remaining, freed, options)
+    reasons: list[str] = []
+    if info.policy is Policy.RESTRICTED:
+        detailed = bool(demands.name)
+        reasons = reservation_reasons(demands.requests, info, inside, options, detailed=detailed)
+    return shortages, reasons
+
+
+def filter_node(
+    demands: Demands,
+    matched: Sequence[ReservationInfo],
+    room: NodeRoom,
+    preemptible: Preemptible = NONE_PREEMPTIBLE,
+    options: FitOptions = DEFAULT_OPTIONS,
+    others: Callable[[ReservationInfo], Sequence[str]] = lambda _: (),
+) -> FilterResult:
+    """Return whether a pod fits a node: through one of its reservations, or beside them.
+
+    others: why further plugins reject a reservation; none: they let the pod have it.
+    """
+    if not matched:
+        return (
+            FilterResult(False, reasons=(NO_MATCH,))
+            if demands.required
+            else _beside(demands, room, preemptible, options)
+        )
+    if demands.ignored:
+        return FilterResult(True)
+    shortages: set[str] = set()
+    reasons: list[str] = []
+    fitting: list[ReservationInfo] = []
+    for info in matched:
+        if not demands.required and not common(info.names, demands.requests):
+            continue
+        if demands.name not in ("", info.name):
+            continue
+        short, rejected = misfits(demands, info, room, preemptible, options)
+        rejected = [*rejected, *others(info)]
+        if short or rejected:
+            shortages.update(short)
+            reasons += rejected
+        else:
+            fitting.append(info)
+    if fitting:
+        return FilterResult(True, tuple(fitting))
+    if demands.required:
+        every = (*by_node(shortages), *reasons)
+        return FilterResult(False, reasons=every or (NO_ROOM,))
+    if shortages:
+        return FilterResult(False, reasons=by_node(shortages))
+    return _beside(demands, room, preemptible, options)
+
+
+def by_node(shortages: Iterable[str]) -> tuple[str, ...]:
+    """Return the reasons for resources of which a node has too little, each once."""
+    return tuple(f"Insufficient {name} by node" for name in sorted(set(shortages)))
+
+
+def common(names: Iterable[str], requests: Amounts) -> bool:
+    """Whether a pod requests one of these resources."""
+    return any(requests.get(name, 0) > 0 for name in names)
+
+
+def _beside(
+    demands: Demands, room: NodeRoom, preemptible: Preemptible, options: FitOptions
+) -> FilterResult:
+    short = node_shortages(demands.requests, room, _NOTHING, preemptible.on_node, options)
+    return FilterResult(not short, reasons=by_node(short))
+
+
+def _sum(some: Amounts, more: Amounts) -> Amounts:
+    if not more:
+        return some
+    return {name: some.get(name, 0) + more.get(name, 0) for name in {**some, **more}}
