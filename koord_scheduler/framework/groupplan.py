@@ -1,16 +1,27 @@
 """Plans for pods that must be placed together, as plugins ask for them and get them."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from koord.cluster.columns import Mask
 from koord.cluster.facts import ClusterPod
 from koord.cluster.view import View
 from koord_scheduler.framework.diagnosis import Diagnosis, NodeStatuses
 from koord_scheduler.framework.status import Status
 
-NodeOrder = Callable[[ClusterPod, View, Sequence[str]], Sequence[str]]
-"""Returns the nodes to try for a pod, of those that are feasible, which are given best first."""
+
+@dataclass(frozen=True, slots=True)
+class FeasibleNodes:
+    """The nodes that are feasible for a pod of a group when it is its turn. Read-only."""
+
+    nodes: View  # with those of the group that were placed before it
+    mask: Mask  # shape (nodes,)
+    best_first: Callable[[], Iterator[str]]  # names by score, which is computed when it is called
+
+
+NodeOrder = Callable[[ClusterPod, FeasibleNodes], Iterable[str]]
+"""Returns which of the feasible nodes to try for a pod, the first one first; none: no way on."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,13 @@ from koord_scheduler.framework.extension.transformers import (
     ScoreTransformer,
     Transformed,
 )
-from koord_scheduler.framework.groupplan import GroupPlan, GroupPlanner, NodeOrder, NoGroupPlan
+from koord_scheduler.framework.groupplan import (
+    FeasibleNodes,
+    GroupPlan,
+    GroupPlanner,
+    NodeOrder,
+    NoGroupPlan,
+)
 from koord_scheduler.framework.handle import SchedulerControl
 from koord_scheduler.framework.handlers import FailedPod
 from koord_scheduler.framework.interfaces import NextPodPlugin, ResizePodPlugin
@@ -66,6 +72,7 @@ __all__ = [
     "ControllerProvider",  # interface of Koordinator's providers
     "Endpoint",
     "FailedPod",  # argument of a filter of failures, handle.services.failures
+    "FeasibleNodes",  # argument of a NodeOrder
     "FilterTransformer",  # interface of Koordinator's transformers
     "FindOneNodePlugin",  # interface that Koordinator adds
     "FrozenAccount",  # the account of a view

@@ -4,8 +4,9 @@ A plan is made on a what-if, so each pod sees those before it: what they take of
 devices, and what they mean for affinity and spread.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
 
 import numpy as np
@@ -16,14 +17,16 @@ from koord.cluster.view import View
 from koord.util.timebudget import is_time_over
 from koord_scheduler.framework.calls import ExtensionPointError
 from koord_scheduler.framework.cyclestate import CycleState
-from koord_scheduler.framework.groupplan import GroupPlan, NodeOrder, NoGroupPlan
+from koord_scheduler.framework.diagnosis import NodeStatuses
+from koord_scheduler.framework.groupplan import FeasibleNodes, GroupPlan, NodeOrder, NoGroupPlan
 from koord_scheduler.framework.nodes.adapters import Rows
 from koord_scheduler.framework.nodes.scoring import NodeScoring
 from koord_scheduler.framework.nodes.search import NodeSearch, SearchResult
 from koord_scheduler.framework.profile import ProfilePlugins
-from koord_scheduler.framework.status import Scores
+from koord_scheduler.framework.status import Scores, Status
 
 MAX_DEAD_ENDS = 2_000  # after which a search is given up: an exhaustive one may take forever
+NOT_CHOSEN = Status.unschedulable("node(s) were not chosen for the group")
 
 
 @dataclass(slots=True)
@@ -110,23 +113,34 @@ class _Planning:
             for name in names:
                 yield number, name
 
-    def _nodes_for(self, pod: ClusterPod) -> Iterable[str]:
-        """Nodes that are feasible for a pod now, the best one first."""
+    def _nodes_for(self, pod: ClusterPod) -> Iterator[str]:
+        """Nodes to try for a pod now, of those that are feasible; notes why there is none."""
         view, state = self._cluster.view(), CycleState()
         found = self.search.search(state, pod, view, everywhere=True)
         if not found.status.ok:
             if not found.status.rejected:
                 raise ExtensionPointError(found.status)
             self._note(pod, found)
-            return ()
+            return
+        best_first = partial(self._best_first, state, found, view)
+        if self.order is None:
+            yield from best_first()
+            return
+        count = 0
+        for name in self.order(pod, FeasibleNodes(view, found.feasible, best_first)):
+            count += 1
+            yield name
+        if not count:
+            self._note(pod, _without_any(found))
+
+    def _best_first(self, state: CycleState, found: SearchResult, view: View) -> Iterator[str]:
+        """The feasible nodes, the best one first."""
         seen, feasible = found.subject, found.feasible
         rows, totals = np.flatnonzero(feasible), None
         if len(rows) > 1:
             table = self.scoring.scores(state, seen.pod, seen.nodes, feasible, found.cached)
             rows, totals = table.rows, table.totals.copy()
-        if self.order is None:
-            return _best_first(view, rows, totals)
-        return self.order(pod, view, tuple(_best_first(view, rows, totals)))
+        return _by_score(view, rows, totals)
 
     def _place(self, level: _Level, number: int, node: str) -> None:
         pod = self._shapes[number].pods.pop(0)
@@ -159,7 +173,7 @@ class _Planning:
         return replace(self._failure, cut=cut)
 
 
-def _best_first(view: View, rows: Rows, totals: Scores | None) -> Iterator[str]:
+def _by_score(view: View, rows: Rows, totals: Scores | None) -> Iterator[str]:
     """Names of nodes by their scores. Mostly the first one is enough: the others are not sorted."""
     if totals is None:
         yield from (view.node(row).name for row in rows.tolist())
@@ -169,6 +183,16 @@ def _best_first(view: View, rows: Rows, totals: Scores | None) -> Iterator[str]:
     for at in np.argsort(-totals, kind="stable").tolist():
         if at != best:
             yield view.node(int(rows[at])).name
+
+
+def _without_any(found: SearchResult) -> SearchResult:
+    """The same with those nodes rejected, too, that are feasible."""
+    assert found.statuses is not None  # noqa: S101 - there are feasible nodes
+    statuses = found.statuses
+    numbers = statuses.numbers.copy()
+    numbers[found.feasible] = len(statuses.statuses) + 1
+    rejected = NodeStatuses(numbers, (*statuses.statuses, NOT_CHOSEN), statuses.absent)
+    return SearchResult.of(found.subject, rejected, found.diagnosis)
 
 
 def _shapes_of(pods: Sequence[ClusterPod]) -> list[_Shape]:

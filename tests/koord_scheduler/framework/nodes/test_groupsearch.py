@@ -13,7 +13,7 @@ from koord.cluster.hypothetical import HypotheticalCluster
 from koord.cluster.kinds import NODE, POD
 from koord.cluster.view import View
 from koord_scheduler.framework.cyclestate import CycleState
-from koord_scheduler.framework.groupplan import GroupPlan, NodeOrder, NoGroupPlan
+from koord_scheduler.framework.groupplan import FeasibleNodes, GroupPlan, NodeOrder, NoGroupPlan
 from koord_scheduler.framework.handle import Handle
 from koord_scheduler.framework.interfaces import PreEnqueuePlugin
 from koord_scheduler.framework.nodes import groupsearch
@@ -247,13 +247,33 @@ def test_pods_need_not_be_placed_in_their_order(world):
     assert set(found.nodes.values()) == {"b"}
 
 
+def _by_name_backwards(pod: ClusterPod, feasible: FeasibleNodes) -> Sequence[str]:
+    return sorted(feasible.best_first(), reverse=True)
+
+
 def test_the_order_of_nodes_can_be_given(world):
     world.become([small(name, 2, "x") for name in "abc"])
 
-    found = world.plan(numbered([member("", 1)] * 3), lambda pod, view, names: sorted(names)[::-1])
+    found = world.plan(numbered([member("", 1)] * 3), _by_name_backwards)
 
     assert isinstance(found, GroupPlan)
     assert found.nodes == {"default/p0": "c", "default/p1": "c", "default/p2": "b"}
+
+
+def test_nodes_that_the_order_leaves_out_are_not_taken(world):
+    world.become([small("a", 1, "x"), small("b", 2, "x"), small("c", 2, "x")])
+
+    def only_b(pod: ClusterPod, feasible: FeasibleNodes) -> Sequence[str]:
+        return ["b"] if feasible.mask[feasible.nodes.row("b")] else []
+
+    assert isinstance(world.plan(numbered([member("", 1)] * 2), only_b), GroupPlan)
+    found = world.plan(numbered([member("", 1)] * 3), only_b)
+
+    assert isinstance(found, NoGroupPlan)
+    assert (found.pod.name, found.placed) == ("p2", 2)
+    assert found.status.message == (
+        "0/3 nodes are available: 1 Insufficient cpu, 2 node(s) were not chosen for the group."
+    )
 
 
 def test_a_pod_that_prefilter_rejects_is_named(world):
