@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from koord.api.fields import Fields
+from koord.api.gangtopology import NETWORK_TOPOLOGY_SPEC, GangTopology, read_gang_topology
 from koord.util import goformat
+from koord.util.errors import InvalidObject
 
 API_GROUP = "scheduling.sigs.k8s.io"
 API_VERSION = f"{API_GROUP}/v1alpha1"
@@ -86,6 +88,7 @@ class GangSpec:
     policy: MatchPolicy | None = None  # None: that of the plugin's arguments
     wait: float | None = None  # seconds in which all must have a node; None: the arguments'
     group: tuple[str, ...]  # gangs that must be satisfied together, sorted; this one among them
+    topology: GangTopology | None = None  # None: its nodes may be anywhere in the network
     from_pod_group: bool = False
 
     @property
@@ -158,7 +161,7 @@ def read_pod_group(item: object) -> PodGroup:
     else:
         wait = spec.integer("scheduleTimeoutSeconds") or 0
         found = _spec(key, minimum, float(wait), annotations, from_pod_group=True)
-        problem = groups_problem(key, annotations)
+        problem = groups_problem(key, annotations) or _topology_problem(annotations)
     return PodGroup(
         namespace=namespace,
         name=name,
@@ -198,8 +201,25 @@ def _spec(
         policy=MatchPolicy(policy) if policy in _values(MatchPolicy) else None,
         wait=wait if wait > 0 else None,
         group=_groups(annotations.get(GROUPS, "")) or (gang,),
+        topology=_topology(annotations),
         from_pod_group=from_pod_group,
     )
+
+
+def _topology(annotations: Mapping[str, str]) -> GangTopology | None:
+    try:
+        return read_gang_topology(annotations[NETWORK_TOPOLOGY_SPEC])
+    except (KeyError, InvalidObject):
+        return None
+
+
+def _topology_problem(annotations: Mapping[str, str]) -> str:
+    """Why the topology spec is ignored; "": it is not."""
+    try:
+        read_gang_topology(annotations.get(NETWORK_TOPOLOGY_SPEC, "{}"))
+    except InvalidObject as err:
+        return str(err)
+    return ""
 
 
 def _values(kind: Iterable[StrEnum]) -> frozenset[str]:
