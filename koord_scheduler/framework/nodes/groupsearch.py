@@ -116,7 +116,7 @@ class _Planning:
     def _nodes_for(self, pod: ClusterPod) -> Iterator[str]:
         """Nodes to try for a pod now, of those that are feasible; notes why there is none."""
         view, state = self._cluster.view(), CycleState()
-        found = self.search.search(state, pod, view, everywhere=True)
+        found = self.search.search(state, pod, view, everywhere=True, sampled=False)
         if not found.status.ok:
             if not found.status.rejected:
                 raise ExtensionPointError(found.status)

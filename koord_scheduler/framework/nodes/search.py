@@ -151,18 +151,25 @@ class NodeSearch:
         return self._cached.of(pod)
 
     def search(
-        self, state: CycleState, pod: ClusterPod, nodes: View, *, everywhere: bool = False
+        self,
+        state: CycleState,
+        pod: ClusterPod,
+        nodes: View,
+        *,
+        everywhere: bool = False,
+        sampled: bool = True,
     ) -> SearchResult:
         """Return the nodes that all plugins allow. Raises nothing that a plugin raises.
 
         everywhere: nominations and preferred nodes are no reason to look at one node only.
+        sampled: as many feasible nodes as the profile asks for are enough.
         """
         diagnosis, nothing = Diagnosis(nodes=len(nodes)), np.zeros(len(nodes), np.bool_)
         if not len(nodes):
             rejection = Status.unresolvable(NO_NODES)
             return SearchResult(rejection, CycleInput(pod, nodes), nothing, diagnosis)
         with self._calls.limits:
-            return self._search(state, pod, nodes, diagnosis, nothing, everywhere)
+            return self._search(state, pod, nodes, diagnosis, nothing, everywhere, sampled)
 
     def _search(
         self,
@@ -172,6 +179,7 @@ class NodeSearch:
         diagnosis: Diagnosis,
         nothing: Mask,
         everywhere: bool,
+        sampled: bool,
     ) -> SearchResult:
         subject = CycleInput(pod, nodes)
         try:
@@ -186,7 +194,7 @@ class NodeSearch:
                 self._rejected_by_pre_filter(diagnosis, err.status)
             return SearchResult(err.status, subject, nothing, diagnosis)
         try:
-            statuses = self._filtered(state, subject, before, everywhere, cached)
+            statuses = self._filtered(state, subject, before, everywhere, sampled, cached)
         except ExtensionPointError as err:
             return SearchResult(err.status, subject, nothing, diagnosis)
         return SearchResult.of(subject, statuses, diagnosis, cached)
@@ -317,6 +325,7 @@ class NodeSearch:
         subject: CycleInput,
         before: PreFilterOutcome,
         everywhere: bool,
+        sampled: bool,
         cached: EquivalenceClass | None,
     ) -> NodeStatuses:
         """Filter on the node that the pod is nominated to, or else on all that PreFilter names."""
@@ -343,7 +352,7 @@ class NodeSearch:
                 if filter_statuses.numbers[row] == FEASIBLE:
                     return filter_statuses.statuses(absent)
             filter_statuses = self._search_all(
-                self._nominated_pods.of(pod, nodes), state, pod, nodes, wanted, cached
+                self._nominated_pods.of(pod, nodes), state, pod, nodes, wanted, sampled, cached
             )
             return filter_statuses.statuses(absent)
 
@@ -354,11 +363,12 @@ class NodeSearch:
         pod: ClusterPod,
         nodes: View,
         wanted: Mask,
+        sampled: bool,
         cached: EquivalenceClass | None,
     ) -> FilterStatuses:
         """Filter all of the wanted nodes, or in their order as many as it takes."""
         filter_statuses, count = FilterStatuses(len(nodes)), int(np.count_nonzero(wanted))
-        need = nodes_to_find(count, self._percentage, scored=self._scored)
+        need = nodes_to_find(count, self._percentage, scored=self._scored) if sampled else count
         if need >= count:
             self._nominated_filter.filter(
                 nominated_pods, filter_statuses, state, pod, nodes, wanted, cached

@@ -114,7 +114,17 @@ class World:
 
 @pytest.fixture(scope="module")
 def world() -> Iterator[World]:
-    kit = ProfileHarness(CONFIG, fake_cluster(), {"Planner": Planner}, installed=True)
+    yield from _running(CONFIG)
+
+
+@pytest.fixture
+def sampling() -> Iterator[World]:
+    """A profile in which few nodes are enough for a pod."""
+    yield from _running({**CONFIG, "percentageOfNodesToScore": 1})
+
+
+def _running(config: Json) -> Iterator[World]:
+    kit = ProfileHarness(config, fake_cluster(), {"Planner": Planner}, installed=True)
     with asyncio.Runner() as runner:
         runner.run(kit.__aenter__())
         yield World(kit)
@@ -208,6 +218,19 @@ def test_a_plan_is_found_whenever_there_is_one(world, rooms, templates, running)
     else:
         assert not found.cut
         assert not world.exists(pods)
+
+
+def test_a_plan_looks_at_all_nodes_where_a_sample_is_enough_for_a_pod(sampling):
+    """The only node for both is the last one of all."""
+    sampling.become([small(f"n{at:03}", 4 if at == 299 else 2, "a") for at in range(300)])
+    pods = numbered(
+        [member("", 1, "x"), member("", 3, affinity=together("x", "kubernetes.io/hostname"))]
+    )
+
+    found = sampling.plan(pods)
+
+    assert isinstance(found, GroupPlan)
+    assert set(found.nodes.values()) == {"n299"}
 
 
 def test_many_equal_pods_that_do_not_fit_end_the_search_soon(world):
