@@ -28,12 +28,12 @@ DECODER = Decoder(KEPT)
 ROOM = {"cpu": "4", "memory": "8Gi", "pods": "10"}
 
 
-def read(kind: ObjectKind[Any], obj: Json) -> Any:
-    return DECODER.object(kind, json.dumps(obj).encode())
+def read(kind: ObjectKind[Any], obj: Json, decoder: Decoder = DECODER) -> Any:
+    return decoder.object(kind, json.dumps(obj).encode())
 
 
-def read_pod(obj: Json) -> ClusterPod:
-    return read(POD, obj)
+def read_pod(obj: Json, decoder: Decoder = DECODER) -> ClusterPod:
+    return read(POD, obj, decoder)
 
 
 def read_node(obj: Json) -> ClusterNode:

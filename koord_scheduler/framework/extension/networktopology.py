@@ -4,7 +4,7 @@ Source: Koordinator, pkg/scheduler/frameworkext/networktopology, and the custom 
 ClusterNetworkTopology of scheduling.koordinator.sh/v1alpha1.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from koord.cluster.facts import ClusterNode
 from koord.cluster.kinds import NODE
 from koord.kube.client import Resource
 from koord.kube.listwatch import MissingKind
+from koord.kube.reflector import Change
 from koord.util.clock import Clock
 from koord.util.errors import InvalidObject
 from koord.util.logs import LimitedLog, get_logger
@@ -184,6 +185,15 @@ class NetworkTopology:
             view = self._cluster.view()
             self._tree = build_tree(self._layers, (view.node(row) for row in range(len(view))))
         return self._tree
+
+    def subscribe(self, on_change: Callable[[], None]) -> None:
+        """Call on_change when the ClusterNetworkTopology has changed, or has come or gone."""
+
+        def note(change: Change[Any]) -> None:
+            if change.key == NAME:
+                on_change()
+
+        self._informer.add_handler(note)
 
     def _read(self, found: object) -> tuple[Layer, ...] | None:
         if found is None:

@@ -9,6 +9,12 @@ Source: Koordinator, pkg/scheduler/plugins/coscheduling; docs/coscheduling.md fo
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from koord.api.gangtopology import (
+    MAX_SPEC_BYTES,
+    NETWORK_TOPOLOGY_SELECTOR,
+    NETWORK_TOPOLOGY_SPEC,
+    GangTopology,
+)
 from koord.api.podgroup import (
     ANNOTATIONS,
     API_VERSION,
@@ -30,9 +36,13 @@ from koord.plugin.args import FieldError, Seconds, invalid, takes_args
 from koord.plugin.kube import ApiResource, Change, ChangeKind, MissingKind
 from koord_scheduler.plugin import (
     POD,
+    POD_DELETED,
+    Action,
+    ClusterEvent,
     ClusterPod,
     CycleState,
     EnqueueExtensions,
+    EventResource,
     Handle,
     HintedEvent,
     PermitPlugin,
@@ -42,6 +52,7 @@ from koord_scheduler.plugin import (
     PreEnqueuePlugin,
     PreFilterPlugin,
     PreFilterResult,
+    QueueingHint,
     ReservePlugin,
     SharedPart,
     Status,
@@ -72,6 +83,7 @@ from koord_scheduler_plugins.coscheduling.gangs import (
     gang_id,
     in_order,
 )
+from koord_scheduler_plugins.coscheduling.gathering import NO_NETWORK, Gathering, without_index
 from koord_scheduler_plugins.coscheduling.podgroup_status import (
     PodGroupStatuses,
     count_members,
@@ -87,6 +99,12 @@ MISSING = MissingKind(
 WITHOUT = "gangs are those that pods declare by annotations"
 
 MAX_GANGS = 1000  # in one answer
+_NODE_CHANGES = (
+    Action.ADD
+    | Action.UPDATE_NODE_ALLOCATABLE
+    | Action.UPDATE_NODE_LABEL
+    | Action.UPDATE_NODE_TAINT
+)
 
 log = get_logger("koord_scheduler.coscheduling")
 
@@ -129,7 +147,8 @@ class Round:
 @claims_pods_with(NAME, GROUP_LABEL, LIGHTWEIGHT_NAME_LABEL)
 @reads(
     pod_annotations={
-        **dict.fromkeys(ANNOTATIONS, 1024),
+        **dict.fromkeys((*ANNOTATIONS, NETWORK_TOPOLOGY_SELECTOR), 1024),
+        NETWORK_TOPOLOGY_SPEC: MAX_SPEC_BYTES,
         **dict.fromkeys((GROUPS, *GROUP_ID_KEYS), 64 << 10),  # they list gangs
     }
 )
@@ -163,6 +182,9 @@ class Coscheduling(
         self._bound_together: dict[str, frozenset[str]] = {}  # uids by gang group
         self._pods: dict[str, dict[str, ClusterPod]] = {}  # of PodGroups, finished ones too
         self._statuses: PodGroupStatuses | None = None
+        self._gathering = Gathering(handle) if args.aware_network_topology else None
+        if self._gathering is not None and handle.services.network is not None:
+            handle.services.network.subscribe(self._network_changed)
         informer = handle.services.informers.informer(POD_GROUPS, absent=MISSING, without=WITHOUT)
         informer.add_handler(self._pod_group_changed)
         handle.services.changes.subscribe(POD, self._pod_changed)
@@ -170,8 +192,18 @@ class Coscheduling(
     # The queue.
 
     def events_to_register(self) -> Iterable[HintedEvent]:
-        """None: a representative waits for what its gang lacks; others are activated with it."""
-        return ()
+        """What may give a place in the network room for a gang.
+
+        Otherwise a representative waits for what its gang lacks; others are activated with it.
+        """
+        if self._gathering is not None:
+            yield HintedEvent(POD_DELETED, self._may_help)
+            yield HintedEvent(ClusterEvent(EventResource.NODE, _NODE_CHANGES), self._may_help)
+
+    def _may_help(self, pod: ClusterPod, old: object, new: object) -> QueueingHint:
+        gang = self._gang(pod)
+        gathered = gang is not None and self._topology(self.gangs.group(gang).values())
+        return QueueingHint.QUEUE if gathered else QueueingHint.SKIP
 
     def pre_enqueue(self, pod: ClusterPod) -> Status | None:
         gang = self._gang(pod)
@@ -228,7 +260,7 @@ class Coscheduling(
             return Status.unresolvable(text)
         if self._round is not None and pod.key in self._round.nodes:
             return None
-        return self._represents(pod, gang.spec.group_id)
+        return self._represents(pod, gang.spec.group_id) or self._without_network(group)
 
     def pre_filter(
         self, state: CycleState, pod: ClusterPod, nodes: View
@@ -335,15 +367,41 @@ class Coscheduling(
             return needed
         self._planning = True
         try:
-            plan = self._handle.groups().plan(pending, nodes)
-            if isinstance(plan, NoGroupPlan) and len(needed) < len(pending):
-                plan = self._handle.groups().plan(needed, nodes)
+            plan = self._nodes_for(pending, gangs, nodes)
+            if not isinstance(plan, GroupPlan) and len(needed) < len(pending):
+                plan = self._nodes_for(needed, gangs, nodes)
         finally:
             self._planning = False
         group_id = gangs[0].spec.group_id
+        if isinstance(plan, Status):
+            return plan
         if isinstance(plan, NoGroupPlan):
             return _no_plan(group_id, plan, len(needed))
         return self._begin(pod, gangs[0].group, group_id, plan, pending)
+
+    def _nodes_for(
+        self, members: list[ClusterPod], gangs: list[Gang], nodes: View
+    ) -> GroupPlan | NoGroupPlan | Status:
+        members = [without_index(one) for one in members]
+        topology = self._topology(gangs)
+        if topology is None or self._gathering is None:
+            return self._handle.groups().plan(members, nodes)
+        placed = [one for one in gangs if one.policy is not MatchPolicy.ONLY_WAITING]
+        bound = [node for one in placed for node in one.members.values() if node]
+        return self._gathering.plan(members, nodes, topology, bound)
+
+    def _topology(self, gangs: Iterable[Gang | None]) -> GangTopology | None:
+        """The topology spec of a group: of its first gang that has one; None: of none."""
+        if self._gathering is None:
+            return None
+        specs = (one.spec for one in gangs if one is not None and one.spec is not None)
+        return next((one.topology for one in specs if one.topology is not None), None)
+
+    def _without_network(self, group: Mapping[str, Gang | None]) -> Status | None:
+        """Reject a gang that is to be gathered in a network of which nothing is known."""
+        if self._gathering is None or self._topology(group.values()) is None:
+            return None
+        return Status.unresolvable(NO_NETWORK) if self._gathering.tree() is None else None
 
     def _needed(
         self, first: ClusterPod, gangs: list[Gang], pending: list[ClusterPod]
@@ -468,6 +526,12 @@ class Coscheduling(
             self._handle.services.activate([one.uid for one in pending])
 
     # What changes.
+
+    def _network_changed(self) -> None:
+        """Have gangs tried again: there may be a place for them in the network."""
+        found = [self._cluster.pod(one) for one in self._representatives.values()]
+        if found:
+            self._handle.services.activate([one.uid for one in found if one is not None])
 
     def _pod_changed(self, old: ClusterPod | None, new: ClusterPod | None) -> None:
         """A gang whose representative has gone gets another one; new members may help it."""

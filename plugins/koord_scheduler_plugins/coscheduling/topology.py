@@ -57,6 +57,13 @@ class TreeColumns:
             self._traits = nodes.traits
         return self._rows
 
+    def node_names(self, depth: int, number: int) -> list[str]:
+        """The nodes of a place, in the order of the tree."""
+        begin, end = number, number + 1
+        for begins in self.begins[depth:]:
+            begin, end = int(begins[begin]), int(begins[end])
+        return [place.name for place in self.places[-1][begin:end]]
+
     def sums(self, leaves: Counts) -> list[Counts]:
         """Sum what nodes have up the tree; for each layer shape (places,)."""
         found = [leaves]

@@ -1,6 +1,7 @@
 """The topology spec of a gang, as an annotation has it."""
 
 import json
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -72,10 +73,8 @@ def test_absurd_specs_are_refused(found):
 
 @given(st.text() | st.recursive(st.integers() | st.text(), st.lists).map(lambda one: text(one)))
 def test_whatever_an_annotation_has_is_read_or_refused(found):
-    try:
-        read_gang_topology(found)
-    except InvalidObject as err:
-        assert len(str(err)) < 1_000
+    with suppress(InvalidObject):
+        assert len(read_gang_topology(found).rules) <= MAX_RULES
 
 
 def test_gangs_of_pods_and_of_pod_groups_have_it():

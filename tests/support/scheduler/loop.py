@@ -24,7 +24,7 @@ from koord_scheduler.framework.interfaces import BindPlugin, Plugin
 from koord_scheduler.framework.status import Status
 from koord_scheduler.scheduling.metrics import SchedulingMetrics
 from koord_scheduler.scheduling.scheduler import Scheduler
-from tests.support.clusters import node, pod, read_node, read_pod
+from tests.support.clusters import DECODER, node, pod, read_node, read_pod
 from tests.support.scheduler.framework import FreeCpu, Kit
 
 Json = dict[str, Any]
@@ -37,6 +37,7 @@ class Api(Transport):
 
     def __init__(self, state: SchedulerCache) -> None:
         self.state = state
+        self.decoder = DECODER  # of pods; with what plugins declare to read, another one
         self.pods: dict[str, Json] = {}
         self.nodes: dict[str, Json] = {}
         self.bindings: list[tuple[str, str]] = []  # key of the pod and node
@@ -89,7 +90,7 @@ class Api(Transport):
 
     def pod(self, key: str) -> ClusterPod:
         """As the state would have it."""
-        return read_pod(self.pods[key])
+        return read_pod(self.pods[key], self.decoder)
 
     async def exchange(self, call: Call) -> bytes:
         self.requests += 1
@@ -168,7 +169,7 @@ class Api(Transport):
         return found
 
     def _publish(self, key: str) -> None:
-        item = read_pod(self.pods[key])
+        item = read_pod(self.pods[key], self.decoder)
         self._outbox.append(lambda: self.state.put(POD, item))
 
 
