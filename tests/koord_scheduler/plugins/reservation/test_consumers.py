@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from koord.api.reservation import ALLOCATED
 from koord.cluster.account import Account
+from koord.cluster.hypothetical import HypotheticalCluster
 from koord.cluster.state import Snapshot
 from koord_scheduler_plugins.reservation.consumers import CONSUMERS, allocated_text, pool_name
 from koord_scheduler_plugins.reservation.info import reservation_info
@@ -80,7 +81,7 @@ def test_a_what_if_frees_what_a_consumer_holds():
     one = consumer("p")
     snapshot.put_pod(one)
 
-    what_if = snapshot.view().what_if()
+    what_if = HypotheticalCluster(snapshot.view())
     what_if.remove("default/p", "n")
     gone = what_if.view().account
     what_if.add(one, "m")
