@@ -14,6 +14,7 @@ from koord_scheduler_plugins.reservation.objects import Policy
 
 NO_MATCH = "node(s) no reservations match reservation affinity"
 NO_ROOM = "node(s) no reservation(s) to meet the requirements"
+PREEMPTION_FAILED = "node(s) preemption failed due to insufficient resources"
 PREFIX = "Reservation(s) "
 _NEVER_IGNORED = ("cpu", "memory", "ephemeral-storage", POD_COUNT)
 _NOTHING: Amounts = {}
@@ -156,11 +157,7 @@ def filter_node(
     others: why further plugins reject a reservation; none: they let the pod have it.
     """
     if not matched:
-        return (
-            FilterResult(False, reasons=(NO_MATCH,))
-            if demands.required
-            else _beside(demands, room, preemptible, options)
-        )
+        return _unmatched(demands, room, preemptible, options)
     if demands.ignored:
         return FilterResult(True)
     shortages: set[str] = set()
@@ -196,6 +193,17 @@ def by_node(shortages: Iterable[str]) -> tuple[str, ...]:
 def common(names: Iterable[str], requests: Amounts) -> bool:
     """Whether a pod requests one of these resources."""
     return any(requests.get(name, 0) > 0 for name in names)
+
+
+def _unmatched(
+    demands: Demands, room: NodeRoom, preemptible: Preemptible, options: FitOptions
+) -> FilterResult:
+    """Of a node without a matched reservation only what a what-if frees is looked at here."""
+    if demands.required:
+        return FilterResult(False, reasons=(NO_MATCH,))
+    if preemptible.on_node and not _beside(demands, room, preemptible, options).passes:
+        return FilterResult(False, reasons=(PREEMPTION_FAILED,))
+    return FilterResult(True)
 
 
 def _beside(

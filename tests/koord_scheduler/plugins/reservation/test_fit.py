@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from koord_scheduler_plugins.reservation.demands import Affinity, Demands
 from koord_scheduler_plugins.reservation.fit import (
     NO_MATCH,
+    PREEMPTION_FAILED,
     FitOptions,
     NodeRoom,
     Preemptible,
@@ -257,6 +258,19 @@ def test_a_pod_that_must_have_a_reservation_finds_none():
     wanted = Demands(requests={}, affinity=Affinity(selector={}))
 
     assert filter_node(wanted, [], room(1, 0)).reasons == (NO_MATCH,)
+
+
+@pytest.mark.parametrize(
+    ("freed", "reasons"),
+    [({}, ()), ({"cpu": 1000}, (PREEMPTION_FAILED,)), ({"cpu": 4000}, ())],
+)
+def test_a_node_without_matched_reservations_is_judged_in_what_ifs_only(freed, reasons):
+    """Else NodeResourcesFit decides."""
+    full = room(8000, 8000, pods=1)
+
+    found = filter_node(Demands(requests={"cpu": 4000}), [], full, Preemptible(on_node=freed))
+
+    assert (found.passes, found.reasons) == (not reasons, reasons)
 
 
 def test_a_pod_that_ignores_reservations_is_judged_elsewhere():
