@@ -3,13 +3,15 @@
 Source: Koordinator, pkg/scheduler/plugins/elasticquota; docs/differences.md for what differs.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+import asyncio
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from koord.api.elasticquota import NAME, Amounts, amounts_of, is_preemptible
 from koord.plugin import InvalidObject, KoordError
 from koord.plugin.args import FieldError, Seconds, invalid, takes_args
 from koord_scheduler.plugin import (
+    POD,
     Action,
     ClusterEvent,
     ClusterPod,
@@ -22,12 +24,19 @@ from koord_scheduler.plugin import (
     PostFilterResult,
     PreFilterPlugin,
     ReservePlugin,
+    SharedPart,
     Status,
     View,
     about_itself,
     claims_pods_with,
 )
-from koord_scheduler.plugin.koordinator import FailedPod
+from koord_scheduler.plugin.koordinator import (
+    APIServiceProvider,
+    ControllerProvider,
+    Endpoint,
+    FailedPod,
+    PluginRequest,
+)
 from koord_scheduler.plugin.preemption import (
     Candidate,
     ExtensionPointError,
@@ -41,8 +50,16 @@ from koord_scheduler_plugins.elastic_quota.columns import RuntimeOptions
 from koord_scheduler_plugins.elastic_quota.pods import pod_request
 from koord_scheduler_plugins.elastic_quota.quotas import QuotaOptions, Quotas
 from koord_scheduler_plugins.elastic_quota.room import LEAVING, QuotaPreemption
-from koord_scheduler_plugins.elastic_quota.tracker import PART, QuotaTracker
+from koord_scheduler_plugins.elastic_quota.status import (
+    QuotaStatuses,
+    fixed_objects,
+    pod_summary,
+    summary,
+)
+from koord_scheduler_plugins.elastic_quota.tracker import PART, QUOTAS, QuotaTracker
 from koord_scheduler_plugins.elastic_quota.waiting import Room, WaitingPod, room_of
+
+SLICE = 256  # quotas or pods that are looked at in one step
 
 _UNLIMITED: Mapping[str, object] = {name: str((2**63 - 1) // 5) for name in ("cpu", "memory")}
 
@@ -109,7 +126,14 @@ class _Rejected:
 
 @takes_args(ElasticQuotaArgs)
 @claims_pods_with(NAME)
-class ElasticQuota(PreFilterPlugin, PostFilterPlugin, ReservePlugin, EnqueueExtensions):
+class ElasticQuota(
+    PreFilterPlugin,
+    PostFilterPlugin,
+    ReservePlugin,
+    EnqueueExtensions,
+    ControllerProvider,
+    APIServiceProvider,
+):
     """Admits pods to their quotas."""
 
     def __init__(self, args: ElasticQuotaArgs, handle: Handle) -> None:
@@ -130,6 +154,7 @@ class ElasticQuota(PreFilterPlugin, PostFilterPlugin, ReservePlugin, EnqueueExte
         self._admission = AdmissionOptions(
             parents=args.enable_check_parent_quota, all_resources=args.check_all_resources
         )
+        self._args = args
         self._handle = handle
         self._profile = handle.profile
         self._spare_default = args.disable_default_quota_preemption
@@ -237,6 +262,59 @@ class ElasticQuota(PreFilterPlugin, PostFilterPlugin, ReservePlugin, EnqueueExte
             preemptible=is_preemptible(pod.labels),
             options=self._admission,
         )
+
+    # Services.
+
+    def new_controllers(self) -> Mapping[str, SharedPart]:
+        options = self.tracker.options
+        fixed = fixed_objects(
+            self._args.quota_group_namespace, options.default_max, options.system_max
+        )
+        client = self._handle.services.client
+        statuses = QuotaStatuses(
+            client, QUOTAS, self.tracker.current, self.tracker.items, tuple(fixed)
+        )
+        return {"QuotaStatusController": statuses}
+
+    def endpoints(self) -> Iterable[Endpoint]:
+        yield Endpoint("GET", "/quotas/{name}", self._answer_quota)
+        yield Endpoint("GET", "/quotas", self._answer_quotas)
+
+    async def _answer_quota(self, request: PluginRequest) -> object:
+        name = request.parameters["name"]
+        found = summary(self.tracker.current(), name)
+        if found is None:
+            raise LookupError(f"cannot find quota {name}")
+        pods = await self._pods({name}, request)
+        return {**found, **pods.get(name, {})}
+
+    async def _answer_quotas(self, request: PluginRequest) -> object:
+        quotas, tree, found = self.tracker.current(), request.query.get("tree"), {}
+        for number, (name, of_tree) in enumerate(sorted(quotas.index.trees.items())):
+            if number % SLICE == 0:
+                await asyncio.sleep(0)
+            one = summary(quotas, name) if tree in (None, of_tree) else None
+            if one is not None:
+                found[name] = one
+        pods = await self._pods(found, request)
+        return {name: {**one, **pods.get(name, {})} for name, one in found.items()}
+
+    async def _pods(
+        self, names: Collection[str], request: PluginRequest
+    ) -> Mapping[str, Mapping[str, object]]:
+        """The pods of some quotas, if the request asks for them."""
+        if request.query.get("includePods") != "true":
+            return {}
+        found: dict[str, dict[str, object]] = {name: {} for name in names}
+        cluster, quotas = self._handle.services.cluster, self.tracker.current()
+        for number, key in enumerate(tuple(cluster.keys(POD))):
+            if number % SLICE == 0:
+                await asyncio.sleep(0)
+            pod = cluster.pod(key)
+            quota = None if pod is None or pod.finished else quotas.quota_of(pod)
+            if pod is not None and quota is not None and quota[0] in found:
+                found[quota[0]][key] = pod_summary(pod)
+        return {name: {"podCache": pods} for name, pods in found.items()}
 
     def _of(
         self, pod: ClusterPod, name: str, rejection: Rejection, now: Quotas, quotas: Quotas

@@ -64,6 +64,7 @@ class QuotaTracker(SharedPart):
         self._cluster = services.cluster
         self._quotas = start(options)
         self._objects: dict[str, ElasticQuota] = {}  # by namespace/name; the last good ones
+        self.items: dict[str, object] = {}  # ElasticQuotas as they are in JSON, by namespace/name
         self._said: dict[str, tuple[str, ...]] = {}  # problems that were reported, by object
         self._objects_changed = False
         self._nodes_changed = True
@@ -138,7 +139,10 @@ class QuotaTracker(SharedPart):
         if change.kind is ChangeKind.SYNCED:
             return
         known = self._objects.get(change.key)
-        if change.new is None:
+        if change.new is not None:
+            self.items[change.key] = change.new
+        else:
+            self.items.pop(change.key, None)
             self._objects.pop(change.key, None)
             self._said.pop(change.key, None)
             self._changed(known, None)

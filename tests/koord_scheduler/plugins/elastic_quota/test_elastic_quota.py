@@ -17,6 +17,7 @@ from koord.api.podgroup import LIGHTWEIGHT_MIN_LABEL, LIGHTWEIGHT_NAME_LABEL
 from koord.cluster.hypothetical import HypotheticalCluster
 from koord.plugin import KoordError
 from koord.util.health import Health
+from koord_scheduler.framework.extension.providers import PluginRequest
 from koord_scheduler.framework.handle import Handle
 from koord_scheduler.framework.interfaces import PreBindExtensions, PreBindPlugin
 from koord_scheduler.framework.status import Status
@@ -501,6 +502,32 @@ async def test_pods_that_leave_already_are_waited_for():
     await world.settle()
     await world.pass_time()
     assert world.bound == ["new"]
+    await world.end()
+
+
+async def test_endpoints_show_quotas_and_their_pods():
+    world = await World().begin(8)
+    world.quota("a", "1")
+    for name in ("p", "q"):
+        world.add(name, "a")
+        await world.settle()
+    one, all_of_them = (endpoint.answer for endpoint in world.plugin.endpoints())
+    found: Any = await one(PluginRequest(parameters={"name": "a"}, query={"includePods": "true"}))
+    assert (found["runtime"], found["used"], found["request"]) == (
+        {"cpu": "1"},
+        {"cpu": "1"},
+        {"cpu": "2"},
+    )
+    assert found["podCache"] == {
+        "default/p": {"isAssigned": True, "resource": {"cpu": "1"}},
+        "default/q": {"isAssigned": False, "resource": {"cpu": "1"}},
+    }
+    listed: Any = await all_of_them(PluginRequest(query={"tree": ""}))
+    assert sorted(listed) == ["a", "koordinator-default-quota", "koordinator-system-quota"]
+    assert await all_of_them(PluginRequest(query={"tree": "other"})) == {}
+    with pytest.raises(LookupError, match="cannot find quota x"):
+        await one(PluginRequest(parameters={"name": "x"}))
+    assert world.plugin.new_controllers().keys() == {"QuotaStatusController"}
     await world.end()
 
 
