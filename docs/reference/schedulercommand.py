@@ -15,6 +15,7 @@ from koord_scheduler.daemon.settings import load_settings, new_flags
 from koord_scheduler.features import GATES
 from koord_scheduler.framework.preemptions import PreemptionMetrics
 from koord_scheduler.scheduling.metrics import content_families
+from koord_scheduler_plugins.coscheduling.metrics import GangMetrics
 from koord_scheduler_plugins.network_traffic import TrafficMetrics
 from reference.commands import ACCESS, control_plane_page, families_table
 from reference.markdown import code, table
@@ -88,7 +89,7 @@ def scheduler_exposition() -> Exposition:
         settings = load_settings([], {"KUBECONFIG": str(access)}, discover=discover)
         connection = connect_daemon(settings, exposition, clock, "x")
         Daemon(settings, connection, exposition, clock, "x")
-    for of_plugin in (PreemptionMetrics, TrafficMetrics):
+    for of_plugin in (GangMetrics, PreemptionMetrics, TrafficMetrics):
         of_plugin(exposition.internal)
     exposition.internal.register(_Contents())
     return exposition

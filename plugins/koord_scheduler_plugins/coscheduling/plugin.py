@@ -84,6 +84,7 @@ from koord_scheduler_plugins.coscheduling.gangs import (
     in_order,
 )
 from koord_scheduler_plugins.coscheduling.gathering import NO_NETWORK, Gathering, without_index
+from koord_scheduler_plugins.coscheduling.metrics import Ending, GangMetrics, job_size
 from koord_scheduler_plugins.coscheduling.podgroup_status import (
     PodGroupStatuses,
     count_members,
@@ -140,7 +141,7 @@ class Round:
     group_id: str
     nodes: Mapping[str, str]  # by namespace/name of the member
     left: list[ClusterPod]  # members that have not been asked for, in order
-    failure: str = ""  # of the first member that could not be placed as planned
+    began: float  # monotonic seconds
 
 
 @takes_args(CoschedulingArgs)
@@ -182,6 +183,8 @@ class Coscheduling(
         self._bound_together: dict[str, frozenset[str]] = {}  # uids by gang group
         self._pods: dict[str, dict[str, ClusterPod]] = {}  # of PodGroups, finished ones too
         self._statuses: PodGroupStatuses | None = None
+        self._metrics = handle.services.metrics.own(GangMetrics)
+        self._metrics.count_waiting_by(handle.profile, self._count_waiting)
         self._gathering = Gathering(handle) if args.aware_network_topology else None
         if self._gathering is not None and handle.services.network is not None:
             handle.services.network.subscribe(self._network_changed)
@@ -238,7 +241,7 @@ class Coscheduling(
             if found is not None and found.uid == pod.uid and not found.node:
                 return pod.uid
         if current is not None:
-            self._give_up(current, "all pending pods is already been attempted")
+            self._give_up(current, Ending.EXHAUSTED, Ending.EXHAUSTED)
         return None
 
     # A cycle.
@@ -279,7 +282,8 @@ class Coscheduling(
         current = self._round
         if current is None or pod.key not in current.nodes:
             if current is not None:
-                self._give_up(current, f"gang group {gang.spec.group_id} is placed meanwhile")
+                text = f"gang group {gang.spec.group_id} is placed meanwhile"
+                self._give_up(current, text, Ending.DISPLACED)
             found = self._plan(pod, [one for one in group.values() if one is not None], nodes)
             if isinstance(found, Status):
                 return found
@@ -314,7 +318,7 @@ class Coscheduling(
         if gang.strict and not others_bound:
             text = f'Gang "{gang.id}" gets rejected due to Pod "{pod.name}" in Unreserve'
             self._reject_waiting(gang.group, text)
-            self._close(gang.group)
+            self._close(gang.group, Ending.UNDONE)
             if gang.spec is not None:
                 self._representatives[gang.spec.group_id] = pod.key
 
@@ -333,7 +337,7 @@ class Coscheduling(
             waiting = self._handle.services.waiting.get(uid)
             if waiting is not None:
                 waiting.allow(self.name)
-        self._close(gang.group)
+        self._close(gang.group, Ending.PLACED)
         if gang.spec is not None:
             self._representatives.pop(gang.spec.group_id, None)
         self._activate(group)
@@ -365,6 +369,7 @@ class Coscheduling(
         needed = self._needed(pod, gangs, pending)
         if isinstance(needed, Status):
             return needed
+        began = self._handle.services.clock.monotonic()
         self._planning = True
         try:
             plan = self._nodes_for(pending, gangs, nodes)
@@ -373,11 +378,10 @@ class Coscheduling(
         finally:
             self._planning = False
         group_id = gangs[0].spec.group_id
-        if isinstance(plan, Status):
-            return plan
-        if isinstance(plan, NoGroupPlan):
-            return _no_plan(group_id, plan, len(needed))
-        return self._begin(pod, gangs[0].group, group_id, plan, pending)
+        if not isinstance(plan, GroupPlan):
+            self._note_end(began, len(pending), Ending.NO_PLAN)
+            return plan if isinstance(plan, Status) else _no_plan(group_id, plan, len(needed))
+        return self._begin(pod, gangs[0].group, group_id, plan, pending, began)
 
     def _nodes_for(
         self, members: list[ClusterPod], gangs: list[Gang], nodes: View
@@ -428,10 +432,11 @@ class Coscheduling(
         group_id: str,
         plan: GroupPlan,
         pending: list[ClusterPod],
+        began: float,
     ) -> Round:
         by_key = {one.key: one for one in pending}
         left = [by_key[key] for key in plan.nodes if key != pod.key]
-        begun = self._round = Round(group, group_id, plan.nodes, left)
+        begun = self._round = Round(group, group_id, plan.nodes, left, began)
         self._handle.services.activate([one.uid for one in left])
         return begun
 
@@ -492,19 +497,30 @@ class Coscheduling(
         if gang is None or gang.strict:
             self._reject_waiting(current.group, text)
         self._representatives[current.group_id] = pod.key
-        self._close(current.group)
+        self._close(current.group, Ending.FAILED)
 
-    def _give_up(self, current: Round, text: str) -> None:
+    def _give_up(self, current: Round, text: str, ending: Ending) -> None:
         """Nothing is left to be tried: what waits in vain gives up its node."""
         gangs = [self.gangs.gang(one) for one in current.group]
         if not all(one is not None and self._satisfied(one) for one in gangs):
             self._reject_waiting(current.group, text)
-        self._close(current.group)
+        self._close(current.group, ending)
         self._activate({one.id: one for one in gangs if one is not None})
 
-    def _close(self, group: Iterable[str]) -> None:
-        if self._round is not None and set(self._round.group) & set(group):
+    def _close(self, group: Iterable[str], ending: Ending) -> None:
+        current = self._round
+        if current is not None and set(current.group) & set(group):
             self._round = None
+            self._note_end(current.began, len(current.nodes), ending)
+
+    def _note_end(self, began: float, members: int, ending: Ending) -> None:
+        seconds = self._handle.services.clock.monotonic() - began
+        self._metrics.rounds.labels(ending, job_size(members)).observe(seconds)
+
+    def _count_waiting(self) -> int:
+        """How many gang groups have members that wait for the others."""
+        gangs = [self.gangs.gang(one) for one in tuple(self._waiting)]
+        return len({one.group for one in gangs if one is not None})
 
     def _reject_waiting(self, group: Iterable[str], text: str) -> None:
         for gang in group:

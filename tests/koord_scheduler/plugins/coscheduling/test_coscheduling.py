@@ -17,6 +17,7 @@ from koord.cluster.kinds import POD
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.extension.providers import PluginRequest
 from koord_scheduler.framework.status import Wait
+from koord_scheduler_plugins.coscheduling.metrics import job_size
 from tests.support.clusters import pod, read_pod
 from tests.support.scheduler.gangs import World
 
@@ -362,3 +363,43 @@ async def test_the_status_of_a_pod_group_follows_its_pods():
     assert [body["status"] for body in asked] == [{"phase": "Pending"}]
     running.cancel()
     await world.end()
+
+
+async def test_rounds_and_groups_that_wait_are_metrics():
+    world = await World().begin(2)
+    for name in "abc":
+        world.add(name, 3)
+    await world.settle()
+    world.api.add_node("n1")
+    await world.advance(15.0)
+    assert world.bound == ["a", "b", "c"]
+
+    def rounds(reason: str) -> float | None:
+        labels = {"reason": reason, "job_size": "1-100"}
+        name = "scheduler_gang_schedule_cycle_duration_seconds_count"
+        return world.exposition.get_sample_value(name, labels)
+
+    assert rounds("not all members have a node") == 1.0
+    assert rounds("gang is already succeed") == 1.0
+    assert world.exposition.get_sample_value("scheduler_waiting_gang_group_number") == 0.0
+    await world.end()
+
+
+async def test_a_group_waits_while_its_members_are_placed():
+    world = await World().begin(4)
+    names = json.dumps(["default/g", "default/h"])
+    for group in "gh":
+        world.pod_group(group, 2, **{GROUPS: names})
+        one = read_pod(pod(group, "n0", {GROUP_LABEL: group}))
+        world.state.put(POD, one)
+        assert isinstance(world.plugin.permit(CycleState(), one, "n0"), Wait)
+    assert world.exposition.get_sample_value("scheduler_waiting_gang_group_number") == 1.0
+    await world.end()
+
+
+@pytest.mark.parametrize(
+    ("members", "label"),
+    [(0, "0"), (1, "1-100"), (100, "1-100"), (101, "101-200"), (1000, "901-1000"), (1001, "1000+")],
+)
+def test_sizes_of_jobs_are_ranges(members, label):
+    assert job_size(members) == label
