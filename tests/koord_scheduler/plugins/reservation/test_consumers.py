@@ -43,6 +43,8 @@ def test_consumers_are_those_that_are_bound_to_its_node():
     members = account.freeze().pool(CONSUMERS, "uid-r@n").members
     assert set(members) == {"default/a", "default/b"}
     assert set(account.unread(CONSUMERS)) == {"default/odd"}
+    pools = set(account.freeze().other_pools(CONSUMERS, None))
+    assert pools == {"uid-r@n", "uid-r@m", "uid-s@n"}
 
 
 def test_a_pod_cannot_count_as_several():

@@ -191,6 +191,10 @@ def test_a_reservation_on_a_node_that_has_gone_expires_and_is_deleted():
     assert is_garbage(failed, NOW + 2, DAY, node_exists=False)
 
 
+def test_a_pending_reservation_has_no_node_to_lose():
+    assert sync(reservation(node="", phase=""), [], NOW + 1, node_exists=False).status is None
+
+
 @pytest.mark.parametrize(
     ("phase", "reason", "age", "is_old"),
     [

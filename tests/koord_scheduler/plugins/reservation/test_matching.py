@@ -296,6 +296,21 @@ def test_the_index_finds_all_that_a_scan_finds(groups, some, removed):
         assert len(candidates) == len(set(candidates))
 
 
+@pytest.mark.parametrize(
+    "expression",
+    [
+        {"key": "app", "operator": "Exists"},
+        {"key": "app", "operator": "In", "values": [*"abcdefgh", "web"]},
+        {"key": "other", "operator": "DoesNotExist"},
+    ],
+)
+def test_owners_without_one_value_are_found(expression):
+    index = ReservationIndex()
+    index.put(reservation(owners=[{"labelSelector": {"matchExpressions": [expression]}}]))
+
+    assert index.candidates(pod()) == ["uid-r"]
+
+
 def test_a_pod_sees_few_of_many_reservations():
     """The point of the index: 1,000 reservations of others are not looked at."""
     index = ReservationIndex()

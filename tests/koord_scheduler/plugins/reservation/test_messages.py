@@ -55,6 +55,22 @@ PODS = "Reservation(s) Too many pods"
                 "6 Reservation(s) matched owner total",
             ],
         ),
+        (  # a reason of a node none of whose reservations is left
+            [(NodeDiagnosis(owner_matched=2, unschedulable=1), [CPU, PODS, "X"])],
+            False,
+            ["1 Reservation(s) is unschedulable", "2 Reservation(s) matched owner total"],
+        ),
+        (  # one node has too many reasons, the other is counted as it is
+            [
+                (NodeDiagnosis(owner_matched=1), [CPU, PODS, "X"]),
+                (NodeDiagnosis(owner_matched=1), ["X"]),
+            ],
+            False,
+            [
+                "1 Reservation(s) for node reason that X",
+                "2 Reservation(s) matched owner total",
+            ],
+        ),
         (  # all of them, in their order
             [
                 (

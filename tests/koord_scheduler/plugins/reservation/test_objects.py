@@ -157,6 +157,8 @@ def test_amounts_below_zero_leave_the_last_good_ones():
     assert bad.allocatable is None
     assert last_good(good, bad).allocatable == {"cpu": 2000}
     assert last_good(None, bad).allocatable is None
+    moved = reservation(node="m", status={"allocatable": {"cpu": "-2"}})
+    assert last_good(good, moved).allocatable is None
 
 
 def test_a_reservation_that_was_made_anew_has_nothing_of_the_old_one():
