@@ -78,7 +78,10 @@ def test_the_networkpolicy_follows_the_namespace(
     ("daemon", "own"),
     [
         ("descheduler", ["", "/crds", "/networkpolicy", "/patch-pods", "/delete-pods", "/cordon"]),
-        ("scheduler", ["", "/networkpolicy", "/patch-pods", "/gangs", "/quotas", "/crds"]),
+        (
+            "scheduler",
+            ["", "/networkpolicy", "/patch-pods", "/gangs", "/quotas", "/revoke-quotas", "/crds"],
+        ),
     ],
 )
 def test_a_control_plane_daemon_follows_the_namespace(

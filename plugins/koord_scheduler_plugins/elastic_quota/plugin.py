@@ -49,6 +49,7 @@ from koord_scheduler_plugins.elastic_quota.checks import AdmissionOptions, Rejec
 from koord_scheduler_plugins.elastic_quota.columns import RuntimeOptions
 from koord_scheduler_plugins.elastic_quota.pods import pod_request
 from koord_scheduler_plugins.elastic_quota.quotas import QuotaOptions, Quotas
+from koord_scheduler_plugins.elastic_quota.revoke import QuotaRevoker
 from koord_scheduler_plugins.elastic_quota.room import LEAVING, QuotaPreemption
 from koord_scheduler_plugins.elastic_quota.status import (
     QuotaStatuses,
@@ -60,6 +61,7 @@ from koord_scheduler_plugins.elastic_quota.tracker import PART, QUOTAS, QuotaTra
 from koord_scheduler_plugins.elastic_quota.waiting import Room, WaitingPod, room_of
 
 SLICE = 256  # quotas or pods that are looked at in one step
+MIN_INTERVAL = 0.1  # seconds between two rounds of revoking, at least
 
 _UNLIMITED: Mapping[str, object] = {name: str((2**63 - 1) // 5) for name in ("cpu", "memory")}
 
@@ -274,7 +276,16 @@ class ElasticQuota(
         statuses = QuotaStatuses(
             client, QUOTAS, self.tracker.current, self.tracker.items, tuple(fixed)
         )
-        return {"QuotaStatusController": statuses}
+        found: dict[str, SharedPart] = {"QuotaStatusController": statuses}
+        if self._args.monitor_all_quotas and self._args.enable_runtime_quota:
+            found["QuotaOverUsedRevokeController"] = QuotaRevoker(
+                self._handle.services,
+                self.tracker.current,
+                self._profile,
+                delay=self._args.delay_evict_time,
+                interval=max(self._args.revoke_pod_interval, MIN_INTERVAL),
+            )
+        return found
 
     def endpoints(self) -> Iterable[Endpoint]:
         yield Endpoint("GET", "/quotas/{name}", self._answer_quota)

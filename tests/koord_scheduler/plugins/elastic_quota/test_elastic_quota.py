@@ -527,7 +527,23 @@ async def test_endpoints_show_quotas_and_their_pods():
     assert await all_of_them(PluginRequest(query={"tree": "other"})) == {}
     with pytest.raises(LookupError, match="cannot find quota x"):
         await one(PluginRequest(parameters={"name": "x"}))
-    assert world.plugin.new_controllers().keys() == {"QuotaStatusController"}
+    await world.end()
+
+
+@pytest.mark.parametrize(
+    ("args", "revokes"),
+    [
+        ({}, False),
+        ({"monitor_all_quotas": True}, True),
+        ({"monitor_all_quotas": True, "enable_runtime_quota": False}, False),
+    ],
+)
+async def test_revoking_is_off_unless_it_is_wanted(args, revokes):
+    world = await World().begin(8, **args)
+    names = world.plugin.new_controllers().keys()
+    assert names - {"QuotaStatusController"} == (
+        {"QuotaOverUsedRevokeController"} if revokes else set()
+    )
     await world.end()
 
 
