@@ -66,7 +66,7 @@ run-scheduler: $(BIN)/.descheduler  ## Start koord-scheduler (KUBECONFIG=... or 
 test: $(BIN)/.dev  ## Unit, fake host and, as root on cgroup v1, real cgroup tests
 	$(if $(MEMORY),TMPDIR=$${TMPDIR:-$(MEMORY)}) $(BIN)/pytest -n $(WORKERS) $(ARGS)
 
-e2e-test: $(BIN)/.dev  ## Against etcd and the real CRD server (Go, etcd-server; builds it first)
+e2e-test: $(BIN)/.dev  ## Against etcd and a real kube-apiserver (Go, etcd-server; builds it first)
 	$(BIN)/pytest --timeout=2700 tests/e2e $(ARGS)
 
 image-test: $(BIN)/.dev  ## Build the images without a registry, start them under runc and emulated (root, Go, Debian packages)

@@ -1,4 +1,4 @@
-"""A fleet of reporters against Kubernetes' own CRD server on etcd."""
+"""A fleet of reporters against kube-apiserver on etcd."""
 
 import asyncio
 import contextlib
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 from controlplane import ControlPlane, missing
-from programs import CRD_SERVER, REPOSITORY
+from programs import KUBERNETES, REPOSITORY
 from prometheus_client import CollectorRegistry
 
 from benchmarks import history
@@ -69,7 +69,7 @@ def run(*, smoke: bool) -> Iterator[Row]:
     """Yield requests a second, latency and bytes of a fleet, and estimates for larger ones."""
     if lacking := missing():
         raise NotHereError(f"wanted {lacking}")
-    CRD_SERVER.build()
+    KUBERNETES.build()
     with tempfile.TemporaryDirectory() as directory:
         plane = ControlPlane(Path(directory))
         try:

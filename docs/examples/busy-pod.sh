@@ -6,14 +6,15 @@
 # usage: busy-pod.sh [besteffort|burstable [PROCESSES]]
 # environment: CGROUP_ROOT, the cgroup file system, or a tree within it (default /sys/fs/cgroup)
 #              CONTROLLERS, as cgroup v2 calls them (default "cpu memory")
+#              POD_UID, of the pod (default: one for each class)
 #              WORK, a command for each process to run instead
 set -eu
 
 class=${1:-besteffort}
 processes=${2:-1}
 case $class in
-  besteffort) uid=11111111-2222-3333-4444-555555555555 ;;
-  burstable) uid=66666666-7777-8888-9999-aaaaaaaaaaaa ;;
+  besteffort) uid=${POD_UID:-11111111-2222-3333-4444-555555555555} ;;
+  burstable) uid=${POD_UID:-66666666-7777-8888-9999-aaaaaaaaaaaa} ;;
   *) echo "busy-pod: wanted besteffort or burstable, found $class" >&2; exit 2 ;;
 esac
 

@@ -1,25 +1,31 @@
 """A real control plane: ours, or with KUBECONFIG_E2E any cluster that may be written to."""
 
 import asyncio
+import contextlib
 import itertools
 import json
 import os
 import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from accounts import SYSTEM, Accounts
+from clusterobjects import ClusterObjects
 from controlplane import ControlPlane, kubeconfig_of_a_cluster, missing
-from programs import CRD_SERVER, HELM, KUSTOMIZE, REPOSITORY, STRICT, Program, ask
+from kubectl import Kubectl
+from programs import HELM, KUBERNETES, KUSTOMIZE, REPOSITORY, Program
+from recorder import Recorder
 from rights import Right, wanted_by
 from served import PATIENCE, until_served
 
-from koord.kube.client import ApiClient, Resource
+from koord.api import podmigrationjob, reservation
+from koord.kube.client import CONFIG_MAPS, LEASES, ApiClient, Resource
 from koord.kube.credentials import ApiConfig
-from koord.kube.errors import AlreadyExists
+from koord.kube.errors import AlreadyExists, NotFound
 from koord.kube.kubeconfig import load, split_list
 from koord.kube.transport import Limits, Transport
 from koord.util import documents
@@ -32,6 +38,12 @@ CRDS = Resource("apiextensions.k8s.io/v1", "customresourcedefinitions")
 
 _LAST = "test_rbac.py"  # judges what all others asked
 
+_JOBS = (
+    Resource(podmigrationjob.API_VERSION, podmigrationjob.PLURAL).collection(),
+    Resource(reservation.API_VERSION, reservation.PLURAL).collection(),
+)
+_LEDGER = "koord-descheduler-ledger"
+
 _names = itertools.count()
 _asked: dict[str, set[Right]] = {}  # by the file of the test
 
@@ -42,10 +54,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_teardown(item: pytest.Function) -> None:
-    """Note what the daemon asked of the servers that stood in for Kubernetes."""
-    for value in getattr(item, "funcargs", {}).values():
-        server = getattr(value, "front", value)
-        if isinstance(server, ApiServer):
+    """Note what the daemon asked of the API server, and of a kubelet."""
+    for server in getattr(item, "funcargs", {}).values():
+        if isinstance(server, (ApiServer, Recorder)):
             _asked.setdefault(item.path.name, set()).update(wanted_by(server))
 
 
@@ -121,18 +132,26 @@ def installed(
 
 
 @pytest.fixture(scope="session")
-def problems(go_program: Callable[[Program], Path]) -> Callable[[list[dict[str, Any]]], list[str]]:
-    """What Kubernetes' decoder finds wrong with objects, of kinds of its own."""
-    return partial(ask, go_program(STRICT))
+def problems(control_plane: ControlPlane) -> Callable[[list[dict[str, Any]]], str]:
+    """What our own API server has against objects, unknown fields too; "" when nothing."""
+    kubectl = Kubectl(str(control_plane.kubeconfig))
+
+    def problems(objects: list[dict[str, Any]]) -> str:
+        for name in sorted({each["metadata"].get("namespace", "default") for each in objects}):
+            kubectl.run("create", "namespace", name)
+        return kubectl.problems(objects)
+
+    return problems
 
 
 @pytest.fixture(scope="session")
-def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """etcd and the CRD server, one of each for all tests."""
-    lacking = missing()
-    if lacking:
+def control_plane(
+    tmp_path_factory: pytest.TempPathFactory, go_program: Callable[[Program], Path]
+) -> Iterator[ControlPlane]:
+    """etcd and kube-apiserver, one of each for all tests."""
+    if lacking := missing():
         (pytest.fail if os.environ.get("CI") else pytest.skip)(f"needs {lacking}")
-    CRD_SERVER.build()
+    go_program(KUBERNETES)
     plane = ControlPlane(tmp_path_factory.mktemp("controlplane"))
     try:
         plane.start()
@@ -150,13 +169,32 @@ def api_config(request: pytest.FixtureRequest) -> ApiConfig:
     return plane.config
 
 
-@pytest.fixture
-def own_plane(request: pytest.FixtureRequest) -> ControlPlane:
-    """The control plane, for tests that stop it."""
-    if kubeconfig_of_a_cluster():
-        pytest.skip("stops the API server, which is not ours")
+@pytest.fixture(scope="session")
+def kubectl(request: pytest.FixtureRequest, go_program: Callable[[Program], Path]) -> Kubectl:
+    """kubectl with the rights of the cluster's administrator."""
+    go_program(KUBERNETES)
+    if named := kubeconfig_of_a_cluster():
+        return Kubectl(named)
     plane: ControlPlane = request.getfixturevalue("control_plane")
-    return plane
+    return Kubectl(str(plane.kubeconfig))
+
+
+@pytest.fixture
+async def own_plane(request: pytest.FixtureRequest) -> AsyncIterator[ControlPlane]:
+    """The control plane, for tests that stop it, or in which a control plane daemon works.
+
+    What such a daemon leaves behind is removed at the end.
+    """
+    if kubeconfig_of_a_cluster():
+        pytest.skip("stops the API server or evicts pods, which are not ours")
+    plane: ControlPlane = request.getfixturevalue("control_plane")
+    clock = SystemClock()
+    client = ApiClient(Transport(plane.config, clock, limits=Limits(qps=0)), clock)
+    yield plane
+    for path in (*_JOBS, LEASES.collection(SYSTEM), CONFIG_MAPS.object(_LEDGER, namespace=SYSTEM)):
+        with contextlib.suppress(NotFound):
+            await client.delete(path)
+    await client.close()
 
 
 @pytest.fixture
@@ -167,6 +205,33 @@ async def client(api_config: ApiConfig) -> AsyncIterator[ApiClient]:
     await _install_crds(client)
     yield client
     await client.close()
+
+
+@pytest.fixture
+async def objects(client: ApiClient) -> AsyncIterator[ClusterObjects]:
+    """What others than our daemons have in the cluster."""
+    objects = ClusterObjects(client)
+    yield objects
+    await objects.remove_all()
+
+
+@pytest.fixture
+async def accounts(
+    tmp_path_factory: pytest.TempPathFactory, render: Callable[[Path], list[dict[str, Any]]],
+    kubectl: Kubectl, client: ApiClient, node_name: str,
+) -> AsyncIterator[Accounts]:  # fmt: skip
+    """Tokens of our daemons, with the rights that ship."""
+    accounts = Accounts(tmp_path_factory.mktemp("rights"), render, kubectl, client, node_name)
+    yield accounts
+    await accounts.remove()
+
+
+@pytest.fixture
+async def recorder(api_config: ApiConfig) -> AsyncIterator[Recorder]:
+    """The API server as the daemon under test sees it; what that asks must be allowed."""
+    async with Recorder(api_config) as recorder:
+        yield recorder
+    assert [f"{each.verb} {each.path}" for each in recorder.refused] == []
 
 
 @pytest.fixture

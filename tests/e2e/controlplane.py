@@ -1,7 +1,11 @@
-"""etcd and Kubernetes' own CRD server, built and started by the tests themselves."""
+"""etcd and kube-apiserver on loopback, started by the tests themselves.
+
+There is no kubelet and no controller: their part is the tests'. tests/cluster has a whole cluster.
+"""
 
 import json
 import os
+import secrets
 import shutil
 import socket
 import ssl
@@ -10,16 +14,17 @@ import time
 import urllib.request
 from pathlib import Path
 
-from programs import CRD_SERVER
+from programs import KUBERNETES
 
 from koord.kube.credentials import ApiConfig
 
-START_SECONDS = 60.0
-
+START_SECONDS = 120.0
+ISSUER = "https://kubernetes.default.svc"
 
 _PROGRAMS = {
     "go": "Go 1.25 or newer (go.dev/dl)",
     "etcd": "etcd (Debian: apt-get install etcd-server)",
+    "openssl": "openssl (Debian: apt-get install openssl)",
 }
 _OTHERS = {"prometheus": "prometheus (Debian: apt-get install prometheus)"}
 
@@ -31,24 +36,31 @@ def missing(*programs: str) -> str:
 
 
 class ControlPlane:
-    """One etcd and one CRD server on it, both on loopback, with their files in a directory."""
+    """One etcd and one kube-apiserver with TLS, RBAC and all of Kubernetes' admission.
+
+    Their files are in a directory. The program must have been built.
+    """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._etcd_port, peer_port, self._port = _free_ports(3)
         self._etcd_url = f"http://127.0.0.1:{self._etcd_port}"
         self._peer_url = f"http://127.0.0.1:{peer_port}"
+        self._token = secrets.token_urlsafe(24)
         self._etcd: subprocess.Popen[bytes] | None = None
         self._server: subprocess.Popen[bytes] | None = None
 
     @property
     def config(self) -> ApiConfig:
-        """How to reach it, with its certificate verified."""
+        """How its administrator reaches it, with its certificate verified."""
         return ApiConfig(
-            server=f"https://127.0.0.1:{self._port}",
-            source="the test's control plane",
-            ca=self._directory / "certificates" / "apiserver.crt",
+            server=self._url, source="the test's control plane", ca=self._ca, token=self._token
         )
+
+    @property
+    def kubeconfig(self) -> Path:
+        """The same for kubectl; a file since start."""
+        return self._directory / "admin.kubeconfig"
 
     @property
     def pids(self) -> list[int]:
@@ -57,6 +69,7 @@ class ControlPlane:
 
     def start(self) -> None:
         """Start both; return when they are ready."""
+        self._write_credentials()
         self._etcd = self._spawn(
             "etcd",
             "--data-dir", self._directory / "etcd",
@@ -71,22 +84,31 @@ class ControlPlane:
         self.start_server()
 
     def start_server(self) -> None:
-        """Start the CRD server, after stop_server on the same port."""
+        """Start kube-apiserver, after stop_server on the same port."""
+        key = self._service_accounts
         self._server = self._spawn(
-            CRD_SERVER.binary,
-            "--etcd-servers", self._etcd_url,
-            "--bind-address", "127.0.0.1",
-            "--secure-port", str(self._port),
-            "--cert-dir", self._directory / "certificates",
-            "--kubeconfig", self._own_kubeconfig(),
-            "--enable-priority-and-fairness=false",
-        )  # fmt: skip
-        # It waits for Services, which it needs for conversion webhooks only, in vain.
-        ready = f"https://127.0.0.1:{self._port}/readyz?exclude=informer-sync"
-        _until_ready(ready, self._server)
+            KUBERNETES.called("kube-apiserver"),
+            f"--etcd-servers={self._etcd_url}",
+            "--bind-address=127.0.0.1",
+            f"--secure-port={self._port}",
+            "--advertise-address=192.0.2.1",  # loopback is refused, and nobody asks for it
+            "--endpoint-reconciler-type=none",
+            "--service-cluster-ip-range=10.96.0.0/16",
+            f"--cert-dir={self._ca.parent}",
+            f"--token-auth-file={self._tokens}",
+            f"--service-account-issuer={ISSUER}",
+            f"--service-account-key-file={key}",
+            f"--service-account-signing-key-file={key}",
+            "--authorization-mode=Node,RBAC",
+            "--allow-privileged",
+            # Not on by default: the agent has a right for clusters that have it.
+            "--enable-admission-plugins=OwnerReferencesPermissionEnforcement",
+            "--profiling=false",
+        )
+        _until_ready(f"{self._url}/readyz", self._server)
 
     def stop_server(self) -> None:
-        """Stop the CRD server; etcd keeps the objects."""
+        """Stop kube-apiserver; etcd keeps the objects."""
         _end(self._server)
         self._server = None
 
@@ -103,23 +125,42 @@ class ControlPlane:
         )
         urllib.request.urlopen(request, timeout=10).close()
 
-    def _own_kubeconfig(self) -> Path:
-        """A kubeconfig for the server's own informers. It wants one, even to talk to itself."""
-        path = self._directory / "kubeconfig"
-        cluster = {"server": f"https://127.0.0.1:{self._port}", "insecure-skip-tls-verify": True}
-        path.write_text(
+    @property
+    def _url(self) -> str:
+        return f"https://127.0.0.1:{self._port}"
+
+    @property
+    def _ca(self) -> Path:
+        return self._directory / "certificates" / "apiserver.crt"
+
+    @property
+    def _tokens(self) -> Path:
+        return self._directory / "tokens.csv"
+
+    @property
+    def _service_accounts(self) -> Path:
+        return self._directory / "service-accounts.key"
+
+    def _write_credentials(self) -> None:
+        """The administrator's token, and the key that signs those of service accounts."""
+        self._tokens.write_text(f'{self._token},admin,admin,"system:masters"\n')
+        subprocess.run(
+            ["openssl", "genrsa", "-out", self._service_accounts, "2048"],
+            check=True, capture_output=True,
+        )  # fmt: skip
+        cluster = {"server": self._url, "certificate-authority": str(self._ca)}
+        self.kubeconfig.write_text(
             json.dumps(
                 {
                     "apiVersion": "v1",
                     "kind": "Config",
                     "current-context": "it",
                     "clusters": [{"name": "it", "cluster": cluster}],
-                    "contexts": [{"name": "it", "context": {"cluster": "it", "user": "it"}}],
-                    "users": [{"name": "it", "user": {}}],
+                    "contexts": [{"name": "it", "context": {"cluster": "it", "user": "admin"}}],
+                    "users": [{"name": "admin", "user": {"token": self._token}}],
                 }
             )
         )
-        return path
 
     def _spawn(self, program: str | Path, *arguments: str | Path) -> subprocess.Popen[bytes]:
         log = self._directory / f"{Path(program).name}.log"

@@ -51,9 +51,7 @@ class Program:
 
 
 _HERE = Path(__file__).parent
-CRD_SERVER = Program("crdserver", _HERE / "crdserver")
-ADMISSION = Program("admission", _HERE / "crdserver", "./admission")
-STRICT = Program("strict", _HERE / "crdserver", "./strict")
+ADMISSION = Program("admission", _HERE / "admission")
 KUSTOMIZE = Program("kustomize", _HERE / "kustomize", "sigs.k8s.io/kustomize/kustomize/v5")
 BED = Program("bed", REPOSITORY / "benchmarks" / "bed")  # as benchmarks build it
 NRI_RUNTIME = Program("nriruntime", _HERE / "nriruntime")
@@ -101,7 +99,7 @@ CNI = tuple(  # of container networks; a runtime looks for them by these names
     for package in ("main/bridge", "main/loopback", "ipam/host-local")
 )
 ALL = (
-    BED, CRD_SERVER, ADMISSION, STRICT, KUSTOMIZE, NRI_RUNTIME, NRI_RUNTIME_08,
+    BED, ADMISSION, KUSTOMIZE, NRI_RUNTIME, NRI_RUNTIME_08,
     POD_EXEC, HELM, CONTAINERD, CONTAINERD_SHIM, CRI_CLIENT, PAUSE, KUBERNETES, *CNI,
 )  # fmt: skip
 

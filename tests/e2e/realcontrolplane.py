@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+from accounts import SYSTEM
 from realprometheus import free_port
 
 from tests.support.kube.daemon_flags import kubeconfig
@@ -16,31 +17,36 @@ from tests.support.kube.daemon_flags import kubeconfig
 
 @contextlib.asynccontextmanager
 async def running_descheduler(
-    directory: Path, server: str, config: dict[str, Any]
+    directory: Path, server: str, config: dict[str, Any], *, token: str = ""
 ) -> AsyncIterator[asyncio.subprocess.Process]:
     """Run koord-descheduler with this configuration; its output is in directory/descheduler.log.
 
     It must end at once after SIGTERM and with status 0, unless the test kills it.
     """
-    async with _running("descheduler", directory, server, config) as daemon:
+    async with _running("descheduler", directory, server, config, token) as daemon:
         yield daemon
 
 
 @contextlib.asynccontextmanager
 async def running_scheduler(
-    directory: Path, server: str, config: dict[str, Any], *, port: int = 0
+    directory: Path, server: str, config: dict[str, Any], *, port: int = 0, token: str = ""
 ) -> AsyncIterator[asyncio.subprocess.Process]:
     """Run koord-scheduler with this configuration; its output is in directory/scheduler.log.
 
     port: of its metrics; 0: none. It must end as running_descheduler says.
     """
-    async with _running("scheduler", directory, server, config, f"--port={port}") as daemon:
+    async with _running("scheduler", directory, server, config, token, f"--port={port}") as daemon:
         yield daemon
 
 
 @contextlib.asynccontextmanager
-async def running_control_plane(directory: Path, server: str) -> AsyncIterator[dict[str, str]]:
-    """Run both, which have rounds each second. Yields where their metrics are, by job."""
+async def running_control_plane(
+    directory: Path, server: str, tokens: tuple[str, str] = ("", "")
+) -> AsyncIterator[dict[str, str]]:
+    """Run both, which have rounds each second. Yields where their metrics are, by job.
+
+    tokens: of koord-descheduler and of koord-scheduler.
+    """
     ports = {"koord-descheduler": free_port(), "koord-scheduler": free_port()}
     address = f"127.0.0.1:{ports['koord-descheduler']}"
     version = "descheduler/v1alpha2"
@@ -54,6 +60,7 @@ async def running_control_plane(directory: Path, server: str) -> AsyncIterator[d
         "apiVersion": version,
         "kind": "DeschedulerConfiguration",
         "deschedulingInterval": "1s",
+        "leaderElection": {"resourceNamespace": SYSTEM},
         "healthzBindAddress": address,
         "metricsBindAddress": address,
         "profiles": [
@@ -67,13 +74,13 @@ async def running_control_plane(directory: Path, server: str) -> AsyncIterator[d
     scheduler = {
         "apiVersion": "kubescheduler.config.k8s.io/v1",
         "kind": "KubeSchedulerConfiguration",
-        "leaderElection": {"leaderElect": True},
+        "leaderElection": {"leaderElect": True, "resourceNamespace": SYSTEM},
         "profiles": [{"schedulerName": "koord-scheduler"}],
     }
     port = ports["koord-scheduler"]
     async with (
-        running_descheduler(directory, server, descheduler),
-        running_scheduler(directory, server, scheduler, port=port),
+        running_descheduler(directory, server, descheduler, token=tokens[0]),
+        running_scheduler(directory, server, scheduler, port=port, token=tokens[1]),
     ):
         yield {job: f"127.0.0.1:{port}" for job, port in ports.items()}
 
@@ -88,10 +95,10 @@ def events(directory: Path, name: str, program: str = "descheduler") -> list[dic
 
 @contextlib.asynccontextmanager
 async def _running(
-    program: str, directory: Path, server: str, config: dict[str, Any], *flags: str
+    program: str, directory: Path, server: str, config: dict[str, Any], token: str, *flags: str
 ) -> AsyncIterator[asyncio.subprocess.Process]:
     access, file = directory / f"{program}.kubeconfig", directory / f"{program}.json"
-    access.write_text(kubeconfig(server))
+    access.write_text(kubeconfig(server, token))
     file.write_text(json.dumps({**config, "clientConnection": {"kubeconfig": str(access)}}))
     log = directory / f"{program}.log"
     with log.open("ab") as output:

@@ -4,6 +4,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from recorder import Recorder
+
 from tests.support.kube import kubelet
 from tests.support.kube.apiserver import ApiServer, Place, Recorded
 
@@ -20,7 +22,7 @@ class Right:
     name: str = ""  # of the one object; "" for all
 
 
-def wanted_by(server: ApiServer) -> Iterator[Right]:
+def wanted_by(server: ApiServer | Recorder) -> Iterator[Right]:
     """What the requests to a server needed."""
     for entry in server.requests:
         yield _of_kubelet(entry) if isinstance(server, kubelet.Kubelet) else of_server(entry)

@@ -1,15 +1,16 @@
 """The shipped admission policy, as Kubernetes' own plugin decides by it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp import web
-from front import Front
+from accounts import Accounts
+from clusterobjects import ClusterObjects
 from overlay import overlay
 from programs import ADMISSION, ask
+from recorder import Recorder
+from served import PATIENCE
 
 from koord.api.pod import Pod
 from koord.kube.authorization import check_own_node
@@ -19,7 +20,6 @@ from koord.kube.events import Event, EventType, ObjectRef, Series, new_event
 from koord.kube.eviction import eviction
 from koord.kube.transport import Transport
 from koord.util.clock import SystemClock
-from tests.support.kube.apiserver import Place, Recorded, status
 
 WEB = Pod("shop", "web", "u1")
 HAPPENED = Event(
@@ -253,49 +253,33 @@ def test_an_agent_may_not_write_what_belongs_to_another_node(decide: Any) -> Non
         assert why in answer, f"{case}: {answer or 'allowed'}"
 
 
-class Guarded(Front):
-    """The real CRD server behind the policy, as soon as there is one."""
-
-    decide: Callable[..., list[str]] | None = None
-
-    async def _hand_on(self, request: web.Request, recorded: Recorded) -> web.StreamResponse:
-        if self.decide is not None and recorded.verb == "patch":
-            place = Place.of(recorded.path)
-            written = asks("UPDATE", METRIC, place.name, subresource=place.subresource)
-            [refusal] = await asyncio.to_thread(self.decide, written)
-            if refusal:
-                return status(403, "Forbidden", refusal)
-        return await super()._hand_on(request, recorded)
-
-
-@pytest.fixture
-async def guarded(api_config: ApiConfig) -> AsyncIterator[Guarded]:
-    guarded = Guarded(api_config)
-    await guarded.start()
-    yield guarded
-    await guarded.stop()
-
-
 async def test_the_doctor_finds_out_whether_the_policy_holds(
-    guarded: Guarded, client: ApiClient, node_name: str, decide: Any
-) -> None:
+    recorder: Recorder, client: ApiClient, objects: ClusterObjects, accounts: Accounts,
+    node_name: str,
+) -> None:  # fmt: skip
     """By a dry run, which leaves the other node's object as it was."""
-    metric = {
-        "apiVersion": NODE_METRICS.api_version,
-        "kind": "NodeMetric",
-        "metadata": {"name": node_name},
-    }
-    await client.create(NODE_METRICS.collection(), metric)
+    metric = {"apiVersion": NODE_METRICS.api_version, "kind": METRIC}
+    await objects.have(NODE_METRICS, f"{node_name}-other", metric)
+    await objects.add_node(node_name, {"capacity": {"cpu": "4", "memory": "16Gi"}})
     before = await client.list(NODE_METRICS.collection())
     clock = SystemClock()
-    agent = ApiClient(Transport(ApiConfig(server=guarded.url, source="the test"), clock), clock)
+    token = await accounts.agent(node_name, policies=False)
+    config = ApiConfig(server=recorder.url, source="the test", token=token)
+    agent = ApiClient(Transport(config, clock), clock)
 
-    open_ = await check_own_node(agent, "n1", clock)
-    guarded.decide = decide
-    closed = await check_own_node(agent, "n1", clock)
+    async def until(holds: bool) -> str:  # the API server learns of a policy in its own time
+        async with asyncio.timeout(PATIENCE):
+            while (  # noqa: ASYNC110
+                found := await check_own_node(agent, node_name, clock)
+            ).holds is not holds:
+                await asyncio.sleep(0.1)
+        return found.detail
+
+    await until(holds=False)
+    await accounts.agent(node_name)
+    detail = await until(holds=True)
     await agent.close()
+    recorder.refused.clear()
 
-    assert open_.holds is False, open_.detail
-    assert closed.holds is True, closed.detail
-    assert OTHERS in closed.detail
+    assert OTHERS in detail
     assert (await client.list(NODE_METRICS.collection())).items == before.items

@@ -1,4 +1,4 @@
-"""The chain on Kubernetes' own CRD server: what a pod uses becomes a status in the cluster."""
+"""The chain on a real API server: what a pod uses becomes a status in the cluster."""
 
 import asyncio
 import contextlib
@@ -9,72 +9,72 @@ from typing import Any
 
 import aiohttp
 import pytest
+from accounts import Accounts
+from clusterobjects import READY, ClusterObjects
 from controlplane import ControlPlane
-from front import Front
 from realdaemon import running
+from recorder import Recorder
 
-from koord.kube.client import NODE_METRICS, NODES, PODS, ApiClient
-from koord.kube.credentials import ApiConfig
+from koord.kube.client import NODE_METRICS, PODS, ApiClient
 from koord.kube.errors import KubeError
 from koordlet.plugin.testing import FakeHost
 from tests.support.kube.certificates import Authority
-from tests.support.kube.kubelet import TOKEN, Kubelet, make_kubelet, rbac
+from tests.support.kube.kubelet import Kubelet, make_kubelet, rbac
 
-UID = "11111111-2222-3333-4444-555555555555"
-OTHER_UID = "66666666-7777-8888-9999-000000000000"
+NEW_UID = "66666666-7777-8888-9999-000000000000"
 MIB = 2**20
 PATIENCE = 60.0  # real seconds
 WARM = 12.0  # real seconds after which the host's steps do not matter any more
+SPEC: dict[str, Any] = {
+    "containers": [
+        {"name": "app", "image": "app", "resources": {"requests": {"cpu": "100m"}}},
+    ],
+}
+RUNNING = {
+    **READY,
+    "phase": "Running",
+    "containerStatuses": [{"name": "app", "containerID": "containerd://c1"}],
+}
 
 
 def pod(uid: str, name: str, node: str) -> dict[str, Any]:
+    """A pod as the kubelet has it."""
     return {
         "metadata": {"namespace": "shop", "name": name, "uid": uid},
-        "spec": {"nodeName": node, "containers": [{"name": "app"}]},
-        "status": {
-            "phase": "Running",
-            "qosClass": "Burstable",
-            "containerStatuses": [{"name": "app", "containerID": "containerd://c1"}],
-        },
+        "spec": {"nodeName": node, **SPEC},
+        "status": {"qosClass": "Burstable", **RUNNING},
     }
 
 
 @pytest.fixture
-async def kubelet(tmp_path: Path, node_name: str) -> AsyncIterator[Kubelet]:
-    """The kubelet of our node with one pod, over HTTPS with a CA of its own."""
+async def kubelet(tmp_path: Path) -> AsyncIterator[Kubelet]:
+    """The kubelet of our node, over HTTPS with a CA of its own."""
     kubelet = make_kubelet(Authority(tmp_path))
-    kubelet.pods = [pod(UID, "web", node_name)]
     await kubelet.start()
     yield kubelet
     await kubelet.stop()
 
 
 @pytest.fixture
-async def front(
-    api_config: ApiConfig, client: ApiClient, kubelet: Kubelet, node_name: str
-) -> AsyncIterator[Front]:
-    """The cluster as our node sees it, before koord-manager saw it.
+async def uid(objects: ClusterObjects, kubelet: Kubelet, node_name: str) -> str:
+    """The pod of our node, before koord-manager saw it.
 
-    Its pods have another name than with the kubelet, which shows the source of the list.
+    It has another name than with the kubelet, which shows the source of the list.
     """
-    front = Front(api_config)
-    capacity = {"cpu": "4", "memory": "16Gi"}
-    front.objects.create(
-        NODES.collection(),
-        {"metadata": {"name": node_name}, "status": {"capacity": capacity, **kubelet.status}},
-    )
-    front.objects.create(PODS.collection(), pod(UID, "web-by-server", node_name))
-    await front.start()
-    yield front
-    await front.stop()
+    capacity = {"capacity": {"cpu": "4", "memory": "16Gi"}}
+    await objects.add_node(node_name, {**capacity, **kubelet.status})
+    made = await objects.add_pod("web-by-server", {"nodeName": node_name, **SPEC}, RUNNING)
+    uid: str = made["metadata"]["uid"]
+    kubelet.pods = [pod(uid, "web", node_name)]
+    return uid
 
 
 class BusyHost:
     """A host whose pod works by the real clock."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, uid: str) -> None:
         self.host = FakeHost(directory, cpus=4)
-        self.pod = self.host.add_pod(UID)
+        self.pod = self.host.add_pod(uid)
         self.pod.group.use_memory(100 * MIB)
         self.cores = 0.5
 
@@ -91,8 +91,8 @@ class BusyHost:
 
 
 @pytest.fixture
-async def busy(tmp_path: Path) -> AsyncIterator[BusyHost]:
-    busy = BusyHost(tmp_path / "host")
+async def busy(tmp_path: Path, uid: str) -> AsyncIterator[BusyHost]:
+    busy = BusyHost(tmp_path / "host", uid)
     task = asyncio.create_task(busy.run())
     yield busy
     task.cancel()
@@ -123,15 +123,17 @@ class Daemon:
 
 @pytest.fixture
 async def daemon(
-    tmp_path: Path, front: Front, busy: BusyHost, node_name: str
-) -> AsyncIterator[Daemon]:
+    tmp_path: Path, recorder: Recorder, accounts: Accounts, kubelet: Kubelet, busy: BusyHost,
+    node_name: str,
+) -> AsyncIterator[Daemon]:  # fmt: skip
     """The real process, beside koord-manager. It never asks the kubelet because time is over."""
     flags = (
         f"--kubelet-ca-file={tmp_path / 'ca.crt'}",
         "--kubelet-sync-interval=1h",
         "--manager-duties=off",
     )
-    async with running(tmp_path, busy.host, front.url, node_name, *flags, token=TOKEN):
+    token = kubelet.token = await accounts.agent(node_name, "pods-from-api-server")
+    async with running(tmp_path, busy.host, recorder.url, node_name, *flags, token=token):
         yield Daemon(tmp_path / "run" / "ctl.sock")
 
 
@@ -172,13 +174,13 @@ def milli(text: str) -> int:
 
 
 async def test_what_a_pod_uses_reaches_the_cluster(
-    daemon: Daemon, busy: BusyHost, front: Front, kubelet: Kubelet, client: ApiClient,
+    daemon: Daemon, busy: BusyHost, recorder: Recorder, kubelet: Kubelet, client: ApiClient,
     node_name: str, own_plane: ControlPlane,
 ) -> None:  # fmt: skip
     """From the NodeMetric's creation on, early after a sharp change, and through a restart."""
     metric = Metric(client, node_name)
     await asyncio.sleep(WARM)
-    assert front.asked("patch") == []
+    assert recorder.asked("patch") == []
 
     created = time.monotonic()
     await metric.create()
@@ -195,21 +197,31 @@ async def test_what_a_pod_uses_reaches_the_cluster(
     second = await metric.status_after(first["updateTime"])
     assert milli(second["podsMetric"][0]["podUsage"]["resources"]["cpu"]) > 550
 
+    assert recorder.refused == []
     await asyncio.to_thread(own_plane.stop_server)
     await asyncio.sleep(2)
     await asyncio.to_thread(own_plane.start_server)
+    # While it starts it refuses everything, as it does not know the roles yet.
     third = await metric.status_after(second["updateTime"])
     assert milli(third["podsMetric"][0]["podUsage"]["resources"]["cpu"]) > 900
+
+    recorder.refused.clear()
 
     assert {rbac(entry) for entry in kubelet.requests} == {
         ("get", "nodes/pods"), ("get", "nodes/configz"),
     }  # fmt: skip
-    assert not [entry for entry in front.requests if entry.path == PODS.collection()]
-    assert {entry.verb for entry in front.requests} == {"list", "watch", "get", "patch", "create"}
+    assert not [entry for entry in recorder.requests if entry.path == PODS.collection()]
+    assert {entry.verb for entry in recorder.requests} == {
+        "list",
+        "watch",
+        "get",
+        "patch",
+        "create",
+    }
     # While the server was away its metadata was asked for, before a report was sent.
-    whole = [entry for entry in front.asked("get") if "Partial" not in entry.headers["Accept"]]
+    whole = [entry for entry in recorder.asked("get") if "Partial" not in entry.headers["Accept"]]
     assert len(whole) == 1, "the spec, once"
-    for entry in front.requests:
+    for entry in recorder.requests:
         name = entry.json["metadata"]["name"] if entry.verb == "create" else entry.path
         assert node_name in entry.query.get("fieldSelector", name)
 
@@ -219,8 +231,8 @@ async def test_a_new_pod_is_known_by_its_cgroup(
 ) -> None:
     """It triggers a request to the kubelet before the next turn. It goes the same way."""
     await daemon.until(lambda status: "states" not in status["problems"])  # has the first list
-    kubelet.pods.append(pod(OTHER_UID, "new", node_name))
-    group = busy.host.add_pod(OTHER_UID)
+    kubelet.pods.append(pod(NEW_UID, "new", node_name))
+    group = busy.host.add_pod(NEW_UID)
     await daemon.until(lambda status: status["pods"] == 2)
 
     kubelet.pods.pop()
@@ -229,12 +241,12 @@ async def test_a_new_pod_is_known_by_its_cgroup(
 
 
 async def test_the_server_lists_the_pods_of_a_kubelet_that_refuses(
-    daemon: Daemon, busy: BusyHost, front: Front, kubelet: Kubelet, client: ApiClient,
+    daemon: Daemon, busy: BusyHost, recorder: Recorder, kubelet: Kubelet, client: ApiClient,
     node_name: str,
 ) -> None:  # fmt: skip
     """Because it takes another token, say. Reports go on, and health says what to do."""
     kubelet.token = "another"
-    busy.host.add_pod(OTHER_UID)
+    busy.host.add_pod(NEW_UID)
     status = await daemon.until(lambda status: "source pod list" in status["problems"])
     problem = status["problems"]["source pod list"]
     assert "from the API server: GET /pods: refused with 401: Unauthorized; grant get" in problem
@@ -243,5 +255,5 @@ async def test_the_server_lists_the_pods_of_a_kubelet_that_refuses(
     await metric.create()
     [reported] = (await metric.status_after(""))["podsMetric"]
     assert reported["name"] == "web-by-server"
-    asked = [entry.verb for entry in front.requests if entry.path == PODS.collection()]
+    asked = [entry.verb for entry in recorder.requests if entry.path == PODS.collection()]
     assert asked == ["list", "watch"]

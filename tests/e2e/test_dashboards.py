@@ -6,6 +6,7 @@ and the real processes of the control plane.
 
 import asyncio
 import contextlib
+import itertools
 import json
 import os
 import subprocess
@@ -17,13 +18,15 @@ from typing import Any
 
 import aiohttp
 import pytest
+from accounts import Accounts
 from aiohttp import web
-from controlplane import missing
-from front import Front
+from clusterobjects import READY, ClusterObjects
+from controlplane import ControlPlane, missing
 from programs import REPOSITORY
 from realcontrolplane import running_control_plane
 from realdaemon import running_alone
 from realprometheus import free_port, scraping
+from recorder import Recorder
 from reference.alerting.recording import (
     AGENT_RECORDINGS,
     DESCHEDULER_RECORDINGS,
@@ -33,9 +36,6 @@ from reference.alerting.recording import (
 from reference.dashboards.agent import FLEET_BOARD, NODE_BOARD, PLUGINS_BOARD
 from reference.dashboards.board import Board, Panel, Query
 from reference.dashboards.controlplane import DESCHEDULER_BOARD, SCHEDULER_BOARD
-
-from koord.kube.client import NODES, PODS, ApiClient
-from koord.kube.credentials import ApiConfig
 
 PATIENCE = 90.0  # real seconds
 MEASURED, REAL = "node", "real"  # of the families of all that can be measured; of the real agent
@@ -177,49 +177,38 @@ async def test_a_panel_that_shows_nothing_is_found(tmp_path: Path, measured: byt
 
 
 @pytest.fixture
-async def front(api_config: ApiConfig, client: ApiClient) -> AsyncIterator[Front]:
+async def cluster(objects: ClusterObjects, own_plane: ControlPlane) -> ClusterObjects:
     """A cluster with two nodes, and pods of which one fits on neither."""
-    front = Front(api_config)
+    room = {"cpu": "8", "memory": "16Gi", "pods": "110"}
     for name in ("n1", "n2"):
-        room = {"cpu": "8", "memory": "16Gi", "pods": "110"}
-        status = {"capacity": room, "allocatable": room,
-                  "conditions": [{"type": "Ready", "status": "True"}]}  # fmt: skip
-        front.objects.create(NODES.collection(), {"metadata": {"name": name}, "status": status})
-    await front.start()
-    yield front
-    await front.stop()
+        await objects.add_node(name, {**READY, "capacity": room})
+    await objects.add_pod("large", pending("1000"))
+    return objects
 
 
-def pending(name: str, cpu: str) -> dict[str, Any]:
-    return {
-        "metadata": {"namespace": "shop", "name": name, "uid": f"uid-of-{name}"},
-        "spec": {
-            "schedulerName": "koord-scheduler",
-            "containers": [{"name": "c", "resources": {"requests": {"cpu": cpu}}}],
-        },
-        "status": {"phase": "Pending"},
-    }
+def pending(cpu: str) -> dict[str, Any]:
+    """The spec of a pod that waits for koord-scheduler."""
+    container = {"name": "app", "image": "app", "resources": {"requests": {"cpu": cpu}}}
+    return {"schedulerName": "koord-scheduler", "containers": [container]}
 
 
-async def _keep_coming(front: Front) -> None:
-    number = 0
-    while True:
-        number += 1
-        front.objects.create(PODS.collection(), pending(f"small-{number}", "10m"))
+async def _keep_coming(cluster: ClusterObjects) -> None:
+    for number in itertools.count(1):
+        await cluster.add_pod(f"small-{number}", pending("10m"))
         await asyncio.sleep(0.5)
 
 
 async def test_all_expressions_on_the_control_plane_return_data(
-    tmp_path: Path, front: Front
+    tmp_path: Path, cluster: ClusterObjects, recorder: Recorder, accounts: Accounts
 ) -> None:
     """While pods come, of which one fits nowhere."""
-    front.objects.create(PODS.collection(), pending("large", "1000"))
     asked = queries(DESCHEDULER_BOARD, SCHEDULER_BOARD)
     asked += rules(*DESCHEDULER_RECORDINGS, *SCHEDULER_RECORDINGS)
-    coming = asyncio.create_task(_keep_coming(front))
+    tokens = (await accounts.descheduler(), await accounts.scheduler())
+    coming = asyncio.create_task(_keep_coming(cluster))
     try:
         async with (
-            running_control_plane(tmp_path, front.url) as targets,
+            running_control_plane(tmp_path, recorder.url, tokens) as targets,
             scraping(tmp_path / "prometheus", {}, targets) as (url, _),
         ):
             assert await without_data(url, asked, [""]) == []

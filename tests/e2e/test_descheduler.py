@@ -4,19 +4,22 @@ import asyncio
 import copy
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from front import Front
+from accounts import Accounts
+from clusterobjects import READY, SHOP, ClusterObjects
+from controlplane import ControlPlane
 from programs import REPOSITORY
 from realcontrolplane import events, running_descheduler
+from recorder import Recorder
 
 from koord.api import podmigrationjob, reservation
-from koord.kube.client import EVENTS, NODE_METRICS, NODES, PODS, ApiClient, Resource
-from koord.kube.credentials import ApiConfig
+from koord.kube.client import LEASES, NODE_METRICS, PODS, ApiClient, Resource
 
 Eventually = Callable[[Callable[[], bool]], Awaitable[None]]
 Object = dict[str, Any]
@@ -25,10 +28,7 @@ CONFIG = REPOSITORY / "deploy" / "descheduler" / "config.yaml"
 NAMESPACE = "koordlet-system"
 JOBS = Resource(podmigrationjob.API_VERSION, podmigrationjob.PLURAL)
 ROOM = Resource(reservation.API_VERSION, reservation.PLURAL)
-REPLICA_SETS = "/apis/apps/v1/replicasets"
-LEASES = "/apis/coordination.k8s.io/v1/leases"
 NOTHING = {"cpu": "0", "memory": "0"}
-OWNER = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "uid-of-web"}
 
 
 def configuration(mode: str) -> Object:
@@ -52,21 +52,22 @@ def configuration(mode: str) -> Object:
     return config
 
 
-def pod(name: str, node: str) -> Object:
-    return {
-        "metadata": {
-            "namespace": "shop", "name": name, "uid": f"uid-of-{name}",
-            "labels": {"app": "web"}, "ownerReferences": [{**OWNER, "controller": True}],
-        },
-        "spec": {
-            "nodeName": node, "schedulerName": "koord-scheduler",
-            "containers": [{"name": "app", "resources": {"requests": {"cpu": "500m"}}}],
-        },
-        "status": {
-            "phase": "Running", "qosClass": "Burstable",
-            "conditions": [{"type": "Ready", "status": "True"}],
-        },
-    }  # fmt: skip
+@dataclass
+class Workload:
+    """A ReplicaSet and its pods."""
+
+    objects: ClusterObjects
+    owner: Object = field(default_factory=dict)
+
+    async def add_pod(self, name: str, node: str) -> Object:
+        container = {"name": "app", "image": "app", "resources": {"requests": {"cpu": "500m"}}}
+        spec = {"nodeName": node, "schedulerName": "koord-scheduler", "containers": [container]}
+        status = {**READY, "phase": "Running"}
+        labels, owners = {"app": "web"}, [self.owner]
+        return await self.objects.add_pod(name, spec, status, labels=labels, ownerReferences=owners)
+
+    async def pods(self) -> list[str]:
+        return await self.objects.names()
 
 
 @pytest.fixture
@@ -80,37 +81,31 @@ async def nodes(client: ApiClient, node_name: str) -> AsyncIterator[list[str]]:
     yield names
     for name in names:
         await client.delete(NODE_METRICS.object(name))
-    for resource in (JOBS, ROOM):
-        for item in (await client.list(resource.collection())).items:
-            await client.delete(resource.object(item["metadata"]["name"]))
 
 
 @pytest.fixture
-async def front(api_config: ApiConfig, nodes: list[str]) -> AsyncIterator[Front]:
-    front = Front(api_config)
+async def workload(objects: ClusterObjects, nodes: list[str], own_plane: ControlPlane) -> Workload:
+    """All four pods of it on the first node."""
     room = {"cpu": "4", "memory": "16Gi", "pods": "110"}
     for name in nodes:
-        status = {"allocatable": room, "conditions": [{"type": "Ready", "status": "True"}]}
         labels = {"kubernetes.io/hostname": name}
-        body = {"metadata": {"name": name, "labels": labels}, "status": status}
-        front.objects.create(NODES.collection(), body)
-    metadata = {"namespace": "shop", "name": OWNER["name"], "uid": OWNER["uid"]}
-    front.objects.create(REPLICA_SETS, {"metadata": metadata, "spec": {"replicas": 4}})
+        await objects.add_node(name, {**READY, "capacity": room}, labels=labels)
+    workload = Workload(objects, await objects.add_replica_set("web", 4))
     for number in range(4):
-        front.objects.create(PODS.collection(), pod(f"web-{number}", nodes[0]))
-    await front.start()
-    yield front
-    await front.stop()
+        await workload.add_pod(f"web-{number}", nodes[0])
+    return workload
 
 
-async def report(client: ApiClient, front: Front, nodes: list[str]) -> None:
+@pytest.fixture
+async def token(accounts: Accounts) -> str:
+    return await accounts.descheduler()
+
+
+async def report(client: ApiClient, nodes: list[str]) -> None:
     """What koordlet would report now: each pod uses 850m of a node's four cores."""
+    pods = (await client.list(PODS.collection(SHOP))).items
     for name in nodes:
-        mine = [
-            each["metadata"]["name"]
-            for each in front.objects.all(PODS.collection())
-            if each["spec"]["nodeName"] == name
-        ]
+        mine = [each["metadata"]["name"] for each in pods if each["spec"]["nodeName"] == name]
         usage = {"resources": {"cpu": "850m", "memory": "1Gi"}}
         total = {"resources": {"cpu": f"{850 * len(mine)}m", "memory": f"{len(mine)}Gi"}}
         status = {
@@ -121,10 +116,6 @@ async def report(client: ApiClient, front: Front, nodes: list[str]) -> None:
         found = await client.get(NODE_METRICS.object(name))
         path = NODE_METRICS.object(name, subresource="status")
         await client.replace_status(path, found["metadata"]["uid"], status)
-
-
-def of_pods(front: Front) -> list[str]:
-    return sorted(each["metadata"]["name"] for each in front.objects.all(PODS.collection()))
 
 
 async def the_job(client: ApiClient) -> podmigrationjob.PodMigrationJob | None:
@@ -142,50 +133,56 @@ async def until_phase(client: ApiClient, phase: str) -> podmigrationjob.PodMigra
 
 
 async def test_a_pod_leaves_a_hot_node(
-    tmp_path: Path, front: Front, client: ApiClient, nodes: list[str], eventually: Eventually
-) -> None:
+    tmp_path: Path, recorder: Recorder, token: str, workload: Workload, client: ApiClient,
+    nodes: list[str], eventually: Eventually,
+) -> None:  # fmt: skip
     """One: then it is not hot any more. Job and event say so, the lease is released."""
-    await report(client, front, nodes)
-    async with running_descheduler(tmp_path, front.url, configuration("EvictDirectly")):
+    pods = (await client.list(PODS.collection(SHOP))).items
+    uids = {each["metadata"]["name"]: each["metadata"]["uid"] for each in pods}
+    await report(client, nodes)
+    async with running_descheduler(
+        tmp_path, recorder.url, configuration("EvictDirectly"), token=token
+    ):
         job = await until_phase(client, "Succeeded")
-        await report(client, front, nodes)
-        left = of_pods(front)
+        await report(client, nodes)
+        left = await workload.pods()
         assert len(left) == 3
-        await eventually(
-            lambda: any(
-                each["reason"] == "Descheduled" for each in front.objects.all(EVENTS.collection())
-            )
-        )
-        [asked] = [entry for entry in front.asked("create") if entry.path.endswith("/eviction")]
+        async with asyncio.timeout(30):
+            while not await workload.objects.told("Descheduled"):  # noqa: ASYNC110 - as above
+                await asyncio.sleep(0.1)
+        [asked] = [entry for entry in recorder.asked("create") if entry.path.endswith("/eviction")]
         assert asked.path == PODS.object(job.pod.name, namespace="shop", subresource="eviction")
-        assert asked.json["deleteOptions"]["preconditions"]["uid"] == f"uid-of-{job.pod.name}"
+        assert asked.json["deleteOptions"]["preconditions"]["uid"] == uids[job.pod.name]
         cycles = len(events(tmp_path, "cycle.ended"))
         await eventually(lambda: len(events(tmp_path, "cycle.ended")) >= cycles + 2)
-        assert of_pods(front) == left
-    [lease] = front.objects.all(LEASES)
+        assert await workload.pods() == left
+    lease = await client.get(LEASES.object("koord-descheduler", namespace=NAMESPACE))
     assert not lease["spec"]["holderIdentity"]
 
 
 async def test_room_is_reserved_before_a_pod_leaves(
-    tmp_path: Path, front: Front, client: ApiClient, nodes: list[str]
-) -> None:
+    tmp_path: Path, recorder: Recorder, token: str, workload: Workload, client: ApiClient,
+    nodes: list[str],
+) -> None:  # fmt: skip
     """A scripted scheduler finds it; the pod that comes takes it, and the job is complete."""
-    await report(client, front, nodes)
-    async with running_descheduler(tmp_path, front.url, configuration("ReservationFirst")):
+    await report(client, nodes)
+    async with running_descheduler(
+        tmp_path, recorder.url, configuration("ReservationFirst"), token=token
+    ):
         room = await _asked_for(client)
-        before = set(of_pods(front))
+        before = set(await workload.pods())
         assert len(before) == 4
         scheduled = {"type": "Scheduled", "status": "True", "reason": "Scheduled"}
         status = {"phase": "Available", "nodeName": nodes[1], "conditions": [scheduled]}
         await _say(client, room, status)
         async with asyncio.timeout(30):
-            while len(of_pods(front)) == 4:  # noqa: ASYNC110 - the process has no event to await
+            while len(await workload.pods()) == 4:  # noqa: ASYNC110 - the process has no event to await
                 await asyncio.sleep(0.05)
-        front.objects.create(PODS.collection(), pod("web-new", nodes[1]))
-        owner = {"namespace": "shop", "name": "web-new", "uid": "uid-of-web-new"}
+        made = await workload.add_pod("web-new", nodes[1])
+        owner = {"namespace": SHOP, "name": "web-new", "uid": made["metadata"]["uid"]}
         await _say(client, room, {**status, "phase": "Succeeded", "currentOwners": [owner]})
         await until_phase(client, "Succeeded")
-        assert len(before & set(of_pods(front))) == 3
+        assert len(before & set(await workload.pods())) == 3
 
 
 async def _asked_for(client: ApiClient) -> Object:
@@ -203,19 +200,20 @@ async def _say(client: ApiClient, room: Object, status: Object) -> None:
 
 
 async def test_in_dry_run_nothing_is_written(
-    tmp_path: Path, front: Front, client: ApiClient, nodes: list[str], eventually: Eventually
-) -> None:
+    tmp_path: Path, recorder: Recorder, token: str, workload: Workload, client: ApiClient,
+    nodes: list[str], eventually: Eventually,
+) -> None:  # fmt: skip
     """But the lease, and the ledger; the plan is in the log."""
-    await report(client, front, nodes)
+    await report(client, nodes)
     config = configuration("EvictDirectly") | {"dryRun": True}
-    async with running_descheduler(tmp_path, front.url, config):
+    async with running_descheduler(tmp_path, recorder.url, config, token=token):
         await eventually(lambda: len(events(tmp_path, "eviction.planned")) >= 1)
         await eventually(lambda: len(events(tmp_path, "cycle.ended")) >= 2)
     assert await the_job(client) is None
-    assert len(of_pods(front)) == 4
+    assert len(await workload.pods()) == 4
     wrote = {
         entry.path.split("/")[-1]
-        for entry in front.requests
+        for entry in recorder.requests
         if entry.method in ("POST", "PUT", "PATCH", "DELETE")
     }
     ledger = {"configmaps", "koord-descheduler-ledger"}

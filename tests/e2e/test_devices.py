@@ -1,19 +1,20 @@
-"""A node's devices on Kubernetes' own CRD server: written once, kept right, others left alone."""
+"""A node's devices on a real API server: written once, kept right, others left alone."""
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from front import Front
+from accounts import Accounts
+from clusterobjects import ClusterObjects
 from programs import REPOSITORY
 from realdaemon import running
+from recorder import Recorder
 
 from koord.kube.client import DEVICES, NODES, ApiClient
-from koord.kube.credentials import ApiConfig
 from koord.kube.errors import NotFound
 from koordlet.plugin.testing import FakeHost
 from tests.support.node.nvml_stub import NvmlStub, add_driver, add_pci_device, gpu
@@ -28,22 +29,6 @@ FLAGS = (
 )
 
 
-@pytest.fixture
-async def front(api_config: ApiConfig, node_name: str) -> AsyncIterator[Front]:
-    """The cluster as our node sees it."""
-    front = Front(api_config)
-    front.objects.create(
-        NODES.collection(),
-        {
-            "metadata": {"name": node_name},
-            "status": {"capacity": {"cpu": "4", "memory": "16Gi"}},
-        },
-    )
-    await front.start()
-    yield front
-    await front.stop()
-
-
 class Agent:
     """Starts the daemon on one node with GPUs, and reads the devices that it has written."""
 
@@ -51,11 +36,13 @@ class Agent:
         self,
         directory: Path,
         client: ApiClient,
-        front: Front,
+        recorder: Recorder,
         node: str,
+        token: str,
         patch: pytest.MonkeyPatch,
     ) -> None:
-        self.directory, self.client, self.front, self.node = directory, client, front, node
+        self.directory, self.client, self.recorder, self.node = directory, client, recorder, node
+        self._token = token
         self.host = FakeHost(directory / "host", cpus=4)
         self.nvml = NvmlStub(directory)
         patch.setenv("LD_LIBRARY_PATH", str(self.nvml.directory))
@@ -77,13 +64,15 @@ class Agent:
         (sys / "class/infiniband/mlx5_0").symlink_to(real / "infiniband/mlx5_0")
 
     def running(self) -> Any:
-        return running(self.directory, self.host, self.front.url, self.node, *FLAGS)
+        return running(
+            self.directory, self.host, self.recorder.url, self.node, *FLAGS, token=self._token
+        )
 
     def writes(self) -> list[str]:
         path = DEVICES.collection()
         return [
             entry.verb
-            for entry in self.front.requests
+            for entry in self.recorder.requests
             if entry.path.startswith(path) and entry.method != "GET"
         ]
 
@@ -105,14 +94,13 @@ class Agent:
 
 
 @pytest.fixture
-def agent(
-    tmp_path: Path,
-    client: ApiClient,
-    front: Front,
-    node_name: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Agent:
-    return Agent(tmp_path, client, front, node_name, monkeypatch)
+async def agent(
+    tmp_path: Path, client: ApiClient, recorder: Recorder, objects: ClusterObjects,
+    accounts: Accounts, node_name: str, monkeypatch: pytest.MonkeyPatch,
+) -> Agent:  # fmt: skip
+    await objects.add_node(node_name, {"capacity": {"cpu": "4", "memory": "16Gi"}})
+    token = await accounts.agent(node_name, "devices", "pods-from-api-server")
+    return Agent(tmp_path, client, recorder, node_name, token, monkeypatch)
 
 
 def health(found: dict[str, Any]) -> dict[str, bool]:
@@ -131,7 +119,9 @@ def allowed() -> set[str]:
     return set(operation["value"]["verbs"])
 
 
-async def test_it_is_written_and_kept_right(agent: Agent, front: Front, node_name: str) -> None:
+async def test_it_is_written_and_kept_right(
+    agent: Agent, recorder: Recorder, node_name: str
+) -> None:
     """Made whole, not written while nothing changes, put right when it was damaged or deleted."""
     async with agent.running():
         found = await agent.until(is_whole)
@@ -141,7 +131,7 @@ async def test_it_is_written_and_kept_right(agent: Agent, front: Front, node_nam
         assert agent.writes() == first
 
         meta = found["metadata"]
-        node = front.objects.get(NODES.collection(), node_name)
+        node = await agent.client.get(NODES.object(node_name))
         assert [owner["uid"] for owner in meta["ownerReferences"]] == [node["metadata"]["uid"]]
         assert meta["labels"]["node.koordinator.sh/gpu-model"] == "A100-SXM4-80GB"
         assert meta["labels"]["node.koordinator.sh/gpu-driver-version"] == "550.90.07"
@@ -175,10 +165,10 @@ async def test_it_is_written_and_kept_right(agent: Agent, front: Front, node_nam
         again = await agent.until(is_whole)
         assert again["metadata"]["uid"] != meta["uid"]
 
-    for entry in front.requests:
+    for entry in recorder.requests:
         name = entry.json["metadata"]["name"] if entry.verb == "create" else entry.path
         assert node_name in entry.query.get("fieldSelector", name)
-    asked = {entry.verb for entry in front.requests if DEVICES.collection() in entry.path}
+    asked = {entry.verb for entry in recorder.requests if DEVICES.collection() in entry.path}
     assert asked == allowed()
 
 

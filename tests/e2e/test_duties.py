@@ -1,14 +1,15 @@
-"""A node in a cluster without koord-manager, on Kubernetes' own CRD server."""
+"""A node in a cluster without koord-manager, on a real API server."""
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-from front import Front
+from accounts import Accounts
+from clusterobjects import ClusterObjects
 from realdaemon import running
+from recorder import Recorder
 
 from koord.kube.client import (
     CONFIG_MAPS,
@@ -20,7 +21,6 @@ from koord.kube.client import (
     ApiClient,
     Resource,
 )
-from koord.kube.credentials import ApiConfig
 from koord.kube.errors import NotFound
 from koordlet.cli.ctl.client import CtlClient
 from koordlet.plugin.testing import FakeHost
@@ -28,42 +28,28 @@ from koordlet.plugin.testing import FakeHost
 PATIENCE = 60.0  # real seconds
 
 
-@pytest.fixture
-async def front(api_config: ApiConfig, client: ApiClient, node_name: str) -> AsyncIterator[Front]:
-    """The cluster as our node sees it: itself, and no manager."""
-    front = Front(api_config)
-    status = {"capacity": {"cpu": "4", "memory": "16Gi"}}
-    front.objects.create(NODES.collection(), {"metadata": {"name": node_name}, "status": status})
-    await front.start()
-    yield front
-    await front.stop()
-
-
 class Manager:
     """What an administrator and koord-manager do: ConfigMap and Lease."""
 
-    def __init__(self, front: Front) -> None:
-        self._front = front
+    def __init__(self, objects: ClusterObjects) -> None:
+        self._objects = objects
 
-    def configure(self, interval: int, burst_percent: int) -> None:
+    async def configure(self, interval: int, burst_percent: int) -> None:
         """Ask for reports every so many seconds, and for a CPU burst."""
         colocation = {"enable": True, "metricReportIntervalSeconds": interval}
         burst = {"clusterStrategy": {"cpuBurstPercent": burst_percent}}
         data = {"colocation-config": json.dumps(colocation), "cpu-burst-config": json.dumps(burst)}
-        self._store(CONFIG_MAPS, "slo-controller-config", {"data": data})
+        await self._store(CONFIG_MAPS, "slo-controller-config", {"data": data})
 
-    def renew_lease(self, time: str) -> None:
+    async def renew_lease(self, time: str) -> None:
         spec = {"holderIdentity": "manager", "leaseDurationSeconds": 15, "renewTime": time}
-        self._store(LEASES, "koordinator-manager", {"spec": spec})
+        await self._store(LEASES, "koordinator-manager", {"spec": spec})
 
-    def _store(self, resource: Resource, name: str, item: dict[str, Any]) -> None:
-        objects, collection = self._front.objects, resource.collection()
-        item = {"metadata": {"name": name, "namespace": "koordinator-system"}, **item}
-        store = objects.replace if objects.all(collection) else objects.create
-        store(collection, item)
+    async def _store(self, resource: Resource, name: str, item: dict[str, Any]) -> None:
+        await self._objects.have(resource, name, item, namespace="koordinator-system")
 
 
-class Objects:
+class Mine:
     """The objects of our node on the real server, and what the daemon says of them."""
 
     def __init__(self, client: ApiClient, name: str, run_dir: Path) -> None:
@@ -105,40 +91,43 @@ async def until(ask: Callable[[], Awaitable[object]], answer: object) -> None:
 
 
 async def test_the_node_keeps_its_objects_until_a_manager_is_seen(
-    tmp_path: Path, front: Front, client: ApiClient, node_name: str
-) -> None:
+    tmp_path: Path, recorder: Recorder, client: ApiClient, objects: ClusterObjects,
+    accounts: Accounts, node_name: str,
+) -> None:  # fmt: skip
     """It makes them and follows the ConfigMap, until others write them or renew the Lease."""
     host, flag = FakeHost(tmp_path / "host", cpus=4), "--disable-query-kubelet-config"
-    objects, manager = Objects(client, node_name, tmp_path / "run"), Manager(front)
-    async with running(tmp_path, host, front.url, node_name, flag):
-        await until(objects.is_reported, True)
-        metric, slo = await objects.get(NODE_METRICS), await objects.get(NODE_SLOS)
+    node, manager = Mine(client, node_name, tmp_path / "run"), Manager(objects)
+    await objects.add_node(node_name, {"capacity": {"cpu": "4", "memory": "16Gi"}})
+    uid = (await client.get(NODES.object(node_name)))["metadata"]["uid"]
+    token = await accounts.agent(node_name, "manager-duties", "pods-from-api-server")
+    async with running(tmp_path, host, recorder.url, node_name, flag, token=token):
+        await until(node.is_reported, True)
+        metric, slo = await node.get(NODE_METRICS), await node.get(NODE_SLOS)
         assert managers(metric) == {("koordlet-duties", ""), ("koordlet-reporter", "status")}
         assert managers(slo) == {("koordlet-duties", "")}
-        uid = front.objects.get(NODES.collection(), node_name)["metadata"]["uid"]
         for item in (metric, slo):
             assert [owner["uid"] for owner in item["metadata"]["ownerReferences"]] == [uid]
 
-        manager.configure(interval=30, burst_percent=400)
-        await until(objects.interval, 30)
-        await until(objects.burst, 400)
-        assert len(front.asked("patch", NODE_SLOS.collection())) == 1
+        await manager.configure(interval=30, burst_percent=400)
+        await until(node.interval, 30)
+        await until(node.burst, 400)
+        assert len(recorder.asked("patch", NODE_SLOS.collection())) == 1
 
         burst = {"spec": {"cpuBurstStrategy": {"cpuBurstPercent": 700}}}
         path = NODE_SLOS.object(node_name)
         await client.patch(path, burst, MERGE_PATCH, field_manager="koordinator-manager")
         left = "left alone: koordinator-manager writes its spec"
-        await until(lambda: objects.state("NodeSLO"), left)
-        manager.configure(interval=40, burst_percent=500)
-        await until(objects.interval, 40)
-        assert await objects.burst() == 700
+        await until(lambda: node.state("NodeSLO"), left)
+        await manager.configure(interval=40, burst_percent=500)
+        await until(node.interval, 40)
+        assert await node.burst() == 700
 
-        manager.renew_lease("2026-07-24T06:00:00Z")
+        await manager.renew_lease("2026-07-24T06:00:00.000000Z")
         left = "left alone: koord-manager holds its Lease"
-        await until(lambda: objects.state("NodeMetric"), left)
-        manager.configure(interval=50, burst_percent=600)
-        manager.renew_lease("2026-07-24T06:00:02Z")
+        await until(lambda: node.state("NodeMetric"), left)
+        await manager.configure(interval=50, burst_percent=600)
+        await manager.renew_lease("2026-07-24T06:00:02.000000Z")
         await asyncio.sleep(1)
-        assert (await objects.interval(), await objects.burst()) == (40, 700)
-    created = [entry.path for entry in front.asked("create", "/apis/slo.koordinator.sh")]
+        assert (await node.interval(), await node.burst()) == (40, 700)
+    created = [entry.path for entry in recorder.asked("create", "/apis/slo.koordinator.sh")]
     assert sorted(created) == [NODE_METRICS.collection(), NODE_SLOS.collection()]

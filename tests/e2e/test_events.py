@@ -5,11 +5,13 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
-from front import Front
+from accounts import Accounts
+from clusterobjects import ClusterObjects
+from recorder import Recorder
 
 from koord.api.eviction import EvictionOutcome
 from koord.api.pod import Pod
-from koord.kube.client import PODS, ApiClient
+from koord.kube.client import EVENTS, ApiClient
 from koord.kube.credentials import ApiConfig
 from koord.kube.events import EventRecorder
 from koord.kube.eviction import PodEvictions
@@ -17,29 +19,29 @@ from koord.kube.transport import Transport
 from koord.util.stop import Stop
 from koordlet.plugin.testing import SimulatedClock
 
-CRUNCH = Pod("jobs", "crunch", "uid-crunch")
-EVENTS = "/api/v1/namespaces/jobs/events"
+JOBS = "jobs"
 PATIENCE = 30.0  # real seconds
 
 
 @pytest.fixture
-async def front(api_config: ApiConfig) -> AsyncIterator[Front]:
-    front = Front(api_config)
-    pod = {"metadata": {"namespace": "jobs", "name": "crunch", "uid": CRUNCH.uid}}
-    front.objects.create(PODS.collection(), pod)
-    await front.start()
-    yield front
-    await front.stop()
+async def crunch(objects: ClusterObjects, node_name: str) -> Pod:
+    """A pod of our node."""
+    await objects.add_node(node_name, {"capacity": {"cpu": "4", "memory": "16Gi"}})
+    made = await objects.add_pod("crunch", {"nodeName": node_name}, namespace=JOBS)
+    return Pod(JOBS, "crunch", made["metadata"]["uid"])
 
 
 @pytest.fixture
-async def evictions(front: Front, clock: SimulatedClock) -> AsyncIterator[PodEvictions]:
-    """With a recorder that runs."""
-    transport = Transport(ApiConfig(server=front.url, source="the test"), clock)
-    client = ApiClient(transport, clock)
-    recorder, stop = EventRecorder(client, "n1", clock), Stop(clock)
-    task = asyncio.create_task(recorder.run(stop))
-    yield PodEvictions(client, recorder, clock, "koordlet")
+async def evictions(
+    recorder: Recorder, accounts: Accounts, clock: SimulatedClock, crunch: Pod, node_name: str
+) -> AsyncIterator[PodEvictions]:
+    """Of an agent on that node, with a recorder of events that runs."""
+    token = await accounts.agent(node_name, "events", "evictions")
+    config = ApiConfig(server=recorder.url, source="the test", token=token)
+    client = ApiClient(Transport(config, clock), clock)
+    events, stop = EventRecorder(client, node_name, clock), Stop(clock)
+    task = asyncio.create_task(events.run(stop))
+    yield PodEvictions(client, events, clock, "koordlet")
     stop.set()
     await asyncio.wait_for(task, PATIENCE)
     await client.close()
@@ -58,16 +60,17 @@ async def pass_time(clock: SimulatedClock, until: Callable[[], Any]) -> None:
 
 
 async def test_a_pod_is_evicted_and_gets_an_event(
-    front: Front, evictions: PodEvictions, clock: SimulatedClock
-) -> None:
+    recorder: Recorder, client: ApiClient, objects: ClusterObjects, evictions: PodEvictions,
+    crunch: Pod, clock: SimulatedClock,
+) -> None:  # fmt: skip
     """The pod is gone; what happens again is the same event with a higher count."""
-    answer = await evictions.evict(CRUNCH, None)
+    answer = await evictions.evict(crunch, None)
     assert answer.outcome is EvictionOutcome.EVICTED
-    assert front.objects.all(PODS.collection()) == []
+    assert await objects.names(namespace=JOBS) == []
 
     for verb in ("create", "patch"):
-        evictions.announce(CRUNCH, warning=True, reason="evictPodSuccess", message="memory 92 %")
-        await pass_time(clock, lambda verb=verb: front.asked(verb, EVENTS))
+        evictions.announce(crunch, warning=True, reason="evictPodSuccess", message="memory 92 %")
+        await pass_time(clock, lambda verb=verb: recorder.asked(verb, EVENTS.collection(JOBS)))
 
-    [event] = front.objects.all("/api/v1/events")
+    [event] = (await client.list(EVENTS.collection(JOBS))).items
     assert event["count"] == 2

@@ -6,20 +6,19 @@ import os
 import subprocess
 import sys
 import textwrap
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from front import Front
+from accounts import Accounts
+from clusterobjects import READY, SHOP, ClusterObjects
 from realdaemon import running
+from recorder import Recorder
 
-from koord.kube.client import EVENTS, NODES, PODS
-from koord.kube.credentials import ApiConfig
+from koord.kube.client import PODS, ApiClient, Resource
 from koordlet.plugin.testing import FakeHost
-from tests.support.kube.faults import refuse
 
-Eventually = Callable[[Callable[[], bool]], Awaitable[None]]
 PLUGIN = """
     from koordlet.plugin import ExtensionPlugin
 
@@ -29,11 +28,14 @@ PLUGIN = """
 
         async def run(self, stop):
             async for turn in stop.every(0.3):
-                for pod in self.states.pods():
+                for pod in sorted(self.states.pods(), key=lambda each: each.pod.name):
                     if "reap" in pod.pod.labels:
                         await self.evict(pod, reason=f"turn {turn}")
 """
-BY_BUDGET = {"causes": [{"reason": "DisruptionBudget", "message": "needs 2 healthy pods"}]}
+BUDGETS = Resource("policy/v1", "poddisruptionbudgets")
+CONTAINER = {"name": "app", "image": "app", "resources": {"requests": {"cpu": "100m"}}}
+PATIENCE = 60.0  # real seconds
+COMPONENTS = ("evictions", "events", "manager-duties", "pods-from-api-server")
 
 
 @pytest.fixture
@@ -47,41 +49,35 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
 
 
-@pytest.fixture
-async def front(api_config: ApiConfig, node_name: str) -> AsyncIterator[Front]:
-    front = Front(api_config)
-    status = {"capacity": {"cpu": "4", "memory": "16Gi"}}
-    front.objects.create(NODES.collection(), {"metadata": {"name": node_name}, "status": status})
-    await front.start()
-    yield front
-    await front.stop()
+class Shop:
+    """The pods on our node, in the API server and on the host."""
 
+    def __init__(self, objects: ClusterObjects, client: ApiClient, host: FakeHost, node: str):
+        self._objects, self._client, self._host, self._node = objects, client, host, node
 
-def add_pod(front: Front, host: FakeHost, node: str, name: str, **labels: str) -> None:
-    host.add_pod(f"uid-of-{name}", containers=(f"c-{name}",))
-    statuses = [{"name": "app", "containerID": f"containerd://c-{name}"}]
-    front.objects.create(
-        PODS.collection(),
-        {
-            "metadata": {
-                "namespace": "shop", "name": name, "uid": f"uid-of-{name}", "labels": labels,
-            },
-            "spec": {"nodeName": node, "containers": [{"name": "app"}]},
-            "status": {
-                "phase": "Running", "qosClass": "Burstable", "containerStatuses": statuses,
-            },
-        },
-    )  # fmt: skip
+    async def add_pod(self, name: str, **labels: str) -> str:
+        """Return the uid of a new pod that runs."""
+        statuses = [{"name": "app", "containerID": f"containerd://c-{name}"}]
+        made = await self._objects.add_pod(
+            name,
+            {"nodeName": self._node, "containers": [CONTAINER]},
+            {**READY, "phase": "Running", "containerStatuses": statuses},
+            labels=labels,
+        )
+        uid: str = made["metadata"]["uid"]
+        self._host.add_pod(uid, containers=(f"c-{name}",))
+        return uid
 
-
-def names(front: Front) -> list[str]:
-    return [pod["metadata"]["name"] for pod in front.objects.all(PODS.collection())]
-
-
-def told(front: Front, reason: str) -> list[str]:
-    """The pods that have an event with this reason."""
-    events = front.objects.all(EVENTS.collection())
-    return [each["involvedObject"]["name"] for each in events if each["reason"] == reason]
+    async def guard(self, **labels: str) -> None:
+        """Have a budget by which none of these pods may go, as its controller works it out."""
+        spec = {"minAvailable": 2, "selector": {"matchLabels": labels}}
+        await self._objects.have(BUDGETS, "two", {"spec": spec}, namespace=SHOP)
+        status = {
+            "observedGeneration": 1, "disruptionsAllowed": 0, "currentHealthy": 1,
+            "desiredHealthy": 2, "expectedPods": 1,
+        }  # fmt: skip
+        path = BUDGETS.object("two", namespace=SHOP, subresource="status")
+        await self._client.merge_patch(path, {"status": status})
 
 
 async def explain(directory: Path, *pod: str) -> Any:
@@ -94,28 +90,41 @@ async def explain(directory: Path, *pod: str) -> Any:
     return json.loads(done.stdout)
 
 
+async def until(ask: Callable[[], Awaitable[object]], answer: object) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while await ask() != answer:  # noqa: ASYNC110 - the server has no event to await
+            await asyncio.sleep(0.1)
+
+
 async def test_a_plugin_evicts_within_the_rules(
-    tmp_path: Path, front: Front, node_name: str, plugin: None, eventually: Eventually
-) -> None:
+    tmp_path: Path, recorder: Recorder, client: ApiClient, objects: ClusterObjects,
+    accounts: Accounts, node_name: str, plugin: None,
+) -> None:  # fmt: skip
     """Once per pod, not against a disruption budget, and after kill -9 not beyond the node's."""
     host = FakeHost(tmp_path / "host")
-    for name in ("victim", "guarded"):
-        add_pod(front, host, node_name, name, reap="yes")
-    add_pod(front, host, node_name, "bystander")
-    guarded = "/api/v1/namespaces/shop/pods/guarded/eviction"
-    refusal = refuse(429, "TooManyRequests", headers={"Retry-After": "600"}, details=BY_BUDGET)
-    front.script(*[refusal] * 9, method="POST", path=guarded)
+    await objects.add_node(node_name, {"capacity": {"cpu": "4", "memory": "16Gi"}})
+    shop = Shop(objects, client, host, node_name)
+    await objects.add_namespace(SHOP)
+    await shop.guard(app="guarded")
+    uids = {
+        "victim": await shop.add_pod("victim", reap="yes"),
+        "guarded": await shop.add_pod("guarded", reap="yes", app="guarded"),
+    }
+    await shop.add_pod("bystander")
+    token = await accounts.agent(node_name, *COMPONENTS)
     flags = ("--feature-gates=Reaper=true,NodeTopologyReport=false", "--evict-budget-per-hour=1",
              "--disable-query-kubelet-config")  # fmt: skip
 
-    async with running(tmp_path, host, front.url, node_name, *flags) as daemon:
-        await eventually(lambda: told(front, "evictPodSuccess") == ["victim"])
-        await eventually(lambda: told(front, "evictPodFail") == ["guarded"])
-        assert names(front) == ["bystander", "guarded"]
-        asked = [entry for entry in front.asked("create") if entry.path.endswith("/eviction")]
+    async with running(tmp_path, host, recorder.url, node_name, *flags, token=token) as daemon:
+        await until(lambda: objects.told("evictPodSuccess"), ["victim"])
+        await until(lambda: objects.told("evictPodFail"), ["guarded"])
+        assert await objects.names() == ["bystander", "guarded"]
+        asked = [entry for entry in recorder.asked("create") if entry.path.endswith("/eviction")]
         assert {entry.path: entry.json["deleteOptions"] for entry in asked} == {
-            guarded: {"preconditions": {"uid": "uid-of-guarded"}},
-            guarded.replace("guarded", "victim"): {"preconditions": {"uid": "uid-of-victim"}},
+            PODS.object(name, namespace=SHOP, subresource="eviction"): {
+                "preconditions": {"uid": uid}
+            }
+            for name, uid in uids.items()
         }
         assert len(asked) == 2
         found = await explain(tmp_path, "shop/guarded")
@@ -126,9 +135,9 @@ async def test_a_plugin_evicts_within_the_rules(
         daemon.kill()
         await daemon.wait()
 
-    add_pod(front, host, node_name, "second", reap="yes")
-    async with running(tmp_path, host, front.url, node_name, *flags):
-        await eventually(lambda: "second" in told(front, "evictPodFail"))
-        assert "second" in names(front)
+    await shop.add_pod("second", reap="yes")
+    async with running(tmp_path, host, recorder.url, node_name, *flags, token=token):
+        await until(lambda: objects.told("evictPodFail"), ["guarded", "second"])
+        assert "second" in await objects.names()
         outcomes = {each["pod"]: each["outcome"] for each in (await explain(tmp_path))["decisions"]}
         assert outcomes["shop/second"] == "over_budget"

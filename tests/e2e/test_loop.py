@@ -2,7 +2,7 @@
 pod in its place, which the scheduler binds to the other node.
 
 What is made up: the second node and its report, the ReplicaSet's controller, and the kubelet, which
-ends the pod's process.
+ends the pod's process. tests/cluster has all of these.
 """
 
 import asyncio
@@ -13,31 +13,32 @@ import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-from front import Front
+from accounts import SYSTEM, Accounts
+from clusterobjects import READY, SHOP, ClusterObjects
+from controlplane import ControlPlane
 from programs import REPOSITORY
 from realcontrolplane import events, running_descheduler, running_scheduler
+from recorder import Recorder
 
 from koord.api import podmigrationjob
 from koord.api.quantity import Quantity
-from koord.kube.client import NODE_METRICS, NODES, PODS, ApiClient, Resource
-from koord.kube.credentials import ApiConfig
+from koord.kube.client import NODE_METRICS, PODS, ApiClient, Resource
 from tests.support.kube.daemon_flags import kubeconfig
 from tests.support.node.cgroup_trees import Tree, tree_of, unusable
 
 JOBS = Resource(podmigrationjob.API_VERSION, podmigrationjob.PLURAL)
 SCRIPT = REPOSITORY / "docs/examples/busy-pod.sh"
-UID = "11111111-2222-3333-4444-555555555555"  # of the script's pod
 PATIENCE = 120.0  # real seconds; a report comes every 30
 CORES = 256  # of this machine, so it is said: all of it is a few percent
 TWICE = 2 * (os.cpu_count() or 1)  # the same: all of it is half
 ELSEWHERE = 10  # times as many has the other node, where the pod fits whatever the threshold is
 POLICY = {"aggregateDurationSeconds": 60, "reportIntervalSeconds": 30}
-OWNER = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "uid-of-web"}
 
 
 @pytest.fixture
@@ -50,9 +51,9 @@ def tree(tmp_path: Path) -> Iterator[Tree]:
 
 
 @pytest.fixture
-def busy_pod(tree: Tree) -> Iterator["subprocess.Popen[str]"]:
+def busy_pod(tree: Tree, busy: str) -> Iterator["subprocess.Popen[str]"]:
     """The pod of the documentation, which works."""
-    environ = {**os.environ, "CGROUP_ROOT": str(tree.paths.cgroup)}
+    environ = {**os.environ, "CGROUP_ROOT": str(tree.paths.cgroup), "POD_UID": busy}
     with subprocess.Popen([SCRIPT], stdout=subprocess.PIPE, text=True, env=environ) as script:
         assert script.stdout is not None
         assert script.stdout.readline().startswith("process")
@@ -79,8 +80,6 @@ async def nodes(client: ApiClient, node_name: str) -> AsyncIterator[list[str]]:
     yield names
     for name in names:
         await client.delete(NODE_METRICS.object(name))
-    for item in (await client.list(JOBS.collection())).items:
-        await client.delete(JOBS.object(item["metadata"]["name"]))
 
 
 @pytest.fixture
@@ -89,37 +88,65 @@ def cores() -> int:
     return CORES
 
 
+@dataclass
+class Workload:
+    """A ReplicaSet and its pods, which request nothing."""
+
+    objects: ClusterObjects
+    owner: dict[str, Any]
+
+    async def add_pod(self, name: str, node: str) -> str:
+        """Return the uid of a pod that runs on a node."""
+        spec = {"nodeName": node, "containers": [{"name": "busy", "image": "busy"}]}
+        statuses = [{"name": "busy", "containerID": "containerd://busy"}]
+        status = {**READY, "phase": "Running", "containerStatuses": statuses}
+        made = await self.objects.add_pod(name, spec, status, **self._metadata())
+        uid: str = made["metadata"]["uid"]
+        return uid
+
+    async def add_waiting(self, name: str) -> None:
+        """What the ReplicaSet's controller makes in the place of a pod that was evicted."""
+        await self.objects.add_pod(name, {"schedulerName": "koord-scheduler"}, **self._metadata())
+
+    def _metadata(self) -> dict[str, Any]:
+        return {"labels": {"app": "web"}, "ownerReferences": [self.owner]}
+
+
 @pytest.fixture
-async def front(api_config: ApiConfig, nodes: list[str], cores: int) -> AsyncIterator[Front]:
-    front = Front(api_config)
+async def workload(
+    objects: ClusterObjects, nodes: list[str], cores: int, own_plane: ControlPlane
+) -> Workload:
+    """One pod on the other node."""
     for name, count in zip(nodes, (cores, ELSEWHERE * cores), strict=True):
         room = {"cpu": str(count), "memory": "256Gi", "pods": "110"}
-        status = {"capacity": room, "allocatable": room,
-                  "conditions": [{"type": "Ready", "status": "True"}]}  # fmt: skip
-        front.objects.create(NODES.collection(), {"metadata": {"name": name}, "status": status})
-    metadata = {"namespace": "shop", "name": OWNER["name"], "uid": OWNER["uid"]}
-    replica_set = {"metadata": metadata, "spec": {"replicas": 2}}
-    front.objects.create("/apis/apps/v1/replicasets", replica_set)
-    front.objects.create(PODS.collection(), pod("busy", UID, nodes[0]))
-    front.objects.create(PODS.collection(), pod("second", "uid-of-second", nodes[1]))
-    await front.start()
-    yield front
-    await front.stop()
+        await objects.add_node(name, {**READY, "capacity": room})
+    workload = Workload(objects, await objects.add_replica_set("web", 2))
+    await workload.add_pod("second", nodes[1])
+    return workload
 
 
-def pod(name: str, uid: str, node: str) -> dict[str, Any]:
-    return {
-        "metadata": {
-            "namespace": "shop", "name": name, "uid": uid,
-            "ownerReferences": [{**OWNER, "controller": True}],
-        },
-        "spec": {"nodeName": node, "containers": [{"name": "busy"}]},
-        "status": {
-            "phase": "Running", "qosClass": "BestEffort",
-            "conditions": [{"type": "Ready", "status": "True"}],
-            "containerStatuses": [{"name": "busy", "containerID": "containerd://busy"}],
-        },
-    }  # fmt: skip
+@pytest.fixture
+async def busy(workload: Workload, nodes: list[str]) -> str:
+    """The uid of the pod on our node, which is to be busy."""
+    return await workload.add_pod("busy", nodes[0])
+
+
+@dataclass
+class Tokens:
+    """Those of the daemons, with their roles."""
+
+    agent: str
+    descheduler: str
+    scheduler: str
+
+
+@pytest.fixture
+async def tokens(accounts: Accounts, workload: Workload, nodes: list[str]) -> Tokens:
+    return Tokens(
+        await accounts.agent(nodes[0], "pods-from-api-server"),
+        await accounts.descheduler(),
+        await accounts.scheduler(),
+    )
 
 
 def between(status: dict[str, Any], cores: int) -> float:
@@ -146,6 +173,7 @@ def configuration(high: float) -> dict[str, Any]:
         "apiVersion": version,
         "kind": "DeschedulerConfiguration",
         "deschedulingInterval": "1s",
+        "leaderElection": {"resourceNamespace": SYSTEM},
         "healthzBindAddress": "127.0.0.1:0",
         "metricsBindAddress": "127.0.0.1:0",
         "profiles": [
@@ -163,11 +191,11 @@ def configuration(high: float) -> dict[str, Any]:
 
 @asynccontextmanager
 async def running_koordlet(
-    directory: Path, tree: Tree, server: str, node: str
+    directory: Path, tree: Tree, server: str, node: str, token: str
 ) -> AsyncIterator[None]:
     """The agent of this machine; it measures, and changes nothing."""
     config, log = directory / "koordlet.kubeconfig", directory / "koordlet.log"
-    config.write_text(kubeconfig(server))
+    config.write_text(kubeconfig(server, token))
     with log.open("ab") as output:
         agent = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "koordlet.cli.koordlet",
@@ -198,18 +226,19 @@ async def reported(client: ApiClient, node: str, after: str = "") -> dict[str, A
 
 
 async def test_a_busy_pod_is_measured_reported_planned_and_evicted(
-    tmp_path: Path, tree: Tree, busy_pod: "subprocess.Popen[str]", front: Front,
-    client: ApiClient, nodes: list[str], cores: int,
+    tmp_path: Path, tree: Tree, busy_pod: "subprocess.Popen[str]", recorder: Recorder,
+    tokens: Tokens, workload: Workload, client: ApiClient, nodes: list[str], cores: int,
 ) -> None:  # fmt: skip
     """From the kernel's counters to the API server's eviction; the next report is without it."""
-    async with running_koordlet(tmp_path, tree, front.url, nodes[0]):
+    async with running_koordlet(tmp_path, tree, recorder.url, nodes[0], tokens.agent):
         first = await reported(client, nodes[0])
         [measured] = first["podsMetric"]
         assert (measured["namespace"], measured["name"]) == ("shop", "busy")
 
-        async with running_descheduler(tmp_path, front.url, configuration(between(first, cores))):
+        config = configuration(between(first, cores))
+        async with running_descheduler(tmp_path, recorder.url, config, token=tokens.descheduler):
             async with asyncio.timeout(PATIENCE):
-                while not _evicted(front):  # noqa: ASYNC110 - the process has no event to await
+                while not _evicted(recorder):  # noqa: ASYNC110 - the process has no event to await
                     await asyncio.sleep(0.1)
             busy_pod.send_signal(signal.SIGINT)  # the kubelet's part
             await asyncio.to_thread(busy_pod.wait, 60)
@@ -217,7 +246,7 @@ async def test_a_busy_pod_is_measured_reported_planned_and_evicted(
             while (second := await reported(client, nodes[0], last)).get("podsMetric"):
                 last = second["updateTime"]
 
-        assert _evicted(front) == ["busy"]
+        assert _evicted(recorder) == ["busy"]
         [job] = [
             podmigrationjob.read_job(item) for item in (await client.list(JOBS.collection())).items
         ]
@@ -229,29 +258,26 @@ async def test_a_busy_pod_is_measured_reported_planned_and_evicted(
 @pytest.mark.parametrize("cores", [TWICE])
 @pytest.mark.skipif(TWICE > 32, reason="one busy pod is not much on so many cores")
 async def test_the_pod_in_its_place_goes_to_the_cool_node(
-    tmp_path: Path, tree: Tree, busy_pod: "subprocess.Popen[str]", front: Front,
-    client: ApiClient, nodes: list[str], cores: int,
+    tmp_path: Path, tree: Tree, busy_pod: "subprocess.Popen[str]", recorder: Recorder,
+    tokens: Tokens, workload: Workload, client: ApiClient, nodes: list[str], cores: int,
 ) -> None:  # fmt: skip
     """By the report of the node that is hot still: nothing else keeps the pod from it."""
-    async with running_koordlet(tmp_path, tree, front.url, nodes[0]):
+    async with running_koordlet(tmp_path, tree, recorder.url, nodes[0], tokens.agent):
         threshold = between(await reported(client, nodes[0]), cores)
-        scheduler = running_scheduler(tmp_path, front.url, load_aware(int(threshold)))
-        descheduler = running_descheduler(tmp_path, front.url, configuration(threshold))
+        scheduler = running_scheduler(
+            tmp_path, recorder.url, load_aware(int(threshold)), token=tokens.scheduler
+        )
+        descheduler = running_descheduler(
+            tmp_path, recorder.url, configuration(threshold), token=tokens.descheduler
+        )
         async with asyncio.timeout(2 * PATIENCE), scheduler, descheduler:
-            while not _evicted(front):  # noqa: ASYNC110 - the process has no event to await
+            while not _evicted(recorder):  # noqa: ASYNC110 - the process has no event to await
                 await asyncio.sleep(0.1)
-            front.objects.create(PODS.collection(), waiting("busy-again"))
-            while not (node := _node_of(front, "busy-again")):  # noqa: ASYNC110
+            await workload.add_waiting("busy-again")
+            while not (node := await _node_of(client, "busy-again")):  # noqa: ASYNC110
                 await asyncio.sleep(0.1)
     assert node == nodes[1]
     assert events(tmp_path, "scheduler.ready", "scheduler")
-
-
-def waiting(name: str) -> dict[str, Any]:
-    """What the ReplicaSet's controller makes in the place of a pod that was evicted."""
-    made = pod(name, f"uid-of-{name}", "")
-    return {**made, "spec": {**made["spec"], "schedulerName": "koord-scheduler"},
-            "status": {"phase": "Pending"}}  # fmt: skip
 
 
 def load_aware(threshold: int) -> dict[str, Any]:
@@ -264,15 +290,20 @@ def load_aware(threshold: int) -> dict[str, Any]:
         "plugins": {"multiPoint": {"enabled": [{"name": "LoadAwareScheduling"}]}},
         "pluginConfig": [{"name": "LoadAwareScheduling", "args": args}],
     }
-    return {"apiVersion": version, "kind": "KubeSchedulerConfiguration", "profiles": [profile]}
+    return {
+        "apiVersion": version,
+        "kind": "KubeSchedulerConfiguration",
+        "leaderElection": {"resourceNamespace": SYSTEM},
+        "profiles": [profile],
+    }
 
 
-def _node_of(front: Front, name: str) -> str:
+async def _node_of(client: ApiClient, name: str) -> str:
     """The node that the API server has a pod on; "": none."""
-    found = front.objects.get(PODS.collection(), f"shop/{name}")
+    found = await client.get(PODS.object(name, namespace=SHOP))
     return str(found["spec"].get("nodeName") or "")
 
 
-def _evicted(front: Front) -> list[str]:
-    asked = [each.path for each in front.asked("create") if each.path.endswith("/eviction")]
+def _evicted(recorder: Recorder) -> list[str]:
+    asked = [each.path for each in recorder.asked("create") if each.path.endswith("/eviction")]
     return [path.split("/")[-2] for path in asked]

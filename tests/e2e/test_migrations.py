@@ -1,4 +1,4 @@
-"""Migrations by the real process, with jobs, Reservations and leases in real storage."""
+"""Migrations by the real process on a real API server."""
 
 import asyncio
 import contextlib
@@ -10,20 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
-from front import Front
-from programs import REPOSITORY
-from rights import Right, allows, of_server, rights_of
+from accounts import Accounts
+from clusterobjects import READY, ClusterObjects
+from controlplane import ControlPlane
+from recorder import Recorder
+from rights import Right, of_server
 
 from koord.api.podmigrationjob import API_VERSION, PLURAL
 from koord.api.reservation import PLURAL as RESERVATION_PLURAL
-from koord.kube.client import NODES, PODS, ApiClient, Resource
-from koord.kube.credentials import ApiConfig
+from koord.kube.client import ApiClient, Resource
 from koord.kube.errors import NotFound
 from tests.support.kube.daemon_flags import kubeconfig
 
 JOBS, RESERVATIONS = Resource(API_VERSION, PLURAL), Resource(API_VERSION, RESERVATION_PLURAL)
-REPLICA_SETS = Resource("apps/v1", "replicasets")
 Eventually = Callable[[Callable[[], bool]], Awaitable[None]]
 Json = dict[str, Any]
 
@@ -39,7 +38,7 @@ leaderElection:
   retryPeriod: 500ms
   resourceLock: leases
   resourceName: koord-descheduler
-  resourceNamespace: koordinator-system
+  resourceNamespace: koordlet-system
 deschedulingInterval: 10s
 profiles:
 - name: koord-descheduler
@@ -50,45 +49,33 @@ profiles:
 
 
 class Cluster:
-    """Core objects in a scripted server, jobs and Reservations in a real one behind it."""
+    """Three nodes, and a workload of four pods on two of them."""
 
-    def __init__(self, api: ApiConfig, client: ApiClient) -> None:
-        self.server = Front(api)
-        self.client = client
+    def __init__(self, recorder: Recorder, objects: ClusterObjects, client: ApiClient) -> None:
+        self.server, self.client = recorder, client
         self.namespace = f"ns-{uuid.uuid4().hex[:8]}"
-        objects = self.server.objects
+        self._objects = objects
+        self._owner: Json = {}
+
+    async def set_up(self) -> None:
+        """Have all that."""
+        room = {"cpu": "8", "memory": "16Gi", "pods": "110"}
         for name in ("n1", "n2", "n3"):
-            ready = {"allocatable": {"cpu": "8", "memory": "16Gi", "pods": "110"}}
-            objects.create(NODES.collection(), {"metadata": {"name": name}, "status": ready})
-        self._owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web",
-                       "uid": f"uid-rs-{self.namespace}", "controller": True}  # fmt: skip
-        objects.create(
-            REPLICA_SETS.collection(),
-            {"metadata": {"name": "web", "namespace": self.namespace, "uid": self._owner["uid"]},
-             "spec": {"replicas": 4}},
-        )  # fmt: skip
+            await self._objects.add_node(name, {**READY, "capacity": room})
+        self._owner = await self._objects.add_replica_set("web", 4, namespace=self.namespace)
         for number in range(4):
-            self.add_pod(f"web-{number}", "n1" if number < 2 else "n3")
+            await self.add_pod(f"web-{number}", "n1" if number < 2 else "n3")
 
-    def add_pod(self, name: str, node: str) -> Json:
+    async def add_pod(self, name: str, node: str) -> Json:
         """A ready pod of the workload."""
-        return self.server.objects.create(
-            PODS.collection(),
-            {
-                "apiVersion": "v1",
-                "kind": "Pod",
-                "metadata": {"name": name, "namespace": self.namespace,
-                             "ownerReferences": [self._owner]},
-                "spec": {"nodeName": node, "schedulerName": "koord-scheduler",
-                         "containers": [{"name": "app", "image": "web"}]},
-                "status": {"phase": "Running",
-                           "conditions": [{"type": "Ready", "status": "True"}]},
-            },
+        spec = {"nodeName": node, "schedulerName": "koord-scheduler"}
+        return await self._objects.add_pod(
+            name, spec, {**READY, "phase": "Running"}, namespace=self.namespace,
+            labels={"app": "web"}, ownerReferences=[self._owner],
         )  # fmt: skip
 
-    def pods(self) -> list[str]:
-        found = self.server.objects.all(PODS.collection(), self.namespace)
-        return [pod["metadata"]["name"] for pod in found]
+    async def pods(self) -> list[str]:
+        return await self._objects.names(namespace=self.namespace)
 
     async def ask(self, pod: str, mode: str) -> str:
         """Make a job as a user does; return its name."""
@@ -139,17 +126,25 @@ class Cluster:
 
 
 @pytest.fixture
-async def cluster(api_config: ApiConfig, client: ApiClient) -> AsyncIterator[Cluster]:
-    cluster = Cluster(api_config, client)
-    await cluster.server.start()
-    yield cluster
-    await cluster.server.stop()
+async def cluster(
+    recorder: Recorder, objects: ClusterObjects, client: ApiClient, own_plane: ControlPlane
+) -> Cluster:
+    cluster = Cluster(recorder, objects, client)
+    await cluster.set_up()
+    return cluster
+
+
+@pytest.fixture
+async def token(accounts: Accounts) -> str:
+    return await accounts.descheduler()
 
 
 @contextlib.asynccontextmanager
-async def descheduler(directory: Path, url: str) -> AsyncIterator[asyncio.subprocess.Process]:
+async def descheduler(
+    directory: Path, url: str, token: str
+) -> AsyncIterator[asyncio.subprocess.Process]:
     """The process; its output is in directory/log, printed at the end."""
-    _lay_out(directory, url)
+    _lay_out(directory, url, token)
     command = "from koord_descheduler.cli.descheduler import main; raise SystemExit(main())"
     with (directory / "log").open("ab") as log:
         process = await asyncio.create_subprocess_exec(
@@ -166,9 +161,9 @@ async def descheduler(directory: Path, url: str) -> AsyncIterator[asyncio.subpro
         sys.stderr.write((directory / "log").read_text())
 
 
-def _lay_out(directory: Path, url: str) -> None:
+def _lay_out(directory: Path, url: str, token: str) -> None:
     directory.mkdir(exist_ok=True)
-    (directory / "kubeconfig").write_text(kubeconfig(url))
+    (directory / "kubeconfig").write_text(kubeconfig(url, token))
     (directory / "config.yaml").write_text(CONFIG)
 
 
@@ -176,33 +171,25 @@ def is_over(status: Json) -> bool:
     return status.get("phase") in ("Succeeded", "Failed")
 
 
-async def test_a_job_that_evicts_directly(tmp_path: Path, cluster: Cluster) -> None:
-    """The pod is evicted once, and the job says so; what was asked for is granted."""
+async def test_a_job_that_evicts_directly(tmp_path: Path, cluster: Cluster, token: str) -> None:
+    """The pod is evicted once, and the job says so."""
     name = await cluster.ask("web-0", "EvictDirectly")
-    async with descheduler(tmp_path, cluster.server.url):
+    async with descheduler(tmp_path, cluster.server.url, token):
         job = await cluster.until(name, is_over)
 
     assert (job["status"]["phase"], job["status"]["status"]) == ("Succeeded", "Complete")
     assert cluster.evictions() == ["web-0"]
-    assert cluster.pods() == ["web-1", "web-2", "web-3"]
-    [rules] = [
-        each["rules"]
-        for each in yaml.safe_load_all((REPOSITORY / "deploy/descheduler/rbac.yaml").read_text())
-        if each["kind"] == "ClusterRole"
-    ]
+    assert await cluster.pods() == ["web-1", "web-2", "web-3"]
     wanted = {of_server(entry) for entry in cluster.server.requests}
-    granted = rights_of(rules)
-    lacking = {right for right in wanted if not any(allows(held, right) for held in granted)}
-    assert {right for right in lacking if right.resource not in ("leases", "configmaps")} == set()
     assert Right("create", "", "pods/eviction", "web-0") in wanted
 
 
 async def test_a_job_that_reserves_first_and_a_process_that_is_killed(
-    tmp_path: Path, cluster: Cluster
+    tmp_path: Path, cluster: Cluster, token: str
 ) -> None:
     """kill -9 while the Reservation waits, and after the eviction; each time another goes on."""
     name = await cluster.ask("web-1", "ReservationFirst")
-    async with descheduler(tmp_path / "a", cluster.server.url) as first:
+    async with descheduler(tmp_path / "a", cluster.server.url, token) as first:
         job = await cluster.until(name, lambda status: status.get("status") == "ReservationCreated")
         first.kill()
     room = job["metadata"]["uid"]
@@ -211,15 +198,15 @@ async def test_a_job_that_reserves_first_and_a_process_that_is_killed(
     assert job["spec"]["reservationOptions"]["reservationRef"]["name"] == room
 
     await cluster.place(room, "n2")
-    async with descheduler(tmp_path / "b", cluster.server.url) as second:
+    async with descheduler(tmp_path / "b", cluster.server.url, token) as second:
         await cluster.until(
             name, lambda status: status.get("reason") == "WaitForPodBindReservation"
         )
         second.kill()
     assert cluster.evictions() == ["web-1"]
 
-    await cluster.bind(room, cluster.add_pod("web-9", "n2"))
-    async with descheduler(tmp_path / "c", cluster.server.url):
+    await cluster.bind(room, await cluster.add_pod("web-9", "n2"))
+    async with descheduler(tmp_path / "c", cluster.server.url, token):
         job = await cluster.until(name, is_over)
 
     assert (job["status"]["phase"], job["status"]["nodeName"]) == ("Succeeded", "n2")
@@ -231,10 +218,12 @@ async def test_a_job_that_reserves_first_and_a_process_that_is_killed(
     assert cluster.evictions() == ["web-1"]
 
 
-async def test_a_deleted_job_takes_its_reservation_along(tmp_path: Path, cluster: Cluster) -> None:
-    """This server has no garbage collector: the descheduler does it."""
+async def test_a_deleted_job_takes_its_reservation_along(
+    tmp_path: Path, cluster: Cluster, token: str
+) -> None:
+    """There is no garbage collector here: the descheduler does it."""
     name = await cluster.ask("web-2", "ReservationFirst")
-    async with descheduler(tmp_path, cluster.server.url):
+    async with descheduler(tmp_path, cluster.server.url, token):
         job = await cluster.until(name, lambda status: status.get("status") == "ReservationCreated")
         await cluster.client.delete(JOBS.object(name))
         await cluster.until_no_reservation(job["metadata"]["uid"])

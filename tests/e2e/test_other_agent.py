@@ -1,19 +1,20 @@
-"""Two agents and one NodeMetric on Kubernetes' own server, which keeps account of who writes."""
+"""Two agents and one NodeMetric on a real API server, which keeps account of who writes."""
 
 import asyncio
 import itertools
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
-from front import Front
+from accounts import Accounts
+from clusterobjects import ClusterObjects
 from realdaemon import running
+from recorder import Recorder
 
-from koord.kube.client import NODE_METRICS, NODES, ApiClient
-from koord.kube.credentials import ApiConfig
+from koord.kube.client import NODE_METRICS, ApiClient
 from koordlet.plugin.testing import FakeHost
 
 PATIENCE = 60.0  # real seconds
@@ -36,16 +37,6 @@ class OtherAgent:
         while True:
             await self.report()
             await asyncio.sleep(1.5)
-
-
-@pytest.fixture
-async def front(api_config: ApiConfig, node_name: str) -> AsyncIterator[Front]:
-    front = Front(api_config)
-    status = {"capacity": {"cpu": "4", "memory": "16Gi"}}
-    front.objects.create(NODES.collection(), {"metadata": {"name": node_name}, "status": status})
-    await front.start()
-    yield front
-    await front.stop()
 
 
 @pytest.fixture
@@ -103,14 +94,18 @@ async def until(condition: Callable[[], Awaitable[object]]) -> None:
 
 
 async def test_ours_leaves_the_reports_to_the_one_that_writes_them(
-    tmp_path: Path, front: Front, client: ApiClient, node_name: str, other: OtherAgent,
+    tmp_path: Path, recorder: Recorder, client: ApiClient, objects: ClusterObjects,
+    accounts: Accounts, node_name: str, other: OtherAgent,
     eventually: Callable[[Callable[[], bool]], Awaitable[None]],
 ) -> None:  # fmt: skip
     """But not for what another one has left behind."""
     host, daemon = FakeHost(tmp_path / "host"), Daemon(tmp_path)
     patch = NODE_METRICS.object(node_name, subresource="status")
-    async with running(tmp_path, host, front.url, node_name, "--disable-query-kubelet-config"):
-        await eventually(lambda: front.asked("patch", patch) != [])
+    await objects.add_node(node_name, {"capacity": {"cpu": "4", "memory": "16Gi"}})
+    token = await accounts.agent(node_name, "manager-duties", "pods-from-api-server")
+    flag = "--disable-query-kubelet-config"
+    async with running(tmp_path, host, recorder.url, node_name, flag, token=token):
+        await eventually(lambda: recorder.asked("patch", patch) != [])
         assert "koordlet-reporter" in await writers(client, node_name)
         assert await daemon.observe_only() == ""
 
@@ -118,9 +113,9 @@ async def test_ours_leaves_the_reports_to_the_one_that_writes_them(
         await until(daemon.observe_only)
         found = "koordlet writes the status of this node's NodeMetric, too"
         assert await daemon.observe_only() == found
-        ours = len(front.asked("patch", patch))
+        ours = len(recorder.asked("patch", patch))
         await until(daemon.left)
-        assert len(front.asked("patch", patch)) == ours
+        assert len(recorder.asked("patch", patch)) == ours
         reporting.cancel()
 
     events = [json.loads(line)["event"] for line in (tmp_path / "log").read_text().splitlines()]

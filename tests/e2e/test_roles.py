@@ -8,59 +8,40 @@ from typing import Any
 
 import aiohttp
 import pytest
-from aiohttp import web
-from front import Front
+from accounts import Accounts
+from clusterobjects import READY, ClusterObjects
 from overlay import overlay
 from realdaemon import running
-from rights import Right, allows, of_server, role
+from recorder import Recorder
+from rights import of_server
 
-from koord.kube.client import (
-    NODE_METRICS,
-    NODE_SLOS,
-    NODE_TOPOLOGIES,
-    NODES,
-    PODS,
-    ApiClient,
-    Resource,
-)
-from koord.kube.credentials import ApiConfig
+from koord.kube.client import NODE_METRICS, NODE_SLOS, NODE_TOPOLOGIES, PODS, ApiClient, Resource
 from koord.kube.errors import NotFound
 from koordlet.plugin.testing import FakeHost
-from tests.support.kube.apiserver import Recorded, status
 from tests.support.kube.certificates import Authority
-from tests.support.kube.kubelet import TOKEN, Kubelet, make_kubelet
+from tests.support.kube.kubelet import Kubelet, make_kubelet
 
 PATIENCE = 90.0  # real seconds
-UID = "11111111-2222-3333-4444-555555555555"
+CONTAINER = {"name": "app", "image": "app", "resources": {"requests": {"cpu": "100m"}}}
+RUNNING = {
+    **READY,
+    "phase": "Running",
+    "containerStatuses": [{"name": "app", "containerID": "containerd://c1"}],
+}
 # Where a test has the host's directories.
 OF_THE_HOST = ("--sys-root-dir", "--sys-fs-root-dir", "--run-dir")
-
-
-class Authorizing(Front):
-    """A cluster with RBAC: who lacks a right is refused, and that is noted."""
-
-    def __init__(self, behind: ApiConfig, held: set[Right]) -> None:
-        super().__init__(behind)
-        self._held = held
-        self.refused: list[Right] = []
-
-    async def _handle(self, request: web.Request) -> web.StreamResponse:
-        asked = Recorded(request.method, request.path, dict(request.query), {}, b"")
-        wanted = of_server(asked)
-        if any(allows(one, wanted) for one in self._held):
-            return await super()._handle(request)
-        self.refused.append(wanted)
-        return status(403, "Forbidden", f"cannot {wanted.verb} resource {wanted.resource}")
 
 
 class Cluster:
     """One node as the manifests have it."""
 
     def __init__(
-        self, front: Authorizing, client: ApiClient, objects: list[dict[str, Any]], node: str
-    ) -> None:
-        self.front, self.client, self.node = front, client, node
-        [daemonset] = [each for each in objects if each["kind"] == "DaemonSet"]
+        self, recorder: Recorder, client: ApiClient, made: list[dict[str, Any]], node: str,
+        token: str, uid: str,
+    ) -> None:  # fmt: skip
+        self.recorder, self.client, self.node = recorder, client, node
+        self.token, self.uid = token, uid
+        [daemonset] = [each for each in made if each["kind"] == "DaemonSet"]
         [container] = daemonset["spec"]["template"]["spec"]["containers"]
         self.args = [
             each for each in container["args"] if each.partition("=")[0] not in OF_THE_HOST
@@ -98,42 +79,31 @@ class Cluster:
 
 
 @pytest.fixture
-async def kubelet(tmp_path: Path, node_name: str) -> AsyncIterator[Kubelet]:
+async def kubelet(tmp_path: Path) -> AsyncIterator[Kubelet]:
     """A kubelet whose certificate the cluster's CA has signed."""
     kubelet = make_kubelet(Authority(tmp_path))
-    kubelet.pods = [pod(node_name)]
     await kubelet.start()
     yield kubelet
     await kubelet.stop()
 
 
-def pod(node: str) -> dict[str, Any]:
-    return {
-        "metadata": {"namespace": "shop", "name": "web", "uid": UID},
-        "spec": {"nodeName": node, "containers": [{"name": "app"}]},
-        "status": {
-            "phase": "Running",
-            "qosClass": "Burstable",
-            "containerStatuses": [{"name": "app", "containerID": "containerd://c1"}],
-        },
-    }
-
-
 @pytest.fixture
 async def cluster(
-    request: pytest.FixtureRequest, render: Any, tmp_path: Path, api_config: ApiConfig,
-    client: ApiClient, node_name: str, kubelet: Kubelet,
-) -> AsyncIterator[Cluster]:  # fmt: skip
+    request: pytest.FixtureRequest, render: Any, tmp_path: Path, recorder: Recorder,
+    objects: ClusterObjects, accounts: Accounts, client: ApiClient, node_name: str,
+    kubelet: Kubelet,
+) -> Cluster:  # fmt: skip
     """The manifests with the components that the test names, applied."""
     (tmp_path / "overlay").mkdir()
-    objects = render(overlay(tmp_path / "overlay", *request.param))
-    front = Authorizing(api_config, role(objects))
-    capacity = {"capacity": {"cpu": "4", "memory": "16Gi"}, **kubelet.status}
-    front.objects.create(NODES.collection(), {"metadata": {"name": node_name}, "status": capacity})
-    front.objects.create(PODS.collection(), pod(node_name))
-    await front.start()
-    yield Cluster(front, client, objects, node_name)
-    await front.stop()
+    made = render(overlay(tmp_path / "overlay", *request.param))
+    capacity = {"capacity": {"cpu": "4", "memory": "16Gi"}}
+    await objects.add_node(node_name, {**capacity, **kubelet.status})
+    spec = {"nodeName": node_name, "containers": [CONTAINER]}
+    pod = await objects.add_pod("web", spec, RUNNING)
+    kubelet.pods = [pod]
+    kubelet.token = await accounts.agent(node_name, *request.param)
+    uid = pod["metadata"]["uid"]
+    return Cluster(recorder, client, made, node_name, kubelet.token, uid)
 
 
 async def problems(run_dir: Path) -> dict[str, str] | None:
@@ -156,18 +126,23 @@ async def until(ask: Callable[[], Awaitable[bool]]) -> None:
 
 
 async def healthy(cluster: Cluster, directory: Path, *args: str) -> None:
-    """Run it until it has reported and finds nothing wrong; it must not ask for what it lacks."""
+    """Run it until it has reported and finds nothing wrong."""
     host = FakeHost(directory / "host", cpus=4)
-    host.add_pod(UID)
+    host.add_pod(cluster.uid)
     async with running(
-        directory, host, cluster.front.url, cluster.node, *cluster.args, *args, token=TOKEN
+        directory,
+        host,
+        cluster.recorder.url,
+        cluster.node,
+        *cluster.args,
+        *args,
+        token=cluster.token,
     ):
 
         async def is_well() -> bool:
             return await cluster.is_reported() and await problems(directory / "run") == {}
 
         await until(is_well)
-    assert cluster.front.refused == []
 
 
 @pytest.mark.parametrize("cluster", [(), ("measure-only",)], indirect=True, ids=str)
@@ -177,8 +152,8 @@ async def test_the_default_asks_for_what_its_role_allows(cluster: Cluster, tmp_p
 
     await healthy(cluster, tmp_path, f"--kubelet-ca-file={tmp_path / 'ca.crt'}")
 
-    assert cluster.front.asked("list", PODS.collection()) == []
-    assert {each.verb for each in cluster.front.requests} >= {"list", "watch", "patch", "create"}
+    assert cluster.recorder.asked("list", PODS.collection()) == []
+    assert {each.verb for each in cluster.recorder.requests} >= {"list", "watch", "patch", "create"}
 
 
 @pytest.mark.parametrize("cluster", [("manager-duties",)], indirect=True, ids=str)
@@ -200,7 +175,7 @@ async def test_pods_of_the_api_server_need_their_component(
 
     await healthy(cluster, tmp_path, "--kubelet-sync-interval=0", "--disable-query-kubelet-config")
 
-    assert cluster.front.asked("list", PODS.collection())
+    assert cluster.recorder.asked("list", PODS.collection())
 
 
 @pytest.mark.parametrize("cluster", [()], indirect=True, ids=str)
@@ -208,11 +183,14 @@ async def test_a_right_that_is_missing_is_named(cluster: Cluster, tmp_path: Path
     """The default, and a kubelet of an unknown CA: what is wrong says where to go."""
     await cluster.manage()
     host = FakeHost(tmp_path / "host", cpus=4)
-    async with running(tmp_path, host, cluster.front.url, cluster.node, *cluster.args, token=TOKEN):
+    async with running(
+        tmp_path, host, cluster.recorder.url, cluster.node, *cluster.args, token=cluster.token
+    ):
 
         async def says_so() -> bool:
             found = await problems(tmp_path / "run") or {}
             return "component pods-from-api-server" in found.get("source pod list", "")
 
         await until(says_so)
-    assert {each.resource for each in cluster.front.refused} == {"pods"}
+    assert {of_server(each).resource for each in cluster.recorder.refused} == {"pods"}
+    cluster.recorder.refused.clear()

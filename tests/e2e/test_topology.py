@@ -1,4 +1,4 @@
-"""A node's topology on Kubernetes' own CRD server: written once, kept right, others left alone."""
+"""A node's topology on a real API server: written once, kept right, others left alone."""
 
 import asyncio
 import json
@@ -8,16 +8,17 @@ from typing import Any
 
 import pytest
 import yaml
-from front import Front
+from accounts import Accounts
+from clusterobjects import ClusterObjects
 from programs import REPOSITORY
 from realdaemon import running
+from recorder import Recorder
 
 from koord.kube.client import NODE_TOPOLOGIES, NODES, ApiClient, Resource
-from koord.kube.credentials import ApiConfig
 from koord.kube.errors import NotFound
 from koordlet.plugin.testing import FakeHost
 from tests.support.kube.certificates import Authority
-from tests.support.kube.kubelet import TOKEN, Kubelet, make_kubelet, rbac
+from tests.support.kube.kubelet import Kubelet, make_kubelet, rbac
 
 PATIENCE = 60.0  # real seconds
 QUIET = 8.0  # real seconds: more than two rounds
@@ -42,42 +43,29 @@ async def kubelet(tmp_path: Path) -> AsyncIterator[Kubelet]:
     await kubelet.stop()
 
 
-@pytest.fixture
-async def front(api_config: ApiConfig, kubelet: Kubelet, node_name: str) -> AsyncIterator[Front]:
-    """The cluster as our node sees it."""
-    front = Front(api_config)
-    front.objects.create(
-        NODES.collection(),
-        {
-            "metadata": {"name": node_name, "annotations": {RESERVATION: '{"reservedCPUs":"1"}'}},
-            "status": {"capacity": {"cpu": "4", "memory": "16Gi"}, **kubelet.status},
-        },
-    )
-    await front.start()
-    yield front
-    await front.stop()
-
-
 class Agent:
     """Starts the daemon on one node, and reads the topology that it has written."""
 
     def __init__(
-        self, directory: Path, client: ApiClient, front: Front, kubelet: Kubelet, node: str
+        self, directory: Path, client: ApiClient, recorder: Recorder, node: str, token: str
     ) -> None:
-        self.directory, self.client, self.front, self.node = directory, client, front, node
+        self.directory, self.client, self.recorder, self.node = directory, client, recorder, node
+        self._token = token
         self.host = FakeHost(directory / "host", cpus=4)
         checkpoint = {"policyName": "static", "entries": {"p": {"c": "3"}}}
         self.host.write("kubelet/cpu_manager_state", json.dumps(checkpoint))
 
     def running(self) -> Any:
         ca = f"--kubelet-ca-file={self.directory / 'ca.crt'}"
-        return running(self.directory, self.host, self.front.url, self.node, ca, OFF, token=TOKEN)
+        return running(
+            self.directory, self.host, self.recorder.url, self.node, ca, OFF, token=self._token
+        )
 
     def writes(self) -> list[str]:
         path = NODE_TOPOLOGIES.collection()
         return [
             entry.verb
-            for entry in self.front.requests
+            for entry in self.recorder.requests
             if entry.path.startswith(path) and entry.method != "GET"
         ]
 
@@ -101,10 +89,15 @@ class Agent:
 
 
 @pytest.fixture
-def agent(
-    tmp_path: Path, client: ApiClient, front: Front, kubelet: Kubelet, node_name: str
-) -> Agent:
-    return Agent(tmp_path, client, front, kubelet, node_name)
+async def agent(
+    tmp_path: Path, client: ApiClient, recorder: Recorder, objects: ClusterObjects,
+    accounts: Accounts, kubelet: Kubelet, node_name: str,
+) -> Agent:  # fmt: skip
+    status = {"capacity": {"cpu": "4", "memory": "16Gi"}, **kubelet.status}
+    annotations = {RESERVATION: '{"reservedCPUs":"1"}'}
+    await objects.add_node(node_name, status, annotations=annotations)
+    kubelet.token = await accounts.agent(node_name, "pods-from-api-server")
+    return Agent(tmp_path, client, recorder, node_name, kubelet.token)
 
 
 def allowed(resource: Resource) -> set[str]:
@@ -131,7 +124,7 @@ RIGHT = [{"socket": 0, "node": 0, "cpuset": "0,2"}]  # 1 is reserved, 3 is a pod
 
 
 async def test_it_is_written_once_and_kept_right(
-    agent: Agent, kubelet: Kubelet, front: Front, node_name: str
+    agent: Agent, kubelet: Kubelet, recorder: Recorder, node_name: str
 ) -> None:
     """Made whole, not written while nothing changes, put right when it was damaged or deleted."""
     async with agent.running():
@@ -140,7 +133,7 @@ async def test_it_is_written_once_and_kept_right(
         assert agent.writes() == ["create"]
 
         meta = found["metadata"]
-        node = front.objects.get(NODES.collection(), node_name)
+        node = await agent.client.get(NODES.object(node_name))
         assert [(owner["kind"], owner["uid"]) for owner in meta["ownerReferences"]] == [
             ("Node", node["metadata"]["uid"])
         ]
@@ -177,18 +170,16 @@ async def test_it_is_written_once_and_kept_right(
         again = await agent.until(lambda found: pools(found) == RIGHT)
         assert again["metadata"]["uid"] != meta["uid"]
 
-    for entry in front.requests:
+    for entry in recorder.requests:
         name = entry.json["metadata"]["name"] if entry.verb == "create" else entry.path
         assert node_name in entry.query.get("fieldSelector", name)
-    asked = {entry.verb for entry in front.requests if NODE_TOPOLOGIES.plural in entry.path}
+    asked = {entry.verb for entry in recorder.requests if NODE_TOPOLOGIES.plural in entry.path}
     assert asked == allowed(NODE_TOPOLOGIES)
     assert ("get", "nodes/configz") in {rbac(entry) for entry in kubelet.requests}
     assert "nodes/proxy" not in {rbac(entry)[1] for entry in kubelet.requests}
 
 
-async def test_a_restart_writes_nothing(
-    agent: Agent, kubelet: Kubelet, front: Front, node_name: str
-) -> None:
+async def test_a_restart_writes_nothing(agent: Agent, kubelet: Kubelet, node_name: str) -> None:
     """The topology is still right, also while the kubelet refuses: its checkpoint is enough."""
     async with agent.running():
         told = await agent.until(lambda found: pools(found) == RIGHT)
@@ -196,10 +187,9 @@ async def test_a_restart_writes_nothing(
 
     async with agent.running():
         await asyncio.sleep(QUIET)
-        node = front.objects.get(NODES.collection(), node_name)
-        node["metadata"]["annotations"] = {RESERVATION: '{"reservedCPUs":"0-1"}'}
         before = agent.writes()
-        front.objects.replace(NODES.collection(), node)
+        reserved = {"annotations": {RESERVATION: '{"reservedCPUs":"0-1"}'}}
+        await agent.client.merge_patch(NODES.object(node_name), {"metadata": reserved})
         found = await agent.until(lambda found: pools(found) != RIGHT)
     assert before == ["create"]
     assert pools(found) == [{"socket": 0, "node": 0, "cpuset": "2"}]
