@@ -47,13 +47,16 @@ class CycleState:
     __slots__ = (
         "_values",
         "_written",
+        "dry_run",
         "measured",
         "skipped_filters",
         "skipped_pre_binds",
         "skipped_scores",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, *, dry_run: bool = False) -> None:
+        """dry_run: nothing comes of the cycle, as it only explains; plugins change nothing."""
+        self.dry_run = dry_run
         self._values: dict[str, StateData] = {}
         self._written: list[str] = []  # keys, in the order of the writes
         self.skipped_filters: frozenset[str] = frozenset()  # plugins; AddPod and RemovePod, too
@@ -118,7 +121,7 @@ class CycleState:
 
     def clone(self) -> "CycleState":
         """The same state for a what-if, with a clone of each value."""
-        other = CycleState()
+        other = CycleState(dry_run=self.dry_run)
         other._values = {key: value.clone() for key, value in tuple(self._values.items())}
         other.skipped_filters = self.skipped_filters
         other.skipped_scores = self.skipped_scores

@@ -172,9 +172,12 @@ class Decider:
         self._search = search
         self._scoring = scoring
 
-    def decide(self, pod: ClusterPod, nodes: View) -> Decision:
-        """Return where a pod would go. Raises nothing that a plugin raises."""
-        state = CycleState()
+    def decide(self, pod: ClusterPod, nodes: View, *, dry_run: bool = False) -> Decision:
+        """Return where a pod would go. Raises nothing that a plugin raises.
+
+        dry_run: the plugins are those of a scheduler at work, which is not to notice it.
+        """
+        state = CycleState(dry_run=dry_run)
         found = self._search.search(state, pod, nodes)
         table, status = None, found.status
         if status.ok and np.count_nonzero(found.feasible) > 1:

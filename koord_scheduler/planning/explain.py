@@ -80,7 +80,7 @@ async def explanation(running: Running, key: str, *, is_leader: bool) -> Json | 
         return base
     decider = Decider(profile.name, profile.search, profile.scoring, profile.binding)
     with TimeBudget(MAX_SECONDS):
-        decision = decider.decide(replace(pod, node=""), without_pod(pod, nodes))
+        decision = decider.decide(replace(pod, node=""), without_pod(pod, nodes), dry_run=True)
         blockers = decider.blockers(decision)
         preemption = await decider.preemption(decision)
     report = await asyncio.to_thread(decision_report, decision, blockers, preemption)

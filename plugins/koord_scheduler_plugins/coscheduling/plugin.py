@@ -263,7 +263,8 @@ class Coscheduling(
             return Status.unresolvable(text)
         if self._round is not None and pod.key in self._round.nodes:
             return None
-        return self._represents(pod, gang.spec.group_id) or self._without_network(group)
+        rejection = None if state.dry_run else self._represents(pod, gang.spec.group_id)
+        return rejection or self._without_network(group)
 
     def pre_filter(
         self, state: CycleState, pod: ClusterPod, nodes: View
@@ -279,16 +280,33 @@ class Coscheduling(
         group = self.gangs.group(gang)
         if self._once_satisfied(gang, group):
             return Status.skip()
-        current = self._round
-        if current is None or pod.key not in current.nodes:
-            if current is not None:
-                text = f"gang group {gang.spec.group_id} is placed meanwhile"
-                self._give_up(current, text, Ending.DISPLACED)
-            found = self._plan(pod, [one for one in group.values() if one is not None], nodes)
-            if isinstance(found, Status):
-                return found
-            current = self._round = found
-        return current.nodes[pod.key]
+        current, gangs = self._round, [one for one in group.values() if one is not None]
+        if current is not None and pod.key in current.nodes:
+            return current.nodes[pod.key]
+        if state.dry_run:
+            return self._node_in_plan(pod, gangs, nodes)
+        if current is not None:
+            text = f"gang group {gang.spec.group_id} is placed meanwhile"
+            self._give_up(current, text, Ending.DISPLACED)
+        began = self._handle.services.clock.monotonic()
+        pending = self._pending(gangs)
+        found = self._plan(pod, gangs, pending, nodes)
+        if isinstance(found, Status):
+            self._note_end(began, len(pending), Ending.NO_PLAN)
+            return found
+        by_key = {one.key: one for one in pending}
+        left = [by_key[key] for key in found.nodes if key != pod.key]
+        self._round = Round(gang.group, gang.spec.group_id, found.nodes, left, began)
+        self._handle.services.activate([one.uid for one in left])
+        return found.nodes[pod.key]
+
+    def _node_in_plan(self, pod: ClusterPod, gangs: list[Gang], nodes: View) -> str | Status:
+        """The node that a pending member would get; nothing comes of it."""
+        pending = self._pending(gangs)
+        if all(one.key != pod.key for one in pending):
+            return Status.skip()
+        found = self._plan(pod, gangs, pending, nodes)
+        return found if isinstance(found, Status) else found.nodes[pod.key]
 
     async def post_filter(
         self, state: CycleState, pod: ClusterPod, nodes: View, statuses: NodeStatuses
@@ -362,14 +380,18 @@ class Coscheduling(
 
     # Plans.
 
-    def _plan(self, pod: ClusterPod, gangs: list[Gang], nodes: View) -> Round | Status:
+    def _pending(self, gangs: Iterable[Gang]) -> list[ClusterPod]:
+        """The members that are to be placed, in their order."""
+        return in_order(one for one in self.gangs.pods(gangs) if self._can_be_placed(one))
+
+    def _plan(
+        self, pod: ClusterPod, gangs: list[Gang], pending: list[ClusterPod], nodes: View
+    ) -> GroupPlan | Status:
         """Plan all members that are pending, or, if that fails, only as many as are needed."""
         assert gangs[0].spec is not None  # noqa: S101 - the basic check was passed
-        pending = in_order(one for one in self.gangs.pods(gangs) if self._can_be_placed(one))
         needed = self._needed(pod, gangs, pending)
         if isinstance(needed, Status):
             return needed
-        began = self._handle.services.clock.monotonic()
         self._planning = True
         try:
             plan = self._nodes_for(pending, gangs, nodes)
@@ -377,11 +399,9 @@ class Coscheduling(
                 plan = self._nodes_for(needed, gangs, nodes)
         finally:
             self._planning = False
-        group_id = gangs[0].spec.group_id
-        if not isinstance(plan, GroupPlan):
-            self._note_end(began, len(pending), Ending.NO_PLAN)
-            return plan if isinstance(plan, Status) else _no_plan(group_id, plan, len(needed))
-        return self._begin(pod, gangs[0].group, group_id, plan, pending, began)
+        if isinstance(plan, NoGroupPlan):
+            return _no_plan(gangs[0].spec.group_id, plan, len(needed))
+        return plan
 
     def _nodes_for(
         self, members: list[ClusterPod], gangs: list[Gang], nodes: View
@@ -424,21 +444,6 @@ class Coscheduling(
                 return Status.unresolvable(f"gang {gang.id}: {text}")
             found += own[: max(wanted, gang_id(first) == gang.id)]
         return in_order(found)
-
-    def _begin(
-        self,
-        pod: ClusterPod,
-        group: tuple[str, ...],
-        group_id: str,
-        plan: GroupPlan,
-        pending: list[ClusterPod],
-        began: float,
-    ) -> Round:
-        by_key = {one.key: one for one in pending}
-        left = [by_key[key] for key in plan.nodes if key != pod.key]
-        begun = self._round = Round(group, group_id, plan.nodes, left, began)
-        self._handle.services.activate([one.uid for one in left])
-        return begun
 
     def _can_be_placed(self, pod: ClusterPod) -> bool:
         return not (
@@ -536,8 +541,7 @@ class Coscheduling(
 
     def _activate(self, group: Mapping[str, Gang | None]) -> None:
         """Have the members that are pending looked at: one of them goes on, or all of them."""
-        gangs = [one for one in group.values() if one is not None]
-        pending = in_order(one for one in self.gangs.pods(gangs) if self._can_be_placed(one))
+        pending = self._pending(one for one in group.values() if one is not None)
         if pending:
             self._handle.services.activate([one.uid for one in pending])
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from typing import Any
 
 import pytest
 
@@ -13,12 +14,13 @@ from koord.api.podgroup import (
     MEMBER_COUNT_KEYS,
     MODE,
 )
-from koord.cluster.kinds import POD
+from koord.cluster.kinds import NODE, POD
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.extension.providers import PluginRequest
 from koord_scheduler.framework.status import Wait
+from koord_scheduler.planning.explain import Running, explanation
 from koord_scheduler_plugins.coscheduling.metrics import job_size
-from tests.support.clusters import pod, read_pod
+from tests.support.clusters import node, pod, read_node, read_pod
 from tests.support.scheduler.gangs import World
 
 
@@ -403,3 +405,45 @@ async def test_a_group_waits_while_its_members_are_placed():
 )
 def test_sizes_of_jobs_are_ranges(members, label):
     assert job_size(members) == label
+
+
+async def explained(world: World, name: str) -> Any:
+    answer = await explanation(Running(world.scheduler, world.state), name, is_leader=True)
+    assert answer is not None
+    return answer["decision"]
+
+
+async def test_an_explanation_starts_nothing():
+    """It says where a member would go by the plan of its gang; the scheduler does not notice."""
+    world = await World().begin(1, 1)
+    world.add("a", 3)
+    world.add("b", 3)
+    await world.settle()
+    assert "child pod not collect enough" in (await explained(world, "b"))["message"]
+    world.add("c", 3)
+    await world.settle()
+    assert world.bound == []
+    before = len(world.events)
+    decision = await explained(world, "a")
+    assert 'due to member Pod "default/c"' in decision["message"]
+    assert "2 of 3 fit together" in decision["message"]
+    await world.settle()
+    assert world.plugin.next_pod() is None
+    assert len(world.events) == before
+    world.state.put(NODE, read_node(node("n2")))
+    assert (await explained(world, "c"))["node"] in ("n0", "n1", "n2")
+    assert world.plugin.next_pod() is None
+    await world.end()
+
+
+async def test_a_member_that_waits_is_explained_as_an_ordinary_pod():
+    world = await World().begin(2)
+    world.pod_group("g", 2)
+    world.add_of_group("a")
+    await world.settle()
+    world.state.put(POD, read_pod(pod("a", "n0", {GROUP_LABEL: "g"})))
+    world.state.put(POD, read_pod({**pod("b", "n0", {GROUP_LABEL: "g"}, schedulerName="p")}))
+    world.plugin.permit(CycleState(), world.state.pod("default/b"), "n0")
+    decision = await explained(world, "b")
+    assert decision["status"] == "Success"
+    await world.end()
