@@ -6,8 +6,10 @@ other is tried on its planned node, waits in Permit, and the last one lets all o
 Source: Koordinator, pkg/scheduler/plugins/coscheduling; docs/coscheduling.md for what differs.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+
+import numpy as np
 
 from koord.api.gangtopology import (
     MAX_SPEC_BYTES,
@@ -45,15 +47,19 @@ from koord_scheduler.plugin import (
     EventResource,
     Handle,
     HintedEvent,
+    NodeInfo,
     PermitPlugin,
+    PostBindPlugin,
     PostFilterPlugin,
     PostFilterResult,
     PreBindPlugin,
     PreEnqueuePlugin,
     PreFilterPlugin,
     PreFilterResult,
+    PreScorePlugin,
     QueueingHint,
     ReservePlugin,
+    ScorePlugin,
     SharedPart,
     Status,
     View,
@@ -75,6 +81,7 @@ from koord_scheduler.plugin.koordinator import (
     PreFilterTransformer,
 )
 from koord_scheduler.plugin.preemption import NodeStatuses
+from koord_scheduler.plugin.vector import Mask, Scores, VectorScorePlugin
 from koord_scheduler_plugins.coscheduling.gangs import (
     Gang,
     GangDefaults,
@@ -164,6 +171,10 @@ class Coscheduling(
     ReservePlugin,
     PermitPlugin,
     PreBindPlugin,
+    PreScorePlugin,
+    ScorePlugin,
+    VectorScorePlugin,
+    PostBindPlugin,
     EnqueueExtensions,
     ControllerProvider,
     APIServiceProvider,
@@ -377,6 +388,25 @@ class Coscheduling(
                 elif key in old:
                     changes[key] = None
         return None
+
+    # Points that Koordinator's profiles enable the plugin at. Its plan has chosen the node already.
+
+    def pre_score(
+        self, state: CycleState, pod: ClusterPod, nodes: View, feasible: Mask
+    ) -> Status | None:
+        return Status.skip()
+
+    def pre_score_reuse_key(self, pod: ClusterPod, nodes: View) -> Hashable | None:
+        return ()
+
+    def score(self, state: CycleState, pod: ClusterPod, node: NodeInfo) -> int:
+        return 0
+
+    def score_all(self, state: CycleState, pod: ClusterPod, nodes: View) -> Scores:
+        return np.zeros(len(nodes), np.int64)
+
+    async def post_bind(self, state: CycleState, pod: ClusterPod, node_name: str) -> None:
+        """Do nothing: the account has the pod."""
 
     # Plans.
 
