@@ -6,7 +6,6 @@ from koord.kube.client import (
     PERSISTENT_CLAIMS,
     PERSISTENT_VOLUMES,
     PODS,
-    STRATEGIC_MERGE_PATCH,
     ApiClient,
 )
 from koord.kube.client import Resource as ApiResource
@@ -34,7 +33,6 @@ __all__ = [
     "PERSISTENT_CLAIMS",
     "PERSISTENT_VOLUMES",
     "PODS",
-    "STRATEGIC_MERGE_PATCH",
     "AlreadyExists",
     "ApiClient",  # type of handle.services.client
     "ApiConfig",
