@@ -11,6 +11,7 @@ from koord.cluster.hypothetical import without_pod
 from koord.component.http.responses import json_body, json_bytes
 from koord.util.timebudget import TimeBudget
 from koord_scheduler.cache import SchedulerCache
+from koord_scheduler.framework.extension.providers import pending_advice
 from koord_scheduler.planning.decision import Decider
 from koord_scheduler.planning.report import Json, decision_report
 from koord_scheduler.scheduling.scheduler import Scheduler
@@ -83,5 +84,6 @@ async def explanation(running: Running, key: str, *, is_leader: bool) -> Json | 
         decision = decider.decide(replace(pod, node=""), without_pod(pod, nodes), dry_run=True)
         blockers = decider.blockers(decision)
         preemption = await decider.preemption(decision)
+        waits_for = [] if decision.status.ok else pending_advice(profile.plugins, pod)
     report = await asyncio.to_thread(decision_report, decision, blockers, preemption)
-    return {**base, "decision": report}
+    return {**base, "decision": {**report, "advice": [*waits_for, *report["advice"]]}}

@@ -28,6 +28,7 @@ from koord_scheduler.framework.extension.providers import (
     ControllerProvider,
     Endpoint,
     InformerFactoryProvider,
+    PendingAdvice,
     PluginRequest,
     PrivateInformer,
 )
@@ -89,6 +90,7 @@ __all__ = [
     "NextPodPlugin",  # interface that Koordinator adds
     "NoGroupPlan",  # answer of a GroupPlanner that found none
     "NodeOrder",  # argument of a GroupPlanner
+    "PendingAdvice",  # says in explanations what a pod waits for
     "PluginRequest",
     "Pool",  # the sums of one pool
     "PostFilterTransformer",  # interface of Koordinator's transformers

@@ -6,15 +6,20 @@ InformerFactoryProvider).
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
 from typing import Protocol, TypeVar, cast
 
+from koord.cluster.facts import ClusterPod
 from koord.component.plugins.registry import interface_defects
 from koord.component.plugins.shared import SharedPart, SharedParts
 from koord.util.errors import KoordError, error_text
 from koord.util.health import PartHealth
 from koord.util.stop import Stop
-from koord_scheduler.framework.calls import Loaded
+from koord_scheduler.config.profiles import Point
+from koord_scheduler.framework.calls import ExtensionPointError, Loaded
 from koord_scheduler.framework.interfaces import Plugin
 from koord_scheduler.framework.profile import ProfilePlugins
 
@@ -73,6 +78,38 @@ class APIServiceProvider(Plugin, ABC):
     @abstractmethod
     def endpoints(self) -> Iterable[Endpoint]:
         """Return them. Asked of one instance of the plugin, whatever profiles name it."""
+
+
+class PendingAdvice(Plugin, ABC):
+    """Knows what a pod waits for beyond nodes, such as further pods of its group."""
+
+    @abstractmethod
+    def pending_advice(self, pod: ClusterPod) -> Iterable[str]:
+        """Return sentences for /explain on what a pending pod waits for; none: for nothing here.
+
+        Of the first MAX_ADVICE the first MAX_ADVICE_LENGTH characters are shown. It changes
+        nothing.
+        """
+
+
+MAX_ADVICE = 10  # sentences of one plugin
+MAX_ADVICE_LENGTH = 400  # characters of each
+
+
+def pending_advice(profile: ProfilePlugins, pod: ClusterPod) -> list[str]:
+    """Return what plugins of a profile say that a pod waits for; one that fails says nothing."""
+    found = []
+    for name, plugin in profile.plugins.items():
+        if isinstance(plugin, PendingAdvice):
+            ask = partial(_sentences, plugin, pod)
+            with suppress(ExtensionPointError):  # it is logged
+                found += profile.calls.ask(profile.loaded(name), Point.PRE_ENQUEUE, ask)
+    return found
+
+
+def _sentences(plugin: PendingAdvice, pod: ClusterPod) -> list[str]:
+    sentences = islice(plugin.pending_advice(pod), MAX_ADVICE)
+    return [str(one)[:MAX_ADVICE_LENGTH] for one in sentences]
 
 
 class PrivateInformer(Protocol):

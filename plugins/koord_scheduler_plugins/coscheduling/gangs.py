@@ -192,6 +192,19 @@ def basic_check(gangs: Mapping[str, Gang | None]) -> str:
     return f"gangGroup {_list(gangs)} basic check: {', '.join(parts)}" if parts else ""
 
 
+def what_is_missing(gangs: Mapping[str, Gang | None]) -> Iterator[str]:
+    """Yield what a gang group lacks before it can be tried, a sentence for each of its gangs."""
+    for name, gang in gangs.items():
+        if gang is None:
+            yield f"gang {name} of its group is missing: there is no pod and no PodGroup of it"
+        elif gang.spec is None:
+            why = "its PodGroup is missing, or none of its pods has one"
+            yield f"gang {name} has no legal minimum: {why}"
+        elif not gang.complete:
+            count, minimum = len(gang.members), gang.spec.min_members
+            yield f"gang {name} needs more pods: {count} of {minimum} are there"
+
+
 def _list(names: Iterable[str]) -> str:
     """As Go prints a list of texts."""
     return f"[{' '.join(names)}]"

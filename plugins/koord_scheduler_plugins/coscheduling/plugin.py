@@ -76,6 +76,7 @@ from koord_scheduler.plugin.koordinator import (
     GroupPlan,
     NextPodPlugin,
     NoGroupPlan,
+    PendingAdvice,
     PluginRequest,
     PostFilterTransformer,
     PreFilterTransformer,
@@ -89,6 +90,7 @@ from koord_scheduler_plugins.coscheduling.gangs import (
     basic_check,
     gang_id,
     in_order,
+    what_is_missing,
 )
 from koord_scheduler_plugins.coscheduling.gathering import NO_NETWORK, Gathering, without_index
 from koord_scheduler_plugins.coscheduling.metrics import Ending, GangMetrics, job_size
@@ -178,6 +180,7 @@ class Coscheduling(
     EnqueueExtensions,
     ControllerProvider,
     APIServiceProvider,
+    PendingAdvice,
 ):
     """Holds the members of a gang until all of them can be placed."""
 
@@ -638,6 +641,25 @@ class Coscheduling(
 
     def _is_assumed(self, uid: str) -> bool:
         return self._handle.scheduler().is_assumed(uid)
+
+    def pending_advice(self, pod: ClusterPod) -> Iterable[str]:
+        """What its gang group lacks, and which members are held back or wait on their nodes."""
+        gang = self._gang(pod)
+        if gang is None:
+            return
+        group = self.gangs.group(gang)
+        if self._once_satisfied(gang, group):
+            return
+        yield from what_is_missing(group)
+        for one in group.values():
+            if one is None:
+                continue
+            gated = sum(bool(each.scheduling_gates) for each in self.gangs.pods((one,)))
+            if gated:
+                yield f"gang {one.id}: {gated} of its pods have scheduling gates"
+            waiting = len(self._waiting.get(one.id, ()))
+            if waiting:
+                yield f"gang {one.id}: {waiting} of its pods wait on their nodes for the others"
 
     def endpoints(self) -> Iterable[Endpoint]:
         yield Endpoint("GET", "/gang/{namespace}/{name}", self._answer_gang)

@@ -447,3 +447,33 @@ async def test_a_member_that_waits_is_explained_as_an_ordinary_pod():
     decision = await explained(world, "b")
     assert decision["status"] == "Success"
     await world.end()
+
+
+async def test_an_explanation_says_what_a_gang_group_waits_for():
+    world = await World().begin(2)
+    names = json.dumps(["default/g", "default/h", "default/i"])
+    world.pod_group("g", 3, **{GROUPS: names})
+    world.add_of_group("a", "g")
+    world.add_of_group("b", "g")
+    world.api.add_pod("c", labels={GROUP_LABEL: "h"}, schedulingGates=[{"name": "x"}])
+    await world.settle()
+    advice = (await explained(world, "a"))["advice"]
+    assert advice[:4] == [
+        "gang default/g needs more pods: 2 of 3 are there",
+        "gang default/h has no legal minimum: its PodGroup is missing, or none of its pods has one",
+        "gang default/i of its group is missing: there is no pod and no PodGroup of it",
+        "gang default/h: 1 of its pods have scheduling gates",
+    ]
+    await world.end()
+
+
+async def test_an_explanation_goes_on_without_the_advice_of_a_plugin_that_fails(monkeypatch):
+    world = await World().begin(1)
+    world.add("a", 2)
+    await world.settle()
+    monkeypatch.setattr(world.plugin, "_gang", lambda pod: 1 / 0)
+    assert (await explained(world, "a"))["advice"] == []
+    monkeypatch.undo()
+    monkeypatch.setattr(world.plugin, "pending_advice", lambda pod: ["x" * 9_000] * 9_000)
+    assert [len(one) for one in (await explained(world, "a"))["advice"]] == [400] * 10
+    await world.end()
