@@ -118,6 +118,19 @@ class Gathering:
             failure = self._nearest(members, nodes, offer, shapes)
         return _rejection(offer, failure, len(nodes))
 
+    def beside(self, topology: GangTopology, bound: Sequence[str]) -> frozenset[str] | None:
+        """The nodes of the places that hold a gang whose members are on some; None: any node."""
+        tree = self.tree()
+        if tree is None or not topology.must_gather:
+            return None
+        nothing = tree.count(())
+        offer = Offer.of(tree, topology, 0, nothing, nothing, tree.count(bound))
+        start = offer.start
+        if start is None or not offer.bound[start].any():
+            return None
+        places = np.flatnonzero(offer.bound[start]).tolist()
+        return frozenset(name for one in places for name in tree.node_names(start, one))
+
     def _look_at(self, shape: "Shape", nodes: View) -> None:
         """Note which nodes are feasible for the first pod of a shape."""
 

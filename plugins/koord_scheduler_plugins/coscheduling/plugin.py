@@ -283,7 +283,18 @@ class Coscheduling(
     def pre_filter(
         self, state: CycleState, pod: ClusterPod, nodes: View
     ) -> PreFilterResult | Status | None:
-        return Status.skip()
+        """Keep a member that follows others in their place of the network, if it must be."""
+        gang = None if self._gathering is None or self._planning else self._gang(pod)
+        if self._gathering is None or gang is None:
+            return Status.skip()
+        group = self.gangs.group(gang)
+        topology = self._topology(group.values())
+        if topology is None or not self._once_satisfied(gang, group):
+            return Status.skip()
+        members = [one.members for one in group.values() if one is not None]
+        bound = [node for of_gang in members for node in of_gang.values() if node]
+        names = self._gathering.beside(topology, bound)
+        return Status.skip() if names is None else PreFilterResult(names)
 
     def find_one_node(
         self, state: CycleState, pod: ClusterPod, nodes: View, result: PreFilterResult | None

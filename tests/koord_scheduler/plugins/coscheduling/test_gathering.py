@@ -212,14 +212,19 @@ async def test_pods_of_one_selector_attract_one_another():
     await world.end()
 
 
-async def test_a_replacement_comes_to_the_block_of_the_others():
+@pytest.mark.parametrize("policy", ["waiting-and-running", "once-satisfied"])
+async def test_a_replacement_comes_to_the_block_of_the_others(policy):
     world = Network()
     await world.begin_in([*EIGHT[2:], place("node-0", "s0", "b0", 8), EIGHT[0], EIGHT[1]])
     world.api.add_pod("other", cpu="7", bound="node-0")
-    world.gang(2, spec(BLOCK), **{MATCH_POLICY: "waiting-and-running"})
+    world.gang(2, spec(BLOCK), **{MATCH_POLICY: policy})
     world.members("a", "b")
     await world.settle()
     assert set(world.nodes.values()) == {"node-1", "node-8"}
+    world.members("late")
+    await world.settle()
+    assert "late" not in world.nodes
+    world.api.delete_pod("default/late")
     left = world.nodes["a"]
     world.api.delete_pod("default/a")
     world.members("c")
