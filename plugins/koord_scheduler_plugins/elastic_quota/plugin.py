@@ -52,6 +52,7 @@ from koord_scheduler_plugins.elastic_quota.quotas import QuotaOptions, Quotas
 from koord_scheduler_plugins.elastic_quota.revoke import QuotaRevoker
 from koord_scheduler_plugins.elastic_quota.room import LEAVING, QuotaPreemption
 from koord_scheduler_plugins.elastic_quota.status import (
+    QuotaMetrics,
     QuotaStatuses,
     fixed_objects,
     pod_summary,
@@ -272,9 +273,10 @@ class ElasticQuota(
         fixed = fixed_objects(
             self._args.quota_group_namespace, options.default_max, options.system_max
         )
-        client = self._handle.services.client
+        services, tracker = self._handle.services, self.tracker
+        metrics = services.metrics.own(QuotaMetrics)
         statuses = QuotaStatuses(
-            client, QUOTAS, self.tracker.current, self.tracker.items, tuple(fixed)
+            services.client, QUOTAS, tracker.current, tracker.items, tuple(fixed), metrics
         )
         found: dict[str, SharedPart] = {"QuotaStatusController": statuses}
         if self._args.monitor_all_quotas and self._args.enable_runtime_quota:

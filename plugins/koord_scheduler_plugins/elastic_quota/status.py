@@ -5,8 +5,10 @@ Source: Koordinator, pkg/scheduler/plugins/elasticquota/controller.go.
 
 import asyncio
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+
+from prometheus_client import CollectorRegistry, Gauge
 
 from koord.api.elasticquota import (
     ALLOCATED,
@@ -41,6 +43,7 @@ from koord_scheduler_plugins.elastic_quota.runtime import QuotaState
 PERIOD = 5.0  # seconds between two looks at all quotas
 PAUSE = 0.1  # seconds between two writes: at most ten a second
 RETRY = 10.0  # seconds after an error
+MAX_MEASURED = 2000  # quotas that metrics show
 SLICE = 64  # quotas that are looked at in one step
 
 log = get_logger("koord_scheduler.elastic_quota")
@@ -136,6 +139,49 @@ def fixed_objects(
         yield {"apiVersion": API_VERSION, "kind": KIND, "metadata": meta, "spec": spec}
 
 
+def _measured(state: QuotaState, quota: ElasticQuota) -> Mapping[str, Amounts]:
+    """What the gauge shows of a quota, by its label field."""
+    found = {key.rpartition("/")[2]: read(state, quota.name) for key, read in _READ.items()}
+    own = {"max": quota.max, "min": quota.min, "sharedWeight": quota.weight}
+    return {**own, **found, "used": state.used(quota.name)}
+
+
+class QuotaMetrics:
+    """The gauge of quotas, with Koordinator's name and labels; cpu in millicores."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.status = Gauge(
+            "scheduler_elastic_quota_status",
+            "Amounts of quotas: what they request, use, and may use. CPU in millicores.",
+            ["name", "resource", "tree", "is_parent", "parent", "field"],
+            registry=registry,
+        )
+        self._shown: dict[str, set[tuple[str, ...]]] = {}  # labels by name of the quota
+
+    def show(self, state: QuotaState, quota: ElasticQuota) -> None:
+        """Set all values of a quota; those that it had before are gone."""
+        if quota.name not in self._shown and len(self._shown) >= MAX_MEASURED:
+            return
+        fixed = state.tree.id, str(quota.is_parent).lower(), quota.parent
+        shown: set[tuple[str, ...]] = set()
+        for name, amounts in _measured(state, quota).items():
+            for resource, amount in amounts.items():
+                labels = quota.name, resource, *fixed, name
+                self.status.labels(*labels).set(amount)
+                shown.add(labels)
+        self._remove(self._shown.get(quota.name, set()) - shown)
+        self._shown[quota.name] = shown
+
+    def keep(self, names: Collection[str]) -> None:
+        """Remove the values of all other quotas."""
+        for name in self._shown.keys() - names:
+            self._remove(self._shown.pop(name))
+
+    def _remove(self, shown: Iterable[tuple[str, ...]]) -> None:
+        for labels in shown:
+            self.status.remove(*labels)
+
+
 class QuotaStatuses(SharedPart):
     """Writes the status of quotas while this process leads, only of those that have changed."""
 
@@ -146,6 +192,7 @@ class QuotaStatuses(SharedPart):
         quotas: Callable[[], Quotas],
         objects: Mapping[str, object],
         fixed: Iterable[Mapping[str, object]],
+        metrics: QuotaMetrics,
     ) -> None:
         """objects: ElasticQuotas as they are in JSON, by namespace/name; they follow the cluster.
 
@@ -157,19 +204,27 @@ class QuotaStatuses(SharedPart):
         self._objects = objects
         self._fixed = tuple(fixed)
         self._read: dict[str, tuple[object, WrittenStatus]] = {}  # objects with what they say
+        self._metrics = metrics
         self._error = ""
 
     async def run(self, stop: Stop) -> None:
         """Write statuses until stop; another replica may have left some unwritten."""
         await self._make_fixed()
+        try:
+            await self._keep_writing(stop)
+        finally:
+            self._metrics.keep(())
+
+    async def _keep_writing(self, stop: Stop) -> None:
         while not await stop.sleep(PERIOD):
             quotas = self._quotas()
+            self._metrics.keep(quotas.objects.keys())
             for number, quota in enumerate(tuple(quotas.objects.values())):
                 if stop.is_set():
                     return
                 if number % SLICE == 0:
                     await asyncio.sleep(0)
-                if quota.uid and await stop.sleep(await self._sync(quota)):
+                if quota.key in self._objects and await stop.sleep(await self._sync(quota)):
                     return
 
     async def wait_ready(self) -> None:
@@ -202,6 +257,7 @@ class QuotaStatuses(SharedPart):
         if item is None or state is None:
             self._read.pop(quota.key, None)
             return 0.0
+        self._metrics.show(state, quota)
         found = self._read.get(quota.key)
         if found is None or found[0] is not item:
             found = self._read[quota.key] = item, read_written(item)

@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from koord.api.elasticquota import (
     CHILD_REQUEST,
@@ -23,6 +24,7 @@ from koord_scheduler_plugins.elastic_quota.quotas import QuotaOptions, Quotas, s
 from koord_scheduler_plugins.elastic_quota.runtime import compute
 from koord_scheduler_plugins.elastic_quota.status import (
     PERIOD,
+    QuotaMetrics,
     QuotaStatuses,
     WrittenStatus,
     fixed_objects,
@@ -106,7 +108,16 @@ async def test_statuses_are_written_for_changes_only_and_errors_are_said():
     clock, api, items = SimulatedClock(), Api(), {"quotas/a": item()}
     stop, quotas = Stop(clock), [quotas_of(read_elastic_quota(item()))]
     fixed = fixed_objects("system", {"cpu": 1000}, {"cpu": 2000})
-    statuses = QuotaStatuses(api, QUOTAS, lambda: quotas[0], items, fixed)  # type: ignore[arg-type]
+    registry = CollectorRegistry()
+    metrics = QuotaMetrics(registry)
+    statuses = QuotaStatuses(
+        api,  # type: ignore[arg-type]
+        QUOTAS,
+        lambda: quotas[0],
+        items,
+        fixed,
+        metrics,
+    )
     running = asyncio.create_task(statuses.run(stop))
     await clock.advance(PERIOD + 1)
     path = "/apis/scheduling.sigs.k8s.io/v1alpha1/namespaces"
@@ -130,6 +141,15 @@ async def test_statuses_are_written_for_changes_only_and_errors_are_said():
     api.code = 0
     await clock.advance(20.0)
     assert statuses.health().status is HealthStatus.OK
+    labels = {"name": "a", "tree": "", "is_parent": "false", "parent": "koordinator-root-quota"}
+    for field, value in (("max", 20_000), ("runtime", 0)):
+        shown = registry.get_sample_value(
+            "scheduler_elastic_quota_status", {**labels, "resource": "cpu", "field": field}
+        )
+        assert shown == value
+    quotas[0] = quotas_of()
+    await clock.advance(PERIOD)
+    assert [one.samples for one in registry.collect()] == [[]]
     stop.set()
     await clock.settle()
     assert running.done()
