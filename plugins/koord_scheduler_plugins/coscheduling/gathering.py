@@ -12,7 +12,14 @@ from msgspec.structs import replace
 
 from koord.api.gangtopology import NETWORK_TOPOLOGY_SELECTOR, GangTopology
 from koord.api.podgroup import TOPOLOGY_INDEX
-from koord_scheduler.plugin import ClusterPod, Handle, Status, View, is_time_over
+from koord_scheduler.plugin import (
+    MAX_NODE_SCORE,
+    ClusterPod,
+    Handle,
+    Status,
+    View,
+    is_time_over,
+)
 from koord_scheduler.plugin.koordinator import (
     AccountKind,
     FeasibleNodes,
@@ -20,7 +27,7 @@ from koord_scheduler.plugin.koordinator import (
     Holding,
     NoGroupPlan,
 )
-from koord_scheduler.plugin.vector import Mask, resource_requests_of
+from koord_scheduler.plugin.vector import Mask, Scores, resource_requests_of
 from koord_scheduler_plugins.coscheduling.topology import (
     Counts,
     Offer,
@@ -34,6 +41,11 @@ _HOSTNAME = "kubernetes.io/hostname"
 
 def _selector(pod: ClusterPod) -> str:
     return dict(pod.annotations).get(NETWORK_TOPOLOGY_SELECTOR, "")
+
+
+def is_attracted(pod: ClusterPod) -> bool:
+    """Whether pods attract it in the network, those with the same value of the selector."""
+    return bool(_selector(pod))
 
 
 def _holdings(pod: ClusterPod) -> Sequence[Holding]:
@@ -131,6 +143,24 @@ class Gathering:
         places = np.flatnonzero(offer.bound[start]).tolist()
         return frozenset(name for one in places for name in tree.node_names(start, one))
 
+    def scores(self, pod: ClusterPod, nodes: View, feasible: Mask) -> Scores | None:
+        """Prefer nodes near pods with the same selector, at most 100; shape (nodes,).
+
+        None: the pod has no selector, or there is no network.
+        """
+        tree = self.tree() if _selector(pod) else None
+        if tree is None:
+            return None
+        rows = tree.rows(nodes)
+        free = np.append(feasible, False)[rows].astype(np.int64)
+        nothing = tree.count(())
+        offer = Offer.of(tree, GangTopology(), 1, free, tree.count(self._attracting(pod)), nothing)
+        best = rows[offer.nodes()]
+        last = int(np.count_nonzero(feasible)) - 1  # nodes outside of the network come last
+        found = np.zeros(len(nodes), np.int64)
+        found[best] = MAX_NODE_SCORE - MAX_NODE_SCORE * np.arange(len(best)) // max(last, 1)
+        return found
+
     def _look_at(self, shape: "Shape", nodes: View) -> None:
         """Note which nodes are feasible for the first pod of a shape."""
 
@@ -166,7 +196,7 @@ class Gathering:
         if not selector:
             return []
         pool = self._handle.services.cluster.account.pool(ATTRACTED, selector)
-        return [node for node in pool.members.values() if node]
+        return [node for key, node in pool.members.items() if node and key != pod.key]
 
 
 @dataclass(slots=True)

@@ -9,8 +9,6 @@ Source: Koordinator, pkg/scheduler/plugins/coscheduling; docs/coscheduling.md fo
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from koord.api.gangtopology import (
     MAX_SPEC_BYTES,
     NETWORK_TOPOLOGY_SELECTOR,
@@ -92,7 +90,12 @@ from koord_scheduler_plugins.coscheduling.gangs import (
     in_order,
     what_is_missing,
 )
-from koord_scheduler_plugins.coscheduling.gathering import NO_NETWORK, Gathering, without_index
+from koord_scheduler_plugins.coscheduling.gathering import (
+    NO_NETWORK,
+    Gathering,
+    is_attracted,
+    without_index,
+)
 from koord_scheduler_plugins.coscheduling.metrics import Ending, GangMetrics, job_size
 from koord_scheduler_plugins.coscheduling.podgroup_status import (
     PodGroupStatuses,
@@ -109,6 +112,7 @@ MISSING = MissingKind(
 WITHOUT = "gangs are those that pods declare by annotations"
 
 MAX_GANGS = 1000  # in one answer
+_SCORES = f"{NAME}/scores"
 _NODE_CHANGES = (
     Action.ADD
     | Action.UPDATE_NODE_ALLOCATABLE
@@ -153,6 +157,16 @@ class Round:
     began: float  # monotonic seconds
 
 
+@dataclass(frozen=True, slots=True)
+class NodeScores:
+    """Scores of a cycle; shape (nodes,)."""
+
+    scores: Scores
+
+    def clone(self) -> "NodeScores":
+        return self
+
+
 @takes_args(CoschedulingArgs)
 @claims_pods_with(NAME, GROUP_LABEL, LIGHTWEIGHT_NAME_LABEL)
 @reads(
@@ -170,12 +184,12 @@ class Coscheduling(
     FindOneNodePlugin,
     PostFilterPlugin,
     PostFilterTransformer,
+    PreScorePlugin,
+    VectorScorePlugin,
     ReservePlugin,
     PermitPlugin,
     PreBindPlugin,
-    PreScorePlugin,
     ScorePlugin,
-    VectorScorePlugin,
     PostBindPlugin,
     EnqueueExtensions,
     ControllerProvider,
@@ -347,6 +361,26 @@ class Coscheduling(
             reason = result.status.message or "its planned node is not feasible any more"
             self._fail(current, pod, reason)
 
+    def pre_score(
+        self, state: CycleState, pod: ClusterPod, nodes: View, feasible: Mask
+    ) -> Status | None:
+        """Prefer nodes near pods with the same network-topology-selector."""
+        found = None if self._gathering is None else self._gathering.scores(pod, nodes, feasible)
+        if found is None:
+            return Status.skip()
+        state.write(_SCORES, NodeScores(found))
+        return None
+
+    def pre_score_reuse_key(self, pod: ClusterPod, nodes: View) -> Hashable | None:
+        attracted = self._gathering is not None and is_attracted(pod)
+        return None if attracted else ()
+
+    def score(self, state: CycleState, pod: ClusterPod, node: NodeInfo) -> int:
+        return state.read(_SCORES, NodeScores).scores.item(node.row)
+
+    def score_all(self, state: CycleState, pod: ClusterPod, nodes: View) -> Scores:
+        return state.read(_SCORES, NodeScores).scores
+
     def reserve(self, state: CycleState, pod: ClusterPod, node_name: str) -> Status | None:
         return None
 
@@ -402,22 +436,6 @@ class Coscheduling(
                 elif key in old:
                     changes[key] = None
         return None
-
-    # Points that Koordinator's profiles enable the plugin at. Its plan has chosen the node already.
-
-    def pre_score(
-        self, state: CycleState, pod: ClusterPod, nodes: View, feasible: Mask
-    ) -> Status | None:
-        return Status.skip()
-
-    def pre_score_reuse_key(self, pod: ClusterPod, nodes: View) -> Hashable | None:
-        return ()
-
-    def score(self, state: CycleState, pod: ClusterPod, node: NodeInfo) -> int:
-        return 0
-
-    def score_all(self, state: CycleState, pod: ClusterPod, nodes: View) -> Scores:
-        return np.zeros(len(nodes), np.int64)
 
     async def post_bind(self, state: CycleState, pod: ClusterPod, node_name: str) -> None:
         """Do nothing: the account has the pod."""

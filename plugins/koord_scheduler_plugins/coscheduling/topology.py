@@ -156,6 +156,11 @@ class Offer:
             for number in self._best_first(depth, numbers).tolist():
                 yield depth, number
 
+    def nodes(self) -> Ordinals:
+        """The nodes that have a slot, by their numbers in the tree, the best fit first."""
+        leaves = len(self.tree.layers) - 1
+        return self._best_first(leaves, np.flatnonzero(self.slots[leaves]))
+
     def distribution(self, depth: int, number: int) -> Distribution | None:
         """Distribute the pods over the nodes of a place; None: multiples do not allow it."""
         found: dict[str, int] = {}

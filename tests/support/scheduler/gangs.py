@@ -13,7 +13,16 @@ from koord_scheduler.framework.status import Status
 from koord_scheduler_plugins.coscheduling.plugin import POD_GROUPS, Coscheduling, CoschedulingArgs
 from tests.support.scheduler.loop import Loop
 
-POINTS = ("preEnqueue", "preFilter", "reserve", "permit", "preBind", "postFilter")
+POINTS = (
+    "preEnqueue",
+    "preFilter",
+    "preScore",
+    "score",
+    "reserve",
+    "permit",
+    "preBind",
+    "postFilter",
+)
 
 
 class Patcher(PreBindPlugin, PreBindExtensions):

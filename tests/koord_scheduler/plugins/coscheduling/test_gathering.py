@@ -233,6 +233,30 @@ async def test_a_replacement_comes_to_the_block_of_the_others(policy):
     await world.end()
 
 
+async def test_a_single_pod_comes_near_pods_of_its_selector():
+    """Node, then block, then spine; what the network does not have comes last."""
+    world = Network()
+    await world.begin_in([*EIGHT, node("outside", None, {"cpu": "9", "pods": "10"})])
+    annotations = {NETWORK_TOPOLOGY_SELECTOR: "x"}
+    for index, name in enumerate("abcd"):
+        key = world.api.add_pod(name)
+        world.api.change(key, metadata={"annotations": annotations})
+        await world.settle()
+        assert world.nodes[name] == ["node-1", "node-8", "node-2", "node-7"][index]
+    await world.end()
+
+
+async def test_a_selector_is_nothing_without_a_network():
+    world = Network()
+    await world.begin_in(EIGHT[:1], known=False)
+    world.put(EIGHT[1])
+    key = world.api.add_pod("a")
+    world.api.change(key, metadata={"annotations": {NETWORK_TOPOLOGY_SELECTOR: "x"}})
+    await world.settle()
+    assert world.bound == ["a"]
+    await world.end()
+
+
 class Planner(PreEnqueuePlugin):
     """Gives the test its handle."""
 
