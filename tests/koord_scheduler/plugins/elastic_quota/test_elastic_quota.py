@@ -2,16 +2,20 @@
 
 import asyncio
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from koord.api.elasticquota import (
     ALLOW_LENT_RESOURCE,
+    IS_ROOT,
     NAME,
     NAMESPACES,
     PARENT,
     PREEMPTIBLE,
+    TOTAL_RESOURCE,
+    TREE_ID,
 )
 from koord.api.podgroup import LIGHTWEIGHT_MIN_LABEL, LIGHTWEIGHT_NAME_LABEL
 from koord.cluster.hypothetical import HypotheticalCluster
@@ -544,6 +548,42 @@ async def test_revoking_is_off_unless_it_is_wanted(args, revokes):
     assert names - {"QuotaStatusController"} == (
         {"QuotaOverUsedRevokeController"} if revokes else set()
     )
+    await world.end()
+
+
+async def test_without_the_default_quota_pods_need_a_label():
+    """Worked example 38; the namespace of a pod means nothing then."""
+    world = World()
+    world.services = replace(world.services, gates="DisableDefaultQuota".__eq__)
+    await world.begin(8)
+    world.quota("a", "0", namespaces=("default",))
+    for name, quota in (("p", ""), ("q", "unknown"), ("r", "a")):
+        world.add(name, quota)
+    await world.settle()
+    assert world.bound == ["p", "q"]
+    assert "quotaName: a" in world.message("r")
+    await world.end()
+
+
+async def test_a_tree_has_what_its_root_declares():
+    """Worked example 54: the default tree has the rest."""
+    world = World()
+    world.services = replace(world.services, gates="MultiQuotaTree".__eq__)
+    await world.begin(10)
+    meta = {"namespace": "quotas", "name": "t", "uid": "t"}
+    labels = {TREE_ID: "1", IS_ROOT: "true"}
+    amounts = {"cpu": "4"}
+    meta |= {"labels": labels, "annotations": {TOTAL_RESOURCE: json.dumps(amounts)}}
+    world.services.informers.apply(
+        QUOTAS, {"metadata": meta, "spec": {"min": amounts, "max": {"cpu": "100"}}}
+    )
+    world.quota("a", "100")
+    for name, quota, cpu in (("p", "t", "4"), ("q", "t", "1"), ("r", "a", "6"), ("s", "a", "1")):
+        world.add(name, quota, cpu=cpu)
+        await world.settle()
+    assert world.bound == ["p", "r"]
+    assert "quotaName: t, runtime: cpu:4, used: cpu:4" in world.message("q")
+    assert "quotaName: a, runtime: cpu:6, used: cpu:6" in world.message("s")
     await world.end()
 
 
