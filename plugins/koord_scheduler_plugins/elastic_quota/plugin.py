@@ -189,11 +189,13 @@ class ElasticQuota(
             )
         rejection = self._rejection(quotas, pod)
         if rejection is None:
-            self.tracker.tried(pod, name)
+            if not state.dry_run:
+                self.tracker.tried(pod, name)
             return Status.skip()
         if rejection.error:
             return Status.failed(rejection.message)
-        self._rejected = self._of(pod, name, rejection, now, quotas)
+        if not state.dry_run:
+            self._rejected = self._of(pod, name, rejection, now, quotas)
         return Status.unschedulable(rejection.message)
 
     async def post_filter(

@@ -21,6 +21,7 @@ from koord.api.podgroup import LIGHTWEIGHT_MIN_LABEL, LIGHTWEIGHT_NAME_LABEL
 from koord.cluster.hypothetical import HypotheticalCluster
 from koord.plugin import KoordError
 from koord.util.health import Health
+from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.extension.providers import PluginRequest
 from koord_scheduler.framework.handle import Handle
 from koord_scheduler.framework.interfaces import PreBindExtensions, PreBindPlugin
@@ -388,12 +389,29 @@ async def test_a_what_if_has_its_own_sums():
     view = world.state.view()
     without = HypotheticalCluster(view)
     without.remove(key, "n0")
-    state: Any = None
+    state = CycleState()
     assert world.plugin.pre_filter(state, new, view).rejected
     assert not world.plugin.pre_filter(state, new, without.view()).rejected
     without.add(new, "n0")
     assert world.plugin.pre_filter(state, pod, without.view()).rejected
     assert world.used("a") == 1000
+    await world.end()
+
+
+async def test_an_explanation_is_no_attempt():
+    """The pod that is explained goes on waiting for room, and none begins to."""
+    world = await World().begin(8)
+    world.quota("a", "0")
+    key = world.add("p", "a")
+    await world.settle()
+    world.quota("a", "1")
+    state, pod = CycleState(dry_run=True), world.state.pod(key)
+    assert not world.plugin.pre_filter(state, pod, world.state.view()).rejected
+    await world.pass_time()
+    assert world.bound == ["p"]
+    other = world.api.pod(world.add("other", "a"))
+    assert world.plugin.pre_filter(state, other, world.state.view()).rejected
+    assert world.plugin._rejected is None
     await world.end()
 
 
