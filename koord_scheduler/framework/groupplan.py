@@ -47,13 +47,19 @@ class GroupPlanner(Protocol):
     """Plans groups by the plugins of one profile."""
 
     def plan(
-        self, pods: Sequence[ClusterPod], nodes: View, order: NodeOrder | None = None
+        self,
+        pods: Sequence[ClusterPod],
+        nodes: View,
+        order: NodeOrder | None = None,
+        *,
+        dead_ends: int | None = None,
     ) -> GroupPlan | NoGroupPlan:
         """Return nodes for all pods, or why there are none.
 
         If some way to place them one after the other exists, one is found, unless the time of the
         attempt or a bound on dead ends is over first. Equal pods are placed in the order that is
         given. pods: at least one, none of them on a node. order: None: the best node first.
+        dead_ends: that bound; None: the usual one.
 
         Raises:
             ExtensionPointError: a plugin has failed.

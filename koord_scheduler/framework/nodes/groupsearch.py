@@ -46,10 +46,16 @@ class GroupSearch:
         plugins.complete_groups(self)
 
     def plan(
-        self, pods: Sequence[ClusterPod], nodes: View, order: NodeOrder | None = None
+        self,
+        pods: Sequence[ClusterPod],
+        nodes: View,
+        order: NodeOrder | None = None,
+        *,
+        dead_ends: int | None = None,
     ) -> GroupPlan | NoGroupPlan:
         """See GroupPlanner."""
-        return _Planning(self._search, self._scoring, pods, nodes, order).run()
+        most = MAX_DEAD_ENDS if dead_ends is None else dead_ends
+        return _Planning(self._search, self._scoring, pods, nodes, order, most).run()
 
 
 @dataclass(slots=True)
@@ -68,6 +74,7 @@ class _Planning:
     pods: Sequence[ClusterPod]
     nodes: View
     order: NodeOrder | None
+    most_dead_ends: int
     _shapes: list[_Shape] = field(init=False)
     _cluster: HypotheticalCluster = field(init=False)
     _counts: dict[tuple[int, str], int] = field(default_factory=dict)  # by shape and node
@@ -90,7 +97,7 @@ class _Planning:
                 levels.pop()
                 self._dead.add(frozenset(self._counts.items()))
                 self._dead_ends += not level.tried
-                if not levels or self._dead_ends >= MAX_DEAD_ENDS or is_time_over():
+                if not levels or self._dead_ends >= self.most_dead_ends or is_time_over():
                     return self._no_plan(cut=bool(levels))
                 continue
             level.tried = True

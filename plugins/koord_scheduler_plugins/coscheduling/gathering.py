@@ -36,6 +36,7 @@ from koord_scheduler_plugins.coscheduling.topology import (
 )
 
 NO_NETWORK = "no cluster network topology"
+FEW_DEAD_ENDS = 8  # of a first look at a place
 _HOSTNAME = "kubernetes.io/hostname"
 
 
@@ -109,26 +110,49 @@ class Gathering:
             tree.count(self._attracting(members[0])),
             tree.count(bound),
         )
-        failure, greedy = None, len(shapes) == 1 and shapes[0].independent
+        independent = len(shapes) == 1 and shapes[0].independent
+        failure = None
+        for thorough in (False,) if independent else (False, True):
+            found = self._try(members, nodes, offer, independent, thorough=thorough)
+            if isinstance(found, GroupPlan):
+                return found
+            if found is not None and (failure is None or found.placed >= failure.placed):
+                failure = found
+        if failure is None:
+            failure = self._nearest(members, nodes, offer, shapes)
+        return _rejection(offer, failure, len(nodes))
+
+    def _try(
+        self,
+        members: Sequence[ClusterPod],
+        nodes: View,
+        offer: Offer,
+        independent: bool,
+        *,
+        thorough: bool,
+    ) -> GroupPlan | NoGroupPlan | None:
+        """Try one candidate after the other; None: there are none.
+
+        thorough: all choices of nodes in each; otherwise one after another is taken that is
+        feasible, which mostly is enough, and costs little where a whole place is in vain.
+        """
+        failure = None
         for depth, number in offer.candidates():
             distribution = offer.distribution(depth, number)
             if distribution is None:
                 continue
-            place = _Place(
-                assign(members, distribution),
-                () if offer.multiples else tree.node_names(depth, number),
-                greedy=greedy,
+            others = () if offer.multiples else offer.tree.node_names(depth, number)
+            place = _Place(assign(members, distribution), others, greedy=not thorough)
+            found = self._handle.groups().plan(
+                members, nodes, place.order, dead_ends=None if thorough else FEW_DEAD_ENDS
             )
-            found = self._handle.groups().plan(members, nodes, place.order)
             if isinstance(found, GroupPlan):
                 return found
             if failure is None or found.placed > failure.placed:
                 failure = found
-            if is_time_over() or (greedy and found.statuses is None):
+            if is_time_over() or (independent and found.statuses is None):
                 break  # what PreFilter rejects, as for a quota, does not depend on the place
-        if failure is None:
-            failure = self._nearest(members, nodes, offer, shapes)
-        return _rejection(offer, failure, len(nodes))
+        return failure
 
     def beside(self, topology: GangTopology, bound: Sequence[str]) -> frozenset[str] | None:
         """The nodes of the places that hold a gang whose members are on some; None: any node."""
@@ -306,6 +330,6 @@ def _rejection(offer: Offer, failure: NoGroupPlan | None, nodes: int) -> Status:
     if failure is not None:
         diagnosis = failure.diagnosis
         also = frozenset(diagnosis.unschedulable_plugins | diagnosis.pending_plugins)
-        if failure.cut or is_time_over():
+        if is_time_over():
             text += "; the search was ended for time"
     return Status(Status.unschedulable().code, (text,), also_rejected_by=also)

@@ -19,6 +19,7 @@ Counts = NDArray[np.int64]
 Ordinals = NDArray[np.intp]
 
 MAX_PLACES_IN_MESSAGE = 100
+MAX_TRIES = 32  # places of a layer that are tried before those of the layers above
 
 Distribution = Mapping[str, int]
 """Pods by node, in the order in which the tree has the nodes."""
@@ -142,7 +143,9 @@ class Offer:
     def candidates(self) -> Iterator[tuple[int, int]]:
         """Places with enough slots as layer and number, the deepest first, the best fit first.
 
-        Below that of which the gang must not leave a place, the layers above come after.
+        Below that of which the gang must not leave a place, the layers above come after. Where a
+        rule that slots do not know of fails in many places of a layer, as of devices of nodes, it
+        mostly fails in all of them: after MAX_TRIES of each layer the others come last.
         """
         start = self.start
         if start is None:
@@ -151,10 +154,13 @@ class Offer:
         for depth in range(start + 1, len(self.tree.layers)):
             above = enough[-1][self.tree.parents[depth]]
             enough.append(above & (self.slots[depth] >= self.desired))
+        later = []
         for depth in range(len(self.tree.layers) - 1, start - 1, -1):
-            numbers = np.flatnonzero(enough[depth - start])
-            for number in self._best_first(depth, numbers).tolist():
-                yield depth, number
+            numbers = self._best_first(depth, np.flatnonzero(enough[depth - start])).tolist()
+            yield from ((depth, number) for number in numbers[:MAX_TRIES])
+            later.append((depth, numbers[MAX_TRIES:]))
+        for depth, numbers in later:
+            yield from ((depth, number) for number in numbers)
 
     def nodes(self) -> Ordinals:
         """The nodes that have a slot, by their numbers in the tree, the best fit first."""

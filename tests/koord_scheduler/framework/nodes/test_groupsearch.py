@@ -245,12 +245,13 @@ def test_many_equal_pods_that_do_not_fit_end_the_search_soon(world):
     assert "20 Insufficient cpu" in found.status.message
 
 
-def test_a_search_that_takes_too_long_is_cut_and_says_so(world, monkeypatch):
-    monkeypatch.setattr(groupsearch, "MAX_DEAD_ENDS", 5)
+@pytest.mark.parametrize("given", [None, 5])
+def test_a_search_that_takes_too_long_is_cut_and_says_so(world, monkeypatch, given):
+    monkeypatch.setattr(groupsearch, "MAX_DEAD_ENDS", 5 if given is None else 10**9)
     world.become([small(f"n{at}", 5, "a") for at in range(4)])
     pods = numbered([member("", cpu) for cpu in (2, 2, 2, 3, 3, 3, 4, 4)])
 
-    found = world.plan(pods)
+    found = world.handle.groups().plan(pods, world.state.view(), dead_ends=given)
 
     assert isinstance(found, NoGroupPlan)
     assert found.cut

@@ -32,6 +32,7 @@ from koord_scheduler.framework.extension.networktopology import (
 from koord_scheduler.framework.groupplan import GroupPlan
 from koord_scheduler.framework.handle import Handle
 from koord_scheduler.framework.interfaces import PreEnqueuePlugin
+from koord_scheduler.framework.nodes.search import NodeSearch
 from koord_scheduler.framework.status import Status
 from koord_scheduler.plugin.testing.harness import ProfileHarness, fake_cluster
 from koord_scheduler_plugins.coscheduling.gathering import Gathering, without_index
@@ -383,6 +384,33 @@ def test_what_only_plugins_know_is_found_by_trying_the_next_place(plans):
     assert isinstance(failure, Status)
     assert "BlockLayer/b1: 2;" in failure.message
     assert "InterPodAffinity" in failure.also_rejected_by
+
+
+def test_places_that_are_all_in_vain_are_not_searched_thoroughly_first(plans, monkeypatch):
+    """No node and no block can hold both: the cluster can, and is reached soon."""
+    plans.become(
+        [
+            place(f"n{spine}-{block}-{at:02}", f"s{spine}", f"b{spine}-{block}", 2)
+            for spine in range(2)
+            for block in range(5)
+            for at in range(40)
+        ]
+    )
+    searches = 0
+    search = NodeSearch.search
+
+    def counting(self: NodeSearch, *args: Any, **more: Any) -> Any:
+        nonlocal searches
+        searches += 1
+        return search(self, *args, **more)
+
+    monkeypatch.setattr(NodeSearch, "search", counting)
+    members = [member(f"p{at}", 1, **apart("spine")) for at in range(2)]
+
+    plan = plans.plan(members, GangTopology())
+
+    assert isinstance(plan, GroupPlan)
+    assert searches < 100
 
 
 requests = st.lists(

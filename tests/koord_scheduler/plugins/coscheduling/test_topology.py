@@ -183,6 +183,14 @@ def test_after_the_deepest_layer_those_above_come():
     assert names == ["b1", "b2", "b3", "b4"]
 
 
+def test_after_some_places_of_a_layer_those_above_come_before_the_others():
+    places: Places = {"s": {f"b{at}": {f"n{at}{one}": 2 for one in range(8)} for at in range(5)}}
+    found = offer(places, 2)
+    depths = [depth for depth, _ in found.candidates()]
+    assert depths == [3] * 32 + [2] * 5 + [1, 0] + [3] * 8
+    assert len(set(found.candidates())) == len(depths)
+
+
 def test_pods_that_attract_come_before_a_tight_fit():
     found = offer(TWO_SPINES, 2, existing=("node-5",))
     assert chosen(found) == ("b4", {"node-5": 1, "node-4": 1})
