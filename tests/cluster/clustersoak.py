@@ -11,13 +11,13 @@ import os
 import random
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
+from background import Background
 from clusteraccess import NODE
 from clusterclient import BEST_EFFORT, SHOP, SYSTEM, Cluster, Object, budget, pod, quota
 from installation import INTERVAL, POD_MONITOR, WORKLOADS, Installation, slo_config
@@ -77,23 +77,14 @@ def workloads() -> Iterator[Object]:
         yield budget(app, maxUnavailable=SCALES[app][1] // 2)
 
 
-class Load:
+class Load(Background):
     """Scales Deployments, switches the NodeSLOs and reports for nodes, until it is stopped."""
 
     def __init__(self, api: Api, chance: random.Random) -> None:
+        super().__init__()
         self._api = api
         self._chance = chance
         self._beat, self._turn = 0, 0.0  # changes so far; which node is hot, from 0 to 1
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def __enter__(self) -> "Load":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
 
     def _run(self) -> None:
         while not self._stop.wait(_SCALING):

@@ -6,7 +6,6 @@ was evicted and bound is in the API server's audit log.
 
 import json
 import ssl
-import threading
 import urllib.error
 import urllib.request
 from collections import Counter
@@ -15,6 +14,7 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
+from background import Background
 from clusteraccess import ADMIN, SERVER
 from clusterclient import SYSTEM, Object
 
@@ -61,26 +61,17 @@ class Api:
         return listed
 
 
-class Watch:
+class Watch(Background):
     """Looks at pods and nodes until it is stopped; wrong: the violations it found."""
 
     def __init__(self, api: Api) -> None:
+        super().__init__()
         self.wrong: list[str] = []
         self.looks = 0
         self.bound = 0
         self._api = api
         self._nodes: dict[str, str] = {}  # of pods that are bound, by UID
         self._ends: set[tuple[str, int]] = set()
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def __enter__(self) -> "Watch":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
 
     def _run(self) -> None:
         while not self._stop.wait(_PERIOD):
