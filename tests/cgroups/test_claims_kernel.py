@@ -185,12 +185,12 @@ def test_what_the_kernel_refuses_is_an_outcome(tree, host, writer):
 
 PLUGIN = """\
 from koord.api.qos import KubeQoS
-from koordlet.plugin import Claim, ExtensionPlugin, FeatureSpec, Level, ClaimScope, Stage, Target
+from koordlet.plugin import Claim, ExtensionPlugin, FeatureSpec, Level, ClaimScope, Target
 from koordlet.plugin import resources
 from koord.util.ownedfiles import OwnedDirectory
 
 class Squeeze(ExtensionPlugin):
-    spec = FeatureSpec(default=True, stage=Stage.BETA)
+    spec = FeatureSpec(default=True)
     may_claim = (
         ClaimScope(resources.CPU_SHARES, Level.QOS),
         ClaimScope(resources.MEMORY_LIMIT, Level.QOS),

@@ -13,11 +13,11 @@ from tests.support.kube.daemon_flags import LAID_OUT
 
 PLUGIN = """\
     from koord.api.qos import KubeQoS
-    from koordlet.plugin import ExtensionPlugin, FeatureSpec, Level, ClaimScope, Stage, Target
+    from koordlet.plugin import ExtensionPlugin, FeatureSpec, Level, ClaimScope, Target
     from koordlet.plugin import resources
 
     class Squeeze(ExtensionPlugin):
-        spec = FeatureSpec(default=True, stage=Stage.BETA)
+        spec = FeatureSpec(default=True)
         may_claim = (ClaimScope(resources.CPU_SHARES, Level.QOS),)
 
         def setup(self, client, metric_cache, states_informer):
