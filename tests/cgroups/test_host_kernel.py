@@ -12,7 +12,7 @@ from koordlet.executor.claims.table import claimable_levels
 from koordlet.host import resources as r
 from koordlet.host.errors import KernelFileError, Unsupported, Vanished
 from koordlet.host.host import Host
-from koordlet.host.resource import Level
+from koordlet.host.resource import Level, Root
 
 from .conftest import MIB, VERSION, Group, Tree, burn, touch
 
@@ -181,7 +181,7 @@ def test_every_row_reads_or_says_why_not(host: Host, group: Group) -> None:
         of_process = "1" if claimable_levels(resource) == (Level.PROCESS,) else ""
         argument = "0" if resource is r.NUMA_MEMINFO else of_process
         in_group = any(
-            file.controller or file.root.value == "cgroup" for file in resource.files.values()
+            file.controller or file.root is Root.CGROUP for file in resource.files.values()
         )
         try:
             host.read(resource, argument or (group.path if in_group else ""))
