@@ -106,7 +106,7 @@ def test_its_end_leaves_the_definitions_only(
     cluster.kubectl("-n", SHOP, "delete", "pods", "--all")
     crds = [
         each["metadata"]["name"]
-        for file in (DEPLOY / "crds", DEPLOY / "descheduler" / "crds")
+        for file in (DEPLOY / "crds", DEPLOY / "descheduler/crds", DEPLOY / "scheduler/crds")
         for path in file.glob("*.yaml")
         for each in yaml.safe_load_all(path.read_text())
         if each["kind"] == "CustomResourceDefinition"

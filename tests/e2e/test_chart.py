@@ -68,6 +68,7 @@ def directory_of(path: str) -> str:
 
 COMPONENTS = [each.path for each in VALUES if ".components." in each.path]
 MEASURE_ONLY = "koordlet.components.measureOnly"
+CRDS = ("crds", "descheduler/crds", "scheduler/crds")
 ALL = [path for path in COMPONENTS if path != MEASURE_ONLY] + [
     "alerts.enabled",
     "dashboards.enabled",
@@ -82,7 +83,7 @@ def test_the_chart_is_sound(helm: Helm) -> None:
         found = [line for line in done.stdout.splitlines() if line.startswith("[")]
         assert found == ["[INFO] Chart.yaml: icon is recommended"]
     known = {directory_of(path) for path in COMPONENTS}
-    known |= {"alerts", "crds", "dashboards", "descheduler", "descheduler/crds", "scheduler"}
+    known |= {"alerts", "dashboards", "descheduler", "scheduler", *CRDS}
     shipped = {str(each.parent.relative_to(DEPLOY)) for each in DEPLOY.rglob("kustomization.yaml")}
     assert known == shipped - {"."}
 
@@ -108,7 +109,7 @@ def test_everything_at_once_is_that_of_the_manifests(
     """And a real API server takes it without a warning."""
     values = merged(ACTS, *map(switched, [*first, *ALL]))
     components = [directory_of(path) for path in [*first, *ALL] if path in COMPONENTS]
-    components += ["alerts", "crds", "dashboards", "descheduler", "descheduler/crds", "scheduler"]
+    components += ["alerts", "dashboards", "descheduler", "scheduler", *CRDS]
 
     found = rendered(values)
     for (kind, _, _), each in found.items():

@@ -23,7 +23,7 @@ _IN_NAMESPACE = ".Values.installation.namespace"
 _HEADER = "{{- /* Written by `make docs` from the files of deploy; do not edit. */ -}}\n"
 _SEPARATOR = "---\n"
 _APART = ("alerts", "chart", "crds", "dashboards", "descheduler", "scheduler")
-_CRDS = ("crds", "descheduler/crds")
+_CRDS = ("crds", "descheduler/crds", "scheduler/crds")
 _KEPT = {"helm.sh/resource-policy": "keep"}  # a CRD takes all objects of its kind with it
 
 Tree = dict[str, Any]
@@ -225,7 +225,7 @@ def _crds() -> str:
             tree["metadata"]["annotations"] = annotations | _KEPT
         part = _SEPARATOR + _SEPARATOR.join(map(document, trees))
         daemon = directory.partition("/")[0]
-        text += when(".Values.descheduler.enabled", part) if daemon == "descheduler" else part
+        text += part if daemon == "crds" else when(f".Values.{daemon}.enabled", part)
     return _HEADER + when(".Values.crds.managed", text)
 
 
