@@ -148,8 +148,9 @@ class Crews(PreEnqueuePlugin, ReservePlugin, PermitPlugin, EnqueueExtensions, AP
         return f"crew {crew} has {pods} of {found.size} pods" if pods < found.size else ""
 
     def _crew_helps(self, pod: ClusterPod, old: object, new: object) -> QueueingHint:
-        is_ours = isinstance(new, Crew) and new.key == crew_of(pod)
-        return QueueingHint.SKIP if not is_ours or self._lacks(new.key) else QueueingHint.QUEUE
+        crew = crew_of(pod)
+        is_ours = isinstance(new, Crew) and new.key == crew
+        return QueueingHint.SKIP if not is_ours or self._lacks(crew) else QueueingHint.QUEUE
 
     def _pod_changed(self, old: ClusterPod | None, new: ClusterPod | None) -> None:
         """Keep who is there; a pod that makes its crew whole wakes the others."""
