@@ -128,13 +128,6 @@ class Gangs:
                 if pod is not None:
                     yield pod
 
-    def forget_unused(self) -> None:
-        """Forget what pods have declared of gangs that have none any more."""
-        for gang in [
-            one for one in self._declared if not self._cluster.account.pool(GANGS, one).pods
-        ]:
-            del self._declared[gang]
-
     def _spec(self, gang: str, members: Mapping[str, str]) -> GangSpec | None:
         """The parameters: of the PodGroup, else of the first member that says legal ones.
 

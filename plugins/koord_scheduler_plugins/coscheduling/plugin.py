@@ -209,6 +209,7 @@ class Coscheduling(
         self._lacking: set[str] = set()  # groups whose representative waits for further pods
         self._waiting: dict[str, dict[str, str]] = {}  # uid by namespace/name, by gang
         self._bound_together: dict[str, frozenset[str]] = {}  # uids by gang group
+        self._ended = 0  # gangs that have gone since what is kept of groups was looked through
         self._pods: dict[str, dict[str, ClusterPod]] = {}  # of PodGroups, finished ones too
         self._statuses: PodGroupStatuses | None = None
         self._metrics = handle.services.metrics.own(GangMetrics)
@@ -241,18 +242,15 @@ class Coscheduling(
         if gang is None:
             return None
         if gang.spec is None:
-            return Status.unresolvable(
-                f"gang has not init, gangName: {gang.id}, podName: {pod.key}"
-            )
+            return _not_initialised(gang, pod)
         group = self.gangs.group(gang)
         if self._once_satisfied(gang, group):
             return None
         group_id = gang.spec.group_id
-        lacking = basic_check(group)
-        if lacking:
+        lacking = _incomplete(gang, group, pod)
+        if lacking is not None:
             self._representatives.pop(group_id, None)
-            text = f"{lacking}, current gang: {gang.id}, podName: {pod.key}"
-            return Status.unresolvable(text)
+            return lacking
         if self._round is not None and gang.id in self._round.group:
             if pod.key in self._round.nodes:
                 return None
@@ -279,16 +277,13 @@ class Coscheduling(
         if gang is None or self._planning:
             return None
         if gang.spec is None:
-            return Status.unresolvable(
-                f"gang has not init, gangName: {gang.id}, podName: {pod.key}"
-            )
+            return _not_initialised(gang, pod)
         group = self.gangs.group(gang)
         if self._once_satisfied(gang, group):
             return None
-        lacking = basic_check(group)
-        if lacking:
-            text = f"{lacking}, current gang: {gang.id}, podName: {pod.key}"
-            return Status.unresolvable(text)
+        lacking = _incomplete(gang, group, pod)
+        if lacking is not None:
+            return lacking
         if self._round is not None and pod.key in self._round.nodes:
             return None
         rejection = None if state.dry_run else self._represents(pod, gang.spec.group_id)
@@ -626,6 +621,8 @@ class Coscheduling(
         if new is None:
             self._stop_waiting(name, pod.key)
         gang = self.gangs.gang(name)
+        if gang is None:
+            self._forget_groups()
         if gang is None or gang.spec is None:
             return
         group_id = gang.spec.group_id
@@ -638,6 +635,22 @@ class Coscheduling(
         elif representative == pod.key and (new is None or new.node or new.finished):
             del self._representatives[group_id]
             self._activate(self.gangs.group(gang))
+
+    def _forget_groups(self) -> None:
+        """Forget groups that have no gang any more, once in half as many ends as groups are kept.
+
+        So each end costs little, and no more is kept than a few times the groups that there are.
+        """
+        self._ended += 1
+        kept = len(self._representatives) + len(self._bound_together) + len(self._lacking)
+        if self._ended <= kept // 2:
+            return
+        self._ended = 0
+        for group in {*self._representatives, *self._bound_together, *self._lacking}:
+            if all(self.gangs.gang(one) is None for one in group.split(",")):
+                self._representatives.pop(group, None)
+                self._bound_together.pop(group, None)
+                self._lacking.discard(group)
 
     def _note_pod(self, gang: str, pod: ClusterPod, *, gone: bool) -> None:
         pods = self._pods.setdefault(gang, {})
@@ -737,6 +750,8 @@ class Coscheduling(
             self._statuses.note(change.key)
         if change.new is None:
             self.gangs.remove_pod_group(change.key)
+            if self.gangs.gang(change.key) is None:
+                self._forget_groups()
             return
         try:
             found = read_pod_group(change.new)
@@ -749,6 +764,18 @@ class Coscheduling(
         gang = self.gangs.gang(change.key)
         if gang is not None and gang.complete:
             self._activate(self.gangs.group(gang))
+
+
+def _not_initialised(gang: Gang, pod: ClusterPod) -> Status:
+    return Status.unresolvable(f"gang has not init, gangName: {gang.id}, podName: {pod.key}")
+
+
+def _incomplete(gang: Gang, group: Mapping[str, Gang | None], pod: ClusterPod) -> Status | None:
+    """The reason for which a gang group cannot be tried; None: it can."""
+    lacking = basic_check(group)
+    if not lacking:
+        return None
+    return Status.unresolvable(f"{lacking}, current gang: {gang.id}, podName: {pod.key}")
 
 
 def _no_plan(group_id: str, plan: NoGroupPlan, needed: int) -> Status:

@@ -477,3 +477,18 @@ async def test_an_explanation_goes_on_without_the_advice_of_a_plugin_that_fails(
     monkeypatch.setattr(world.plugin, "pending_advice", lambda pod: ["x" * 9_000] * 9_000)
     assert [len(one) for one in (await explained(world, "a"))["advice"]] == [400] * 10
     await world.end()
+
+
+async def test_nothing_is_kept_of_gangs_that_have_gone():
+    """However many a namespace makes; some were placed, others never."""
+    world = await World().begin(8)
+    for number in range(200):
+        names = [world.add(name, 2, f"g{number}") for name in ("a", "b")[: 1 + number % 2]]
+        await world.settle()
+        for key in names:
+            world.api.delete_pod(key)
+        await world.settle()
+    plugin = world.plugin
+    kept = len(plugin._representatives) + len(plugin._bound_together) + len(plugin._lacking)
+    assert kept <= 2
+    await world.end()
