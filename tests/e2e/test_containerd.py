@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -118,9 +119,17 @@ def score(node: ContainerdNode, uid: str, container: str) -> str:
     return Path(f"/proc/{pid}/oom_score_adj").read_text().strip()
 
 
-def at_its_begin(node: ContainerdNode, uid: str) -> str:
-    """What the program in the container found when it began: its score."""
-    return (node.logs / f"{uid}-main.log").read_text().split("oom_score_adj ")[1].split()[0]
+async def at_its_begin(node: ContainerdNode, uid: str) -> str:
+    """What the program in the container found when it began: its score.
+
+    The runtime answers that it is started before the program has written its line.
+    """
+    log = node.logs / f"{uid}-main.log"
+    line = re.compile(r"oom_score_adj (-?\d+)\s")
+    await until(lambda: log.exists() and line.search(log.read_text()) is not None)
+    found = line.search(log.read_text())
+    assert found is not None
+    return found[1]
 
 
 async def test_a_container_is_made_with_the_values_of_the_rules(
@@ -141,7 +150,7 @@ async def test_a_container_is_made_with_the_values_of_the_rules(
             await node.ask("StartContainer", container_id=created)
             made[uid], found[uid] = created, values(node, uid, created)
             agent.know(made)
-            if at_its_begin(node, uid) == "777":
+            if await at_its_begin(node, uid) == "777":
                 break
         else:
             pytest.fail("no program had its score when it began")
@@ -209,7 +218,7 @@ async def test_in_dry_run_the_kubelet_has_its_way(node: ContainerdNode, agent: A
         sandbox, config = await node.run_pod("be", **ANNOTATIONS)
         created = await node.run(sandbox, config)
         assert values(node, "be", created) == ASKED
-        assert at_its_begin(node, "be") == "1000"
+        assert await at_its_begin(node, "be") == "1000"
 
 
 async def crowd(node: ContainerdNode, pods: int) -> dict[str, str]:
