@@ -18,11 +18,7 @@ from koord_scheduler.framework.extension.networktopology import (
     NetworkTree,
     TopologyNode,
 )
-from koord_scheduler.framework.extension.numa import (
-    NUMATopologyHint,
-    NUMATopologyHintProvider,
-    NUMATopologyPolicy,
-)
+from koord_scheduler.framework.extension.numa import NUMATopologyHintProvider
 from koord_scheduler.framework.extension.providers import (
     APIServiceProvider,
     ControllerProvider,
@@ -63,6 +59,7 @@ from koord_scheduler.framework.groupplan import (
 from koord_scheduler.framework.handle import SchedulerControl
 from koord_scheduler.framework.handlers import FailedPod
 from koord_scheduler.framework.interfaces import NextPodPlugin, ResizePodPlugin
+from koord_scheduler.rules.numa import NUMANodeUse, NUMATopologyHint, NUMATopologyPolicy
 
 __all__ = [
     "CLUSTER_LAYER",  # layer of a TopologyNode
@@ -82,6 +79,7 @@ __all__ = [
     "Holding",  # answer of an AccountKind
     "HypotheticalCluster",  # makes the changed nodes of a transformer
     "InformerFactoryProvider",  # interface of Koordinator's providers
+    "NUMANodeUse",  # argument of handle.numa().admit()
     "NUMATopologyHint",
     "NUMATopologyHintProvider",
     "NUMATopologyPolicy",

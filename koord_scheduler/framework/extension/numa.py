@@ -5,11 +5,9 @@ pkg/kubelet/cm/topologymanager.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from enum import StrEnum
+from collections.abc import Collection, Mapping
 from functools import partial
-from itertools import product
+from types import MappingProxyType
 
 from koord.cluster.facts import ClusterPod
 from koord.component.plugins.registry import PluginError
@@ -19,31 +17,17 @@ from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.interfaces import Plugin
 from koord_scheduler.framework.status import SUCCESS, Status, status_of
 from koord_scheduler.framework.types import NodeInfo
-
-MAX_COMBINATIONS = 100_000  # of hints that are looked at for one pod on one node
+from koord_scheduler.rules.numa import (
+    Hints,
+    IsExclusive,
+    NUMANodeUse,
+    NUMATopologyHint,
+    NUMATopologyPolicy,
+    exclusive_check,
+    merge_hints,
+)
 
 _KEY = "scheduling.koordinator.sh/numa-affinities"
-
-
-class NUMATopologyPolicy(StrEnum):
-    """The alignment of NUMA nodes that a node requires; label numa-topology-policy."""
-
-    BEST_EFFORT = "BestEffort"  # any will do
-    RESTRICTED = "Restricted"  # those that all hints prefer
-    SINGLE_NUMA_NODE = "SingleNUMANode"  # one
-
-
-@dataclass(frozen=True, slots=True)
-class NUMATopologyHint:
-    """NUMA nodes of which a resource could come."""
-
-    nodes: frozenset[int] | None  # None: any
-    preferred: bool = True  # there is no better way for this resource
-    score: int = 0  # among hints of as many NUMA nodes the highest wins
-
-
-Hints = Mapping[str, Sequence[NUMATopologyHint] | None]
-"""Possible hints by resource; None: any NUMA nodes will do; empty: no NUMA nodes will do."""
 
 
 class NUMATopologyHintProvider(Plugin, ABC):
@@ -93,17 +77,22 @@ class TopologyManager:
         node: NodeInfo,
         numa_nodes: Collection[int],
         policy: NUMATopologyPolicy,
+        *,
+        exclusive: bool = False,
+        uses: Mapping[int, NUMANodeUse] = MappingProxyType({}),
     ) -> Status:
         """Choose NUMA nodes by all hints, and have all providers allocate there.
 
         What was chosen for a node in this cycle is chosen again, as in Reserve after Filter.
-        Returns Success, a rejection, or Error where a plugin has failed.
+        exclusive: the pod requires NUMA nodes of its own, where uses says what others have; those
+        that are missing are idle. Returns Success, a rejection, or Error where a plugin has failed.
         """
         known = self._affinities(state)
         try:
             affinity = known.by_node.get(node.name)
             if affinity is None:
-                found = self._choose(state, pod, node, numa_nodes, policy)
+                check = exclusive_check(exclusive, uses)
+                found = self._choose(state, pod, node, numa_nodes, policy, check)
                 if isinstance(found, Status):
                     return found
                 affinity = found
@@ -132,6 +121,7 @@ class TopologyManager:
         node: NodeInfo,
         numa_nodes: Collection[int],
         policy: NUMATopologyPolicy,
+        is_exclusive: IsExclusive | None,
     ) -> NUMATopologyHint | Status:
         hints: list[Hints] = []
         reasons: list[str] = []
@@ -150,10 +140,8 @@ class TopologyManager:
                 hints.append({})
         if reasons:
             return Status.unschedulable(*reasons)
-        best = merge_hints(hints, numa_nodes, policy)
-        if best is None:
-            return Status.unschedulable("node(s) Unaligned NUMA Hint")
-        return best
+        best = merge_hints(hints, numa_nodes, policy, is_exclusive)
+        return Status.unschedulable(*best) if isinstance(best, tuple) else best
 
     def _allocate(
         self, state: CycleState, affinity: NUMATopologyHint, pod: ClusterPod, node: NodeInfo
@@ -170,65 +158,3 @@ class TopologyManager:
             return status_of(answer, loaded.name)
         except PluginError as err:
             return self._calls.failed(loaded, Point.FILTER, err)
-
-
-def merge_hints(
-    providers: Sequence[Hints], numa_nodes: Collection[int], policy: NUMATopologyPolicy
-) -> NUMATopologyHint | None:
-    """Return the best NUMA nodes that all hints have in common; None: the policy allows none.
-
-    Of each resource of each provider one hint counts. The result is preferred if all of these are;
-    then fewer NUMA nodes are better, then a higher score, then lower numbers. Without any in common
-    it is all of the node, not preferred.
-    """
-    every = frozenset(numa_nodes)
-    lists = list(_lists(providers, policy))
-    best = NUMATopologyHint(every, preferred=False)
-    for number, chosen in enumerate(product(*lists)):
-        if number == MAX_COMBINATIONS:
-            break
-        merged = _merged(chosen, every)
-        if merged.nodes and _order(merged) < _order(best):
-            best = merged
-    if policy is NUMATopologyPolicy.BEST_EFFORT:
-        return best
-    if not best.preferred:
-        return None
-    if policy is NUMATopologyPolicy.SINGLE_NUMA_NODE and best.nodes == every:
-        return replace(best, nodes=None)  # no resource has a preference
-    return best
-
-
-def _lists(
-    providers: Sequence[Hints], policy: NUMATopologyPolicy
-) -> Iterator[Sequence[NUMATopologyHint]]:
-    """The hints of each resource of each provider."""
-    single = policy is NUMATopologyPolicy.SINGLE_NUMA_NODE
-    for hints in providers:
-        for found in hints.values() or (None,):
-            if found is None:
-                yield (NUMATopologyHint(None),)
-            elif not found:
-                yield (NUMATopologyHint(None, preferred=False),)
-            elif single:
-                yield [
-                    one
-                    for one in found
-                    if one.preferred and (one.nodes is None or len(one.nodes) == 1)
-                ]
-            else:
-                yield found
-
-
-def _merged(chosen: Sequence[NUMATopologyHint], every: frozenset[int]) -> NUMATopologyHint:
-    common = every
-    for one in chosen:
-        if one.nodes is not None:
-            common &= one.nodes
-    score = max((one.score for one in chosen if one.nodes == common), default=0)
-    return NUMATopologyHint(common, all(one.preferred for one in chosen), score)
-
-
-def _order(hint: NUMATopologyHint) -> tuple[bool, int, int, int]:
-    nodes = hint.nodes or frozenset()
-    return not hint.preferred, len(nodes), -hint.score, sum(1 << one for one in nodes)

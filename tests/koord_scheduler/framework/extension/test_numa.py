@@ -1,78 +1,31 @@
 """NUMA admission by the hints of several plugins."""
 
-from itertools import product
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from koord.cluster.facts import ClusterPod
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.extension.numa import (
-    Hints,
-    NUMATopologyHint,
     NUMATopologyHintProvider,
-    NUMATopologyPolicy,
     TopologyManager,
-    merge_hints,
 )
 from koord_scheduler.framework.interfaces import FilterPlugin
 from koord_scheduler.framework.nodes.search import NodeSearch
 from koord_scheduler.framework.status import Code, Status
 from koord_scheduler.framework.types import NodeInfo
+from koord_scheduler.rules.numa import (
+    Hints,
+    NUMANodeUse,
+    NUMATopologyHint,
+    NUMATopologyPolicy,
+)
 from tests.support.scheduler.framework import Kit, make_pod, make_view
 
-BEST, RESTRICTED, SINGLE = NUMATopologyPolicy
+BEST, _, SINGLE = NUMATopologyPolicy
 NODE = NodeInfo(make_view(a="8"), 0)
 
 
 def hint(*nodes: int, preferred: bool = True, score: int = 0) -> NUMATopologyHint:
     return NUMATopologyHint(frozenset(nodes), preferred, score)
-
-
-@pytest.mark.parametrize(
-    ("hints", "policy", "found"),
-    [
-        ([], BEST, hint(0, 1)),
-        ([], SINGLE, NUMATopologyHint(None)),
-        ([{"cpu": [hint(0), hint(1)]}, {"gpu": [hint(1)]}], SINGLE, hint(1)),
-        ([{"cpu": [hint(0), hint(1, score=9)]}], SINGLE, hint(1, score=9)),
-        ([{"cpu": [hint(0)]}, {"gpu": [hint(1)]}], RESTRICTED, None),
-        ([{"cpu": [hint(0)]}, {"gpu": [hint(1)]}], BEST, hint(0, 1, preferred=False)),
-        ([{"cpu": [hint(0, 1)]}], RESTRICTED, hint(0, 1)),
-        ([{"cpu": [hint(0, 1)]}], SINGLE, None),
-        ([{"cpu": []}], RESTRICTED, None),
-        ([{"cpu": None, "gpu": [hint(0)]}], SINGLE, hint(0)),
-        ([{"cpu": [hint(0, preferred=False), hint(0, 1)]}], RESTRICTED, hint(0, 1)),
-    ],
-)
-def test_hints_are_merged(
-    hints: list[Hints], policy: NUMATopologyPolicy, found: NUMATopologyHint | None
-) -> None:
-    assert merge_hints(hints, (0, 1), policy) == found
-
-
-_HINT = st.builds(
-    NUMATopologyHint,
-    st.none() | st.frozensets(st.integers(0, 3), min_size=1),
-    st.booleans(),
-    st.integers(0, 2),
-)
-
-
-@given(st.lists(st.lists(_HINT, min_size=1, max_size=4), min_size=1, max_size=3))
-def test_no_other_choice_of_hints_is_better(lists: list[list[NUMATopologyHint]]) -> None:
-    """Preferred first, then few NUMA nodes."""
-    every = frozenset(range(4))
-    best = merge_hints([{str(n): one for n, one in enumerate(lists)}], every, BEST)
-    assert best is not None
-    for chosen in product(*lists):
-        common = every
-        for one in chosen:
-            common &= every if one.nodes is None else one.nodes
-        if common:
-            preferred = all(one.preferred for one in chosen)
-            assert (not best.preferred, len(best.nodes or every)) <= (not preferred, len(common))
 
 
 class Has(NUMATopologyHintProvider, FilterPlugin):
@@ -134,10 +87,19 @@ async def test_who_rejects_is_heard_and_failures_end_the_cycle() -> None:
     assert (found.code, found.reasons) == (Code.UNSCHEDULABLE, ("no cores",))
     cpus.answer = {"cpu": [hint(0)]}
     found = numa.admit(state, make_pod(), NODE, (0, 1), SINGLE)
-    assert found.reasons == ("node(s) Unaligned NUMA Hint",)
+    reason = "Unaligned NUMA Hint cause cpu prefer [01] among [01],gpu prefer [10] among [10]"
+    assert found.reasons == (reason,)
     cpus.answer, gpus.refuses = None, Status.unschedulable("Unsatisfied NUMA gpu")
     found = numa.admit(state, make_pod(), NODE, (0, 1), SINGLE)
     assert (found.plugin, found.reasons) == ("Gpus", ("Unsatisfied NUMA gpu",))
     assert numa.affinity(state, "a") is None
     cpus.answer = 7  # type: ignore[assignment]
     assert numa.admit(state, make_pod(), NODE, (0, 1), SINGLE).code is Code.ERROR
+
+
+async def test_numa_nodes_of_its_own_are_not_those_that_another_pod_has_with_others() -> None:
+    numa = await manager(Has([], {"cpu": [hint(0), hint(1)]}), Has([]))
+    state, uses = CycleState(), {0: NUMANodeUse.SHARED}
+    found = numa.admit(state, make_pod(), NODE, (0, 1), SINGLE, exclusive=True, uses=uses)
+    assert found.ok
+    assert numa.affinity(state, "a") == hint(1)
