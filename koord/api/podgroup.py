@@ -104,8 +104,8 @@ class PodGroup:
     name: str
     uid: str = ""
     created: float | None = None  # Unix seconds
-    spec: GangSpec | None  # None: its values make no gang
-    problem: str = ""  # what is wrong with it; "": nothing
+    spec: GangSpec
+    problem: str = ""  # what of it is ignored, and why; "": nothing
     status: Mapping[str, object]
 
     @property
@@ -141,15 +141,15 @@ def spec_of_pod(
 
 
 def read_pod_group(item: object) -> PodGroup:
-    """Return a PodGroup from its JSON. One with absurd values has no spec, and says why.
+    """Return a PodGroup from its JSON.
 
     Raises:
-        InvalidObject: it has no name, or a field has the wrong type.
+        InvalidObject: it has no name, a field has the wrong type, or its minimum is absurd.
     """
     fields = Fields(item, "podgroup")
     meta, spec, status = (fields.nested(key) for key in ("metadata", "spec", "status"))
     namespace, name = meta.required_text("namespace"), meta.required_text("name")
-    key, problem, found = f"{namespace}/{name}", "", None
+    key = f"{namespace}/{name}"
     annotations = {
         key: value
         for key, value in meta.nested("annotations").raw.items()
@@ -157,18 +157,15 @@ def read_pod_group(item: object) -> PodGroup:
     }
     minimum = spec.integer("minMember") or 0
     if not 0 <= minimum <= _MAX_INT32:
-        problem = f"spec.minMember: wanted 0 to {_MAX_INT32}, found {minimum}"
-    else:
-        wait = spec.integer("scheduleTimeoutSeconds") or 0
-        found = _spec(key, minimum, float(wait), annotations, from_pod_group=True)
-        problem = groups_problem(key, annotations) or _topology_problem(annotations)
+        raise InvalidObject("podgroup.spec.minMember", wanted=f"0 to {_MAX_INT32}", found=minimum)
+    wait = spec.integer("scheduleTimeoutSeconds") or 0
     return PodGroup(
         namespace=namespace,
         name=name,
         uid=meta.text("uid"),
         created=meta.time("creationTimestamp"),
-        spec=found,
-        problem=problem,
+        spec=_spec(key, minimum, float(wait), annotations, from_pod_group=True),
+        problem=groups_problem(key, annotations) or _topology_problem(annotations),
         status=status.raw,
     )
 

@@ -1,7 +1,7 @@
 """Gangs: their parameters, and their members as the account of the cluster has them."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from koord.api.podgroup import (
     TOPOLOGY_INDEX,
@@ -74,30 +74,14 @@ class Gangs:
         cluster.keep_account(GANGS)
         self._cluster = cluster
         self._defaults = defaults
-        self._pod_groups: dict[str, PodGroup] = {}
+        self.pod_groups: Mapping[str, PodGroup] = {}
+        """All PodGroups by namespace/name, as they are at any moment."""
         self._declared: dict[str, tuple[ClusterPod, GangSpec]] = {}  # by the first legal member
-
-    def put_pod_group(self, found: PodGroup) -> None:
-        """Take over a PodGroup; one with absurd values leaves the last good parameters in place."""
-        last = self._pod_groups.get(found.key)
-        if found.spec is None and last is not None and last.uid == found.uid:
-            found = replace(found, spec=last.spec)
-        self._pod_groups[found.key] = found
-
-    def remove_pod_group(self, key: str) -> None:
-        self._pod_groups.pop(key, None)
-
-    def pod_group(self, key: str) -> PodGroup | None:
-        return self._pod_groups.get(key)
-
-    def pod_group_keys(self) -> Iterable[str]:
-        """namespace/name of all PodGroups."""
-        return self._pod_groups.keys()
 
     def known(self) -> list[str]:
         """All gangs, by namespace/name: those of pods, and those of PodGroups."""
         named = self._cluster.account.other_pools(GANGS, None)
-        return sorted({*self._pod_groups, *named})
+        return sorted({*self.pod_groups, *named})
 
     def gang(self, gang: str) -> Gang | None:
         """Return a gang by namespace/name; None: neither a pod nor a PodGroup names it."""
@@ -133,7 +117,7 @@ class Gangs:
 
         They stay while that member lives, whatever later ones say.
         """
-        group = self._pod_groups.get(gang)
+        group = self.pod_groups.get(gang)
         if group is not None:
             return group.spec
         known = self._declared.get(gang)

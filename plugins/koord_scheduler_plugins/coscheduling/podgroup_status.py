@@ -76,7 +76,7 @@ def status_patch(
 
     owners: of the first member, for occupiedBy. now: Unix seconds.
     """
-    old, minimum = group.status, 0 if group.spec is None else group.spec.min_members
+    old, minimum = group.status, group.spec.min_members
     before = str(old.get("phase") or "")
     if before in TERMINAL:
         return {}

@@ -6,11 +6,14 @@ from typing import Any
 from koord.api.podgroup import GROUP_LABEL, LIGHTWEIGHT_MIN_LABEL, LIGHTWEIGHT_NAME_LABEL
 from koord.cluster.decoder import Decoder
 from koord.cluster.keptfields import reads_of
+from koord.controlplane.testing import CapturedEvents
+from koord.kube.events import Event
 from koord_scheduler.framework.extension.networktopology import TOPOLOGIES, NetworkTopology
 from koord_scheduler.framework.handle import Handle
 from koord_scheduler.framework.interfaces import PreBindExtensions, PreBindPlugin
 from koord_scheduler.framework.status import Status
-from koord_scheduler_plugins.coscheduling.plugin import POD_GROUPS, Coscheduling, CoschedulingArgs
+from koord_scheduler_plugins.coscheduling.plugin import Coscheduling, CoschedulingArgs
+from koord_scheduler_plugins.coscheduling.serving import POD_GROUPS
 from tests.support.scheduler.loop import Loop
 
 POINTS = (
@@ -86,6 +89,13 @@ class World(Loop):
     @property
     def bound(self) -> list[str]:
         return sorted(key.partition("/")[2] for key, _ in self.api.bindings)
+
+    @property
+    def invalid_pod_groups(self) -> list[Event]:
+        """The events about PodGroups."""
+        recorded = self.services.events
+        assert isinstance(recorded, CapturedEvents)
+        return [one for one in recorded.events if one.reason == "InvalidPodGroup"]
 
     def message(self, name: str) -> str:
         """The latest reason for which a pod is not scheduled."""

@@ -21,7 +21,7 @@ from koord_scheduler.framework.status import Wait
 from koord_scheduler.planning.explain import Running, explanation
 from koord_scheduler_plugins.coscheduling.metrics import job_size
 from tests.support.clusters import node, pod, read_node, read_pod
-from tests.support.scheduler.gangs import World
+from tests.support.scheduler.gangs import POD_GROUPS, World
 
 
 async def test_members_wait_until_there_are_enough():
@@ -146,14 +146,51 @@ async def test_a_gang_of_a_pod_group_waits_for_it_and_follows_its_changes():
     await world.end()
 
 
-async def test_an_absurd_pod_group_leaves_the_last_good_one():
+async def test_an_absurd_pod_group_leaves_the_last_good_one_and_is_named():
     world = await World().begin(4)
     world.pod_group("g", 2)
+    world.pod_group("g", -1)
+    world.pod_group("g", -1)
+    world.pod_group("other", -7)
+    world.add_of_group("a")
+    world.add_of_group("b")
+    world.add_of_group("x", "other")
+    await world.settle()
+    assert world.bound == ["a", "b"]
+    assert world.place("default/x") == "gated"
+    reason = "podgroup.spec.minMember: wanted 0 to 2147483647, found"
+    health = world.services.custom_resources.health()
+    assert "2 of podgroups.v1alpha1.scheduling.sigs.k8s.io not understood" in health.reason
+    assert f"default/g: {reason} -1; default/other: {reason} -7" in health.reason
+    said = [(one.about.name, one.message) for one in world.invalid_pod_groups]
+    assert said == [("g", f"{reason} -1"), ("other", f"{reason} -7")]
+    world.pod_group("other", 1)
+    await world.settle()
+    assert world.bound == ["a", "b", "x"]
+    await world.end()
+
+
+async def test_an_absurd_pod_group_made_anew_has_nothing_of_the_one_before():
+    world = await World().begin(4)
+    world.pod_group("g", 2)
+    world.services.informers.delete(POD_GROUPS, "default/g")
     world.pod_group("g", -1)
     world.add_of_group("a")
     world.add_of_group("b")
     await world.settle()
-    assert world.bound == ["a", "b"]
+    assert [world.place(key) for key in ("default/a", "default/b")] == ["gated", "gated"]
+    await world.end()
+
+
+async def test_what_a_pod_group_says_of_others_is_ignored_with_an_event_if_it_is_malformed():
+    world = await World().begin(4)
+    for _ in range(2):
+        world.pod_group("g", 1, **{GROUPS: "[a,b]"})
+    world.add_of_group("a")
+    await world.settle()
+    assert world.bound == ["a"]
+    (event,) = world.invalid_pod_groups
+    assert "wanted a JSON list of at most 64 texts namespace/name, found '[a,b]'" in event.message
     await world.end()
 
 
@@ -471,7 +508,7 @@ async def test_an_explanation_goes_on_without_the_advice_of_a_plugin_that_fails(
     world = await World().begin(1)
     world.add("a", 2)
     await world.settle()
-    monkeypatch.setattr(world.plugin, "_gang", lambda pod: 1 / 0)
+    monkeypatch.setattr(world.plugin._rounds, "gang", lambda pod: 1 / 0)
     assert (await explained(world, "a"))["advice"] == []
     monkeypatch.undo()
     monkeypatch.setattr(world.plugin, "pending_advice", lambda pod: ["x" * 9_000] * 9_000)
@@ -488,7 +525,7 @@ async def test_nothing_is_kept_of_gangs_that_have_gone():
         for key in names:
             world.api.delete_pod(key)
         await world.settle()
-    plugin = world.plugin
-    kept = len(plugin._representatives) + len(plugin._bound_together) + len(plugin._lacking)
+    rounds = world.plugin._rounds
+    kept = len(rounds._representatives) + len(rounds._bound_together) + len(rounds._lacking)
     assert kept <= 2
     await world.end()

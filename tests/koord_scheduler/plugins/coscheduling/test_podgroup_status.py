@@ -10,7 +10,6 @@ from koord.controlplane.testing import api_error_response
 from koord.util.health import HealthStatus
 from koord.util.simulatedclock import SimulatedClock
 from koord.util.stop import Stop
-from koord_scheduler_plugins.coscheduling.plugin import POD_GROUPS
 from koord_scheduler_plugins.coscheduling.podgroup_status import (
     MemberCounts,
     PodGroupStatuses,
@@ -18,6 +17,7 @@ from koord_scheduler_plugins.coscheduling.podgroup_status import (
     next_phase,
     status_patch,
 )
+from koord_scheduler_plugins.coscheduling.serving import POD_GROUPS
 from tests.support.clusters import finished, pod, read_pod
 
 

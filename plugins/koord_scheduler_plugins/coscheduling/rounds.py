@@ -1,0 +1,482 @@
+"""Rounds of gangs: one member represents its group, all are planned, and wait for each other.
+
+A group has one pod in the queue. In its cycle the whole group is planned; then one member after
+the other is tried on its planned node and waits for its permit, until the last one lets all go.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from koord.api.gangtopology import GangTopology
+from koord.api.podgroup import MatchPolicy
+from koord_scheduler.plugin import (
+    ClusterPod,
+    Handle,
+    Status,
+    View,
+    Wait,
+)
+from koord_scheduler.plugin.koordinator import GroupPlan, NoGroupPlan
+from koord_scheduler_plugins.coscheduling.gangs import (
+    Gang,
+    Gangs,
+    basic_check,
+    gang_id,
+    in_order,
+)
+from koord_scheduler_plugins.coscheduling.gathering import NO_NETWORK, Gathering, without_index
+from koord_scheduler_plugins.coscheduling.metrics import Ending, GangMetrics, job_size
+
+PLUGIN = "Coscheduling"  # the name in which pods wait
+
+
+@dataclass(slots=True)
+class Round:
+    """A gang group that is being placed by its plan."""
+
+    group: tuple[str, ...]
+    group_id: str
+    nodes: Mapping[str, str]  # by namespace/name of the member
+    left: list[ClusterPod]  # members that have not been asked for, in order
+    began: float  # monotonic seconds
+
+
+class Rounds:
+    """Which members are tried, by which plan, and who waits for whom. Belongs to one thread."""
+
+    def __init__(
+        self,
+        handle: Handle,
+        gangs: Gangs,
+        gathering: Gathering | None,
+        metrics: GangMetrics,
+    ) -> None:
+        """gathering: None: networks are not looked at."""
+        self.planning = False
+        """Whether a plan is being made, in which members are ordinary pods."""
+        self._handle = handle
+        self._cluster = handle.services.cluster
+        self._gangs = gangs
+        self._gathering = gathering
+        self._metrics = metrics
+        self._round: Round | None = None
+        self._representatives: dict[str, str] = {}  # namespace/name of a pod by gang group
+        self._lacking: set[str] = set()  # groups whose representative waits for further pods
+        self._waiting: dict[str, dict[str, str]] = {}  # uid by namespace/name, by gang
+        self._bound_together: dict[str, frozenset[str]] = {}  # uids by gang group
+        self._ended = 0  # gangs that have gone since what is kept of groups was looked through
+
+    # The queue.
+
+    def gate(self, pod: ClusterPod) -> Status | None:
+        """Why a pod is not to be tried now; None: it is."""
+        gang = self.gang(pod)
+        if gang is None:
+            return None
+        if gang.spec is None:
+            return _not_initialised(gang, pod)
+        group = self._gangs.group(gang)
+        if self.once_satisfied(gang, group):
+            return None
+        group_id = gang.spec.group_id
+        lacking = _incomplete(gang, group, pod)
+        if lacking is not None:
+            self._representatives.pop(group_id, None)
+            return lacking
+        if self._round is not None and gang.id in self._round.group:
+            if pod.key in self._round.nodes:
+                return None
+            return Status.unresolvable(
+                f"gangGroup {group_id} is scheduling and this pod has not been attempted"
+            )
+        return self._represents(pod, group_id)
+
+    def next_pod(self) -> str | None:
+        """The member, by uid, that is tried next by the plan; None: there is none."""
+        current = self._round
+        while current is not None and current.left:
+            pod = current.left.pop(0)
+            found = self._cluster.pod(pod.key)
+            if found is not None and found.uid == pod.uid and not found.node:
+                return pod.uid
+        if current is not None:
+            self._give_up(current, Ending.EXHAUSTED, Ending.EXHAUSTED)
+        return None
+
+    # A cycle.
+
+    def check(self, pod: ClusterPod, *, dry_run: bool) -> Status | None:
+        """Why the cycle of a pod is in vain; None: it may go on."""
+        gang = self.gang(pod)
+        if gang is None or self.planning:
+            return None
+        if gang.spec is None:
+            return _not_initialised(gang, pod)
+        group = self._gangs.group(gang)
+        if self.once_satisfied(gang, group):
+            return None
+        lacking = _incomplete(gang, group, pod)
+        if lacking is not None:
+            return lacking
+        if self._round is not None and pod.key in self._round.nodes:
+            return None
+        rejection = None if dry_run else self._represents(pod, gang.spec.group_id)
+        return rejection or self._without_network(group)
+
+    def node_for(self, pod: ClusterPod, nodes: View, *, dry_run: bool) -> str | Status:
+        """The node of a member by the plan of its group, which is made with its first member.
+
+        Skip: the pod is an ordinary one.
+        """
+        gang = self.gang(pod)
+        if gang is None or gang.spec is None or self.planning:
+            return Status.skip()
+        group = self._gangs.group(gang)
+        if self.once_satisfied(gang, group):
+            return Status.skip()
+        current, gangs = self._round, [one for one in group.values() if one is not None]
+        if current is not None and pod.key in current.nodes:
+            return current.nodes[pod.key]
+        if dry_run:
+            return self._node_in_plan(pod, gangs, nodes)
+        if current is not None:
+            text = f"gang group {gang.spec.group_id} is placed meanwhile"
+            self._give_up(current, text, Ending.DISPLACED)
+        began = self._handle.services.clock.monotonic()
+        pending = self._pending(gangs)
+        found = self._plan(pod, gangs, pending, nodes)
+        if isinstance(found, Status):
+            self._note_end(began, len(pending), Ending.NO_PLAN)
+            return found
+        by_key = {one.key: one for one in pending}
+        left = [by_key[key] for key in found.nodes if key != pod.key]
+        self._round = Round(gang.group, gang.spec.group_id, found.nodes, left, began)
+        self._handle.services.activate([one.uid for one in left])
+        return found.nodes[pod.key]
+
+    def _node_in_plan(self, pod: ClusterPod, gangs: list[Gang], nodes: View) -> str | Status:
+        """The node that a pending member would get; nothing comes of it."""
+        pending = self._pending(gangs)
+        if all(one.key != pod.key for one in pending):
+            return Status.skip()
+        found = self._plan(pod, gangs, pending, nodes)
+        return found if isinstance(found, Status) else found.nodes[pod.key]
+
+    def failed(self, pod: ClusterPod, reason: str) -> None:
+        """No node is feasible for a pod: if it has one by the plan, the others give up theirs."""
+        current = self._round
+        if current is not None and pod.key in current.nodes:
+            self._fail(current, pod, reason or "its planned node is not feasible any more")
+
+    def is_gathered(self, pod: ClusterPod) -> bool:
+        """Whether the gang of a pod is to be gathered in the network."""
+        gang = self.gang(pod)
+        return gang is not None and self.topology(self._gangs.group(gang).values()) is not None
+
+    def nodes_beside(self, pod: ClusterPod) -> frozenset[str] | None:
+        """The only nodes for a member that follows others in the network; None: any node."""
+        gang = None if self._gathering is None or self.planning else self.gang(pod)
+        if self._gathering is None or gang is None:
+            return None
+        group = self._gangs.group(gang)
+        topology = self.topology(group.values())
+        if topology is None or not self.once_satisfied(gang, group):
+            return None
+        members = [one.members for one in group.values() if one is not None]
+        bound = [node for of_gang in members for node in of_gang.values() if node]
+        return self._gathering.beside(topology, bound)
+
+    def unreserve(self, pod: ClusterPod) -> None:
+        """A member gives up its node: in mode Strict those that wait do so, too."""
+        gang = self.gang(pod)
+        if gang is None:
+            return
+        if pod.key not in self._waiting.get(gang.id, ()):
+            gang = replace(gang, placed=max(gang.placed - 1, 0))  # it is on its node still
+        others_bound = self.once_satisfied(gang, self._gangs.group(gang))
+        self._stop_waiting(gang.id, pod.key)
+        if gang.strict and not others_bound:
+            text = f'Gang "{gang.id}" gets rejected due to Pod "{pod.name}" in Unreserve'
+            self._reject_waiting(gang.group, text)
+            self._close(gang.group, Ending.UNDONE)
+            if gang.spec is not None:
+                self._representatives[gang.spec.group_id] = pod.key
+
+    def permit(self, pod: ClusterPod) -> Wait | None:
+        """Have a member wait on its node for the others; None: all of them may be bound."""
+        gang = self.gang(pod)
+        if gang is None:
+            return None
+        group = self._gangs.group(gang)
+        self._waiting.setdefault(gang.id, {})[pod.key] = pod.uid
+        if not all(one is not None and self._satisfied(one) for one in group.values()):
+            return Wait(gang.wait if gang.spec is not None else 0.0)
+        uids = [uid for one in group for uid in self._waiting.pop(one, {}).values()]
+        if gang.spec is not None and len(uids) > 1:
+            self._bound_together[gang.spec.group_id] = frozenset(uids)
+        for uid in uids:
+            waiting = self._handle.services.waiting.get(uid)
+            if waiting is not None:
+                waiting.allow(PLUGIN)
+        self._close(gang.group, Ending.PLACED)
+        if gang.spec is not None:
+            self._representatives.pop(gang.spec.group_id, None)
+        self._activate(group)
+        return None
+
+    def bound_together(self, group_id: str) -> frozenset[str]:
+        """The members, by uid, of a group that were let through at once."""
+        return self._bound_together.get(group_id, frozenset())
+
+    def waiting(self, gang: str) -> Mapping[str, str]:
+        """The members of a gang that wait on their nodes: uids by namespace/name."""
+        return self._waiting.get(gang, {})
+
+    def count_waiting(self) -> int:
+        """How many gang groups have members that wait for the others."""
+        gangs = [self._gangs.gang(one) for one in tuple(self._waiting)]
+        return len({one.group for one in gangs if one is not None})
+
+    # Plans.
+
+    def _pending(self, gangs: Iterable[Gang]) -> list[ClusterPod]:
+        """The members that are to be placed, in their order."""
+        return in_order(one for one in self._gangs.pods(gangs) if self._can_be_placed(one))
+
+    def _plan(
+        self, pod: ClusterPod, gangs: list[Gang], pending: list[ClusterPod], nodes: View
+    ) -> GroupPlan | Status:
+        """Plan all members that are pending, or, if that fails, only as many as are needed."""
+        assert gangs[0].spec is not None  # noqa: S101 - the basic check was passed
+        needed = self._needed(pod, gangs, pending)
+        if isinstance(needed, Status):
+            return needed
+        self.planning = True
+        try:
+            plan = self._nodes_for(pending, gangs, nodes)
+            if not isinstance(plan, GroupPlan) and len(needed) < len(pending):
+                plan = self._nodes_for(needed, gangs, nodes)
+        finally:
+            self.planning = False
+        if isinstance(plan, NoGroupPlan):
+            return _no_plan(gangs[0].spec.group_id, plan, len(needed))
+        return plan
+
+    def _nodes_for(
+        self, members: list[ClusterPod], gangs: list[Gang], nodes: View
+    ) -> GroupPlan | NoGroupPlan | Status:
+        members = [without_index(one) for one in members]
+        topology = self.topology(gangs)
+        if topology is None or self._gathering is None:
+            return self._handle.groups().plan(members, nodes)
+        placed = [one for one in gangs if one.policy is not MatchPolicy.ONLY_WAITING]
+        bound = [node for one in placed for node in one.members.values() if node]
+        return self._gathering.plan(members, nodes, topology, bound)
+
+    def topology(self, gangs: Iterable[Gang | None]) -> GangTopology | None:
+        """The topology spec of a group: of its first gang that has one; None: of none."""
+        if self._gathering is None:
+            return None
+        specs = (one.spec for one in gangs if one is not None and one.spec is not None)
+        return next((one.topology for one in specs if one.topology is not None), None)
+
+    def _without_network(self, group: Mapping[str, Gang | None]) -> Status | None:
+        """Reject a gang that is to be gathered in a network of which nothing is known."""
+        if self._gathering is None or self.topology(group.values()) is None:
+            return None
+        return Status.unresolvable(NO_NETWORK) if self._gathering.tree() is None else None
+
+    def _needed(
+        self, first: ClusterPod, gangs: list[Gang], pending: list[ClusterPod]
+    ) -> list[ClusterPod] | Status:
+        """The members without which a gang is not satisfied; the pod of the cycle among them."""
+        found = []
+        for gang in gangs:
+            assert gang.spec is not None  # noqa: S101 - the basic check was passed
+            own = [one for one in pending if gang_id(one) == gang.id]
+            own.sort(key=lambda one: one.key != first.key)
+            placed = 0 if gang.policy is MatchPolicy.ONLY_WAITING else gang.placed
+            wanted = max(gang.spec.min_members - placed, 0)
+            if len(own) < wanted:
+                self._lacking.add(gang.spec.group_id)
+                text = f"{len(own)} of its pods can be scheduled now, {wanted} are needed"
+                return Status.unresolvable(f"gang {gang.id}: {text}")
+            found += own[: max(wanted, gang_id(first) == gang.id)]
+        return in_order(found)
+
+    def _can_be_placed(self, pod: ClusterPod) -> bool:
+        return not (
+            pod.node
+            or pod.finished
+            or pod.deleting
+            or pod.scheduling_gates
+            or pod.scheduler_name != self._handle.profile
+        )
+
+    # The state of groups.
+
+    def gang(self, pod: ClusterPod) -> Gang | None:
+        """The gang of a pod; None: it has none."""
+        gang = gang_id(pod)
+        return self._gangs.gang(gang) if gang else None
+
+    def _satisfied(self, gang: Gang) -> bool:
+        if gang.spec is None:
+            return False
+        waiting = len(self._waiting.get(gang.id, ()))
+        if gang.policy is MatchPolicy.ONLY_WAITING:
+            return waiting >= gang.spec.min_members
+        if gang.policy is MatchPolicy.ONCE_SATISFIED and gang.placed > waiting:
+            return True
+        return gang.placed >= gang.spec.min_members
+
+    def once_satisfied(self, gang: Gang, group: Mapping[str, Gang | None]) -> bool:
+        """Whether members are ordinary pods, as one of the group has been let through already."""
+        if gang.policy is not MatchPolicy.ONCE_SATISFIED:
+            return False
+        return any(
+            one is not None and one.placed > len(self._waiting.get(one.id, ()))
+            for one in group.values()
+        )
+
+    def _represents(self, pod: ClusterPod, group_id: str) -> Status | None:
+        """Let one pod of a group be tried at a time."""
+        other = self._representatives.get(group_id)
+        if other is not None and other != pod.key:
+            found = self._cluster.pod(other)
+            if found is not None and self._can_be_placed(found):
+                return Status.unresolvable(
+                    f"representative pod {other} of gangGroupID {group_id} already exists"
+                )
+        self._representatives[group_id] = pod.key
+        return None
+
+    def _fail(self, current: Round, pod: ClusterPod, reason: str) -> None:
+        """A member could not be placed as planned: the others give up their nodes."""
+        waiting = sum(len(self._waiting.get(one, ())) for one in current.group)
+        text = (
+            f'GangGroup "{current.group_id}" gets rejected due to member Pod "{pod.key}" is '
+            f'unschedulable with reason "{reason}", alreadyWaitForBound: {waiting}'
+        )
+        gang = self.gang(pod)
+        if gang is None or gang.strict:
+            self._reject_waiting(current.group, text)
+        self._representatives[current.group_id] = pod.key
+        self._close(current.group, Ending.FAILED)
+
+    def _give_up(self, current: Round, text: str, ending: Ending) -> None:
+        """Nothing is left to be tried: what waits in vain gives up its node."""
+        gangs = [self._gangs.gang(one) for one in current.group]
+        if not all(one is not None and self._satisfied(one) for one in gangs):
+            self._reject_waiting(current.group, text)
+        self._close(current.group, ending)
+        self._activate({one.id: one for one in gangs if one is not None})
+
+    def _close(self, group: Iterable[str], ending: Ending) -> None:
+        current = self._round
+        if current is not None and set(current.group) & set(group):
+            self._round = None
+            self._note_end(current.began, len(current.nodes), ending)
+
+    def _note_end(self, began: float, members: int, ending: Ending) -> None:
+        seconds = self._handle.services.clock.monotonic() - began
+        self._metrics.rounds.labels(ending, job_size(members)).observe(seconds)
+
+    def _reject_waiting(self, group: Iterable[str], text: str) -> None:
+        for gang in group:
+            for uid in self._waiting.pop(gang, {}).values():
+                waiting = self._handle.services.waiting.get(uid)
+                if waiting is not None:
+                    waiting.reject(PLUGIN, text)
+
+    def _stop_waiting(self, gang: str, key: str) -> None:
+        waiting = self._waiting.get(gang)
+        if waiting is not None and waiting.pop(key, None) is not None and not waiting:
+            del self._waiting[gang]
+
+    def _activate(self, group: Mapping[str, Gang | None]) -> None:
+        """Have the members that are pending looked at: one of them goes on, or all of them."""
+        pending = self._pending(one for one in group.values() if one is not None)
+        if pending:
+            self._handle.services.activate([one.uid for one in pending])
+
+    # What changes.
+
+    def network_changed(self) -> None:
+        """Have gangs tried again: there may be a place for them in the network."""
+        found = [self._cluster.pod(one) for one in self._representatives.values()]
+        if found:
+            self._handle.services.activate([one.uid for one in found if one is not None])
+
+    def pod_changed(self, name: str, old: ClusterPod | None, new: ClusterPod | None) -> None:
+        """A gang whose representative has gone gets another one; new members may help it.
+
+        name: of the gang.
+        """
+        pod = old if new is None else new
+        assert pod is not None  # noqa: S101 - one of them is there
+        if new is None:
+            self._stop_waiting(name, pod.key)
+        gang = self._gangs.gang(name)
+        if gang is None:
+            self._forget_groups()
+        if gang is None or gang.spec is None:
+            return
+        group_id = gang.spec.group_id
+        representative = self._representatives.get(group_id)
+        if old is None and group_id in self._lacking:
+            self._lacking.discard(group_id)
+            found = None if representative is None else self._cluster.pod(representative)
+            if found is not None:
+                self._handle.services.activate([found.uid])
+        elif representative == pod.key and (new is None or new.node or new.finished):
+            del self._representatives[group_id]
+            self._activate(self._gangs.group(gang))
+
+    def gang_changed(self, name: str) -> None:
+        """The parameters of a gang have come, changed or gone."""
+        gang = self._gangs.gang(name)
+        if gang is None:
+            self._forget_groups()
+        elif gang.complete:
+            self._activate(self._gangs.group(gang))
+
+    def _forget_groups(self) -> None:
+        """Forget groups that have no gang any more, once in half as many ends as groups are kept.
+
+        So each end costs little, and no more is kept than a few times the groups that there are.
+        """
+        self._ended += 1
+        kept = len(self._representatives) + len(self._bound_together) + len(self._lacking)
+        if self._ended <= kept // 2:
+            return
+        self._ended = 0
+        for group in {*self._representatives, *self._bound_together, *self._lacking}:
+            if all(self._gangs.gang(one) is None for one in group.split(",")):
+                self._representatives.pop(group, None)
+                self._bound_together.pop(group, None)
+                self._lacking.discard(group)
+
+
+def _not_initialised(gang: Gang, pod: ClusterPod) -> Status:
+    return Status.unresolvable(f"gang has not init, gangName: {gang.id}, podName: {pod.key}")
+
+
+def _incomplete(gang: Gang, group: Mapping[str, Gang | None], pod: ClusterPod) -> Status | None:
+    """The reason for which a gang group cannot be tried; None: it can."""
+    lacking = basic_check(group)
+    if not lacking:
+        return None
+    return Status.unresolvable(f"{lacking}, current gang: {gang.id}, podName: {pod.key}")
+
+
+def _no_plan(group_id: str, plan: NoGroupPlan, needed: int) -> Status:
+    """The reason for the pod of the cycle; what may help is what may help the other one."""
+    text = (
+        f'GangGroup "{group_id}" gets rejected due to member Pod "{plan.pod.key}" is '
+        f'unschedulable with reason "{plan.status.message}", {plan.placed} of {needed} fit together'
+    )
+    if plan.cut:
+        text += "; the search was ended for time"
+    also = frozenset(plan.diagnosis.unschedulable_plugins | plan.diagnosis.pending_plugins)
+    return Status(Status.unschedulable().code, (text,), also_rejected_by=also)
