@@ -19,8 +19,8 @@ WORKERS ?= $(shell expr $$(nproc) + 1)
 MEMORY = $(shell [ -w /dev/shm ] && [ "$$(df --output=avail /dev/shm | tail -n 1)" -gt 1000000 ] && \
 	! findmnt -no OPTIONS /dev/shm | grep -q noexec && echo /dev/shm)
 
-# Where the modules of the tests' cluster are.
-CLUSTER = env PYTHONPATH=tests/cluster:tests/e2e:. $(BIN)/python -m makecluster
+# The cluster on this machine, which helpers of the tests start.
+CLUSTER = $(BIN)/python -m tests.support.real_cluster.make_cluster
 
 # Compiled, and assertions rewritten, once: not by each process of the tests.
 unexport PYTHONDONTWRITEBYTECODE
@@ -79,8 +79,8 @@ cluster-test: $(BIN)/.dev  ## The daemons from their images and manifests in suc
 	$(CLUSTER) --images -- $(abspath $(BIN))/pytest --timeout=900 tests/cluster $(ARGS)
 
 cluster-soak: $(BIN)/.dev  ## Kill -9 at random in such a cluster, checked from outside (SECONDS=600 SEED=1)
-	$(CLUSTER) --images --nodes=$(or $(NODES),8) -- $(abspath $(BIN))/python -m clustersoak \
-		--seconds=$(or $(SECONDS),600) $(if $(SEED),--seed=$(SEED)) $(ARGS)
+	$(CLUSTER) --images --nodes=$(or $(NODES),8) -- $(abspath $(BIN))/python \
+		-m tests.support.real_cluster.soak --seconds=$(or $(SECONDS),600) $(if $(SEED),--seed=$(SEED)) $(ARGS)
 
 lint: $(BIN)/.dev  ## Style, types, import contract, generated docs
 	$(BIN)/ruff check .

@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
-from controlplane import ControlPlane, missing
-from programs import KUBERNETES, REPOSITORY
 from prometheus_client import CollectorRegistry
 
 from benchmarks import history
@@ -37,6 +35,8 @@ from koordlet.reporter.schedule import FleetPace
 from koordlet.statesinformer.informer import StatesInformer
 from koordlet.statesinformer.kube_sources import KubeNodeMetric
 from koordlet.statesinformer.podmeta import PodMeta
+from tests.support.programs import KUBERNETES, REPOSITORY
+from tests.support.real_apiserver.control_plane import ControlPlane, missing
 
 PODS = 150
 INTERVAL = 60  # seconds between reports

@@ -14,12 +14,11 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from nrinode import Node, crowd, in_force
-from nriruntime import container
-from programs import NRI_RUNTIME
-
 from benchmarks.table import Row
 from benchmarks.tree import NotHereError
+from tests.support.programs import NRI_RUNTIME
+from tests.support.real_runtime.nri_node import Node, crowd, in_force
+from tests.support.real_runtime.nri_runtime import container
 
 PODS = 150
 _BURN = "while True: pass"

@@ -13,13 +13,13 @@ name=before-start controllers="cpu memory"
 
 uid=11111111-2222-3333-4444-555555555555
 socket=$run/var-run/nri/nri.sock
-peers=$here/../../tests/e2e
+checkout=$here/../..
 runtime=
 free() { [ -z "$runtime" ] || end_pod "$runtime"; }
 
 say "The runtime's side of NRI is built (minutes, the first time):"
-"$bin/python" -c "import sys; sys.path.insert(0, '$peers')
-from programs import NRI_RUNTIME; print(NRI_RUNTIME.build())" | tee "$run/program"
+"$bin/python" -c "import sys; sys.path.insert(0, '$checkout')
+from tests.support.programs import NRI_RUNTIME; print(NRI_RUNTIME.build())" | tee "$run/program"
 
 cat >"$run/batch.json" <<'END'
 {"containers": {"main": {
@@ -49,13 +49,13 @@ kind: NodeSLO' >"$run/nodeslo.yaml"
 say "A best-effort pod that may have two batch CPUs and 2 GiB, and a runtime that knows it:"
 export WORK="exec sleep infinity"
 start_pod besteffort
-"$bin/python" -u - "$(cat "$run/program")" "$socket" "$peers" "$run/batch.json" "$uid" \
+"$bin/python" -u - "$(cat "$run/program")" "$socket" "$checkout" "$run/batch.json" "$uid" \
   >"$run/asked" <<'END' &
 import asyncio, json, sys
 from pathlib import Path
-program, socket, peers, batch, uid = sys.argv[1:]
-sys.path.insert(0, peers)
-from nriruntime import container, nri_runtime, sandbox
+program, socket, checkout, batch, uid = sys.argv[1:]
+sys.path.insert(0, checkout)
+from tests.support.real_runtime.nri_runtime import container, nri_runtime, sandbox
 
 async def main():
     annotation = {"node.koordinator.sh/extended-resource-spec": Path(batch).read_text()}

@@ -9,9 +9,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from programs import NRI_RUNTIME
 
 from koordlet.host.cgroups.hierarchies import CgroupFs
+from tests.support.programs import NRI_RUNTIME
 
 from .conftest import REAL, VERSION
 
@@ -134,7 +134,7 @@ def test_what_rare_hardware_would_do_is_shown_without_a_change() -> None:
 @ON_V1
 @pytest.mark.skipif(
     not (shutil.which("go") and NRI_RUNTIME.binary.exists()),
-    reason="needs go, and the runtime's side of NRI as tests/e2e/programs.py builds it",
+    reason="needs go, and the runtime's side of NRI as tests/support/programs.py builds it",
 )
 def test_a_container_is_made_with_what_koordlet_answers() -> None:
     said, _, made = show("before-start.sh", "(^C ends it)")

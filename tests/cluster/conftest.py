@@ -12,12 +12,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from clusteraccess import NODE
-from clusterclient import SHOP, Cluster, best_effort, names, pod, quota
-from installation import INTERVAL, POD_MONITOR, Installation, slo_config
-from nrinode import BATCH, BATCH_PODS
-from programs import REPOSITORY
-from traces import Traces, traces
+
+from tests.support.programs import REPOSITORY
+from tests.support.real_cluster.access import NODE
+from tests.support.real_cluster.client import SHOP, Cluster, best_effort, names, pod, quota
+from tests.support.real_cluster.installation import INTERVAL, POD_MONITOR, Installation, slo_config
+from tests.support.real_cluster.traces import Traces, traces
+from tests.support.real_runtime.nri_node import BATCH, BATCH_PODS
 
 RESIDENTS = "residents"  # the namespace of pods that are there from the first to the last test
 

@@ -7,11 +7,18 @@ import subprocess
 import urllib.error
 import urllib.request
 
-from clusteraccess import NODE, SERVER
-from clusterclient import BEST_EFFORT, SYSTEM, Cluster, best_effort, kernel, quota
-from installation import Installation, slo_config
-from nrinode import BATCH, BATCH_PODS
-from programs import KUBERNETES, REPOSITORY
+from tests.support.programs import KUBERNETES, REPOSITORY
+from tests.support.real_cluster.access import NODE, SERVER
+from tests.support.real_cluster.client import (
+    BEST_EFFORT,
+    SYSTEM,
+    Cluster,
+    best_effort,
+    kernel,
+    quota,
+)
+from tests.support.real_cluster.installation import Installation, slo_config
+from tests.support.real_runtime.nri_node import BATCH, BATCH_PODS
 
 
 def test_it_reports_the_pods_of_the_kubelet(cluster: Cluster, squeezed: None) -> None:

@@ -4,11 +4,12 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from auditlog import forbidden, requests
-from clusterclient import SYSTEM, Cluster, Object
-from installation import Installation
-from programs import MINOR
-from rights import Right, allows, rights_of
+
+from tests.support.programs import MINOR
+from tests.support.real_apiserver.rights import Right, allows, rights_of
+from tests.support.real_cluster.audit_log import forbidden, requests
+from tests.support.real_cluster.client import SYSTEM, Cluster, Object
+from tests.support.real_cluster.installation import Installation
 
 CORE, POLICIES, RESERVING = "", "slo.koordinator.sh", "scheduling.koordinator.sh"
 _KUBELET = "the kubelet asks for it, as the agent's review of its own token"

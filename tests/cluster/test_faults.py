@@ -1,8 +1,8 @@
 """What an operator does to nodes and pods while the daemons work."""
 
-from clusteraccess import NODE
-from clusterclient import SYSTEM, Cluster, names, replica_set
-from installation import Installation
+from tests.support.real_cluster.access import NODE
+from tests.support.real_cluster.client import SYSTEM, Cluster, names, replica_set
+from tests.support.real_cluster.installation import Installation
 
 
 def holder(cluster: Cluster, daemon: str) -> str:

@@ -10,15 +10,21 @@ from pathlib import Path
 
 import pytest
 import yaml
-from auditlog import forbidden
-from clusterclient import SHOP, SYSTEM, Cluster, quota
-from hotnode import leaves_the_hot_node
-from installation import Release, upgrade
-from overlay import DEPLOY
-from readme import commands, shell
-from traces import RUN_DIRECTORY, Traces, changed_by_an_agent, left_behind, to_restore
 
+from tests.support.deploy.overlay import DEPLOY
 from tests.support.image.treeimages import NAMES
+from tests.support.real_cluster.audit_log import forbidden
+from tests.support.real_cluster.client import SHOP, SYSTEM, Cluster, quota
+from tests.support.real_cluster.hot_node import leaves_the_hot_node
+from tests.support.real_cluster.installation import Release, upgrade
+from tests.support.real_cluster.readme import commands, shell
+from tests.support.real_cluster.traces import (
+    RUN_DIRECTORY,
+    Traces,
+    changed_by_an_agent,
+    left_behind,
+    to_restore,
+)
 
 
 @pytest.fixture(scope="module")

@@ -1,8 +1,8 @@
 """The loop that the three daemons close, with a busy pod of the real kubelet."""
 
-from clusterclient import Cluster, budget, names
-from hotnode import leaves_the_hot_node, make_hot
-from installation import Installation
+from tests.support.real_cluster.client import Cluster, budget, names
+from tests.support.real_cluster.hot_node import leaves_the_hot_node, make_hot
+from tests.support.real_cluster.installation import Installation
 
 
 def test_a_busy_pod_leaves_the_hot_node_and_its_successor_is_placed_elsewhere(

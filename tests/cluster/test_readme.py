@@ -7,9 +7,9 @@ import subprocess
 import urllib.request
 from pathlib import Path
 
-from clusterclient import Cluster
-from readme import commands, environ, shell
-from traces import Traces
+from tests.support.real_cluster.client import Cluster
+from tests.support.real_cluster.readme import commands, environ, shell
+from tests.support.real_cluster.traces import Traces
 
 
 def test_its_commands_install_the_agent(cluster: Cluster, pristine: Traces, checkout: Path) -> None:

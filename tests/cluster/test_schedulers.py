@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from clusteraccess import NODE
-from clusterclient import SHOP, Cluster, Object, pod
-from installation import Installation
-from programs import KUBERNETES
 
 from koord.api.annotations import USAGE_THRESHOLDS
 from koord.api.quantity import Quantity
+from tests.support.programs import KUBERNETES
+from tests.support.real_cluster.access import NODE
+from tests.support.real_cluster.client import SHOP, Cluster, Object, pod
+from tests.support.real_cluster.installation import Installation
 
 OURS, THEIRS = "koord-scheduler", "default-scheduler"
 # Of a scheduler that has not seen the last decisions of the others; the test binds its pods.

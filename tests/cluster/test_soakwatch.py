@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from clusterclient import Object, pod
-from soakwatch import above_allocatable, died, twice
+
+from tests.support.real_cluster.client import Object, pod
+from tests.support.real_cluster.soak_watch import above_allocatable, died, twice
 
 ROOM = {"cpu": "2", "memory": "1Gi", "pods": "3"}
 NODE = {"metadata": {"name": "n"}, "status": {"allocatable": ROOM}}

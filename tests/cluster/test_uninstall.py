@@ -2,11 +2,17 @@
 
 from pathlib import Path
 
-from clusteraccess import NODE
-from clusterclient import SHOP, Cluster, names, pod, quota
-from installation import Installation
-from readme import commands, shell
-from traces import RUN_DIRECTORY, Traces, changed_by_an_agent, left_behind, to_restore
+from tests.support.real_cluster.access import NODE
+from tests.support.real_cluster.client import SHOP, Cluster, names, pod, quota
+from tests.support.real_cluster.installation import Installation
+from tests.support.real_cluster.readme import commands, shell
+from tests.support.real_cluster.traces import (
+    RUN_DIRECTORY,
+    Traces,
+    changed_by_an_agent,
+    left_behind,
+    to_restore,
+)
 
 BRIEF = 8  # pods
 

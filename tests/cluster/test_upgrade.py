@@ -1,7 +1,7 @@
 """A new version, by `kubectl apply -k` with another image, while best-effort pods are squeezed."""
 
-from clusterclient import Cluster
-from installation import Installation, upgrade
+from tests.support.real_cluster.client import Cluster
+from tests.support.real_cluster.installation import Installation, upgrade
 
 
 def test_reports_go_on_and_no_value_is_left_behind(

@@ -13,14 +13,6 @@ from typing import Any
 
 import pytest
 import yaml
-from accounts import SYSTEM, Accounts
-from clusterobjects import ClusterObjects
-from controlplane import ControlPlane, kubeconfig_of_a_cluster, missing
-from kubectl import Kubectl
-from programs import HELM, KUBERNETES, KUSTOMIZE, REPOSITORY, Program
-from recorder import Recorder
-from rights import Right, wanted_by
-from served import PATIENCE, until_served
 
 from koord.api import podmigrationjob, reservation
 from koord.kube.client import CONFIG_MAPS, LEASES, ApiClient, Resource
@@ -31,6 +23,18 @@ from koord.kube.transport import Limits, Transport
 from koord.util import documents
 from koord.util.clock import SystemClock
 from tests.support.kube.apiserver import ApiServer
+from tests.support.programs import HELM, KUBERNETES, KUSTOMIZE, REPOSITORY, Program
+from tests.support.real_apiserver.accounts import SYSTEM, Accounts
+from tests.support.real_apiserver.cluster_objects import ClusterObjects
+from tests.support.real_apiserver.control_plane import (
+    ControlPlane,
+    kubeconfig_of_a_cluster,
+    missing,
+)
+from tests.support.real_apiserver.kubectl import Kubectl
+from tests.support.real_apiserver.recorder import Recorder
+from tests.support.real_apiserver.rights import Right, wanted_by
+from tests.support.real_apiserver.served import PATIENCE, until_served
 
 CHART = REPOSITORY / "deploy" / "chart"
 KUBERNETES_VERSION = "v1.35.0"  # the cluster that the chart is rendered for

@@ -5,12 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from accounts import Accounts
-from clusterobjects import ClusterObjects
-from overlay import overlay
-from programs import ADMISSION, ask
-from recorder import Recorder
-from served import PATIENCE
 
 from koord.api.pod import Pod
 from koord.kube.authorization import check_own_node
@@ -20,6 +14,12 @@ from koord.kube.events import Event, EventType, ObjectRef, Series, new_event
 from koord.kube.eviction import eviction
 from koord.kube.transport import Transport
 from koord.util.clock import SystemClock
+from tests.support.deploy.overlay import overlay
+from tests.support.programs import ADMISSION, ask
+from tests.support.real_apiserver.accounts import Accounts
+from tests.support.real_apiserver.cluster_objects import ClusterObjects
+from tests.support.real_apiserver.recorder import Recorder
+from tests.support.real_apiserver.served import PATIENCE
 
 WEB = Pod("shop", "web", "u1")
 HAPPENED = Event(

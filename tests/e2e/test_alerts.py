@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 import pytest
 import yaml
-from controlplane import missing
+
+from tests.support.real_apiserver.control_plane import missing
 
 RULES = Path(__file__).parents[2] / "deploy" / "alerts" / "rules.yml"
 AGENT = 'job="koordlet-system/koordlet",instance="10.0.0.1:9316",node="n1"'

@@ -6,8 +6,6 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from controlplane import ControlPlane
-from served import until_served
 
 from koord.kube import errors
 from koord.kube.client import (
@@ -24,6 +22,8 @@ from koord.kube.reflector import Change, ChangeKind, Reflector, Watched, without
 from koord.util.clock import SystemClock
 from koord.util.health import OK
 from koord.util.stop import Stop
+from tests.support.real_apiserver.control_plane import ControlPlane
+from tests.support.real_apiserver.served import until_served
 
 Eventually = Callable[[Callable[[], bool]], Awaitable[None]]
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 import yaml
-from overlay import DEPLOY, overlay
 from reference.chart.files import VALUES
 
 from koordlet.daemon.run import STOP_LIMIT
 from koordlet.plugin.base import Limits
+from tests.support.deploy.overlay import DEPLOY, overlay
 
 ACTS = {"koordlet": {"dryRun": False}}  # as the manifests do
 BARE = {**ACTS, "crds": {"managed": False}}

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from containerdnode import ContainerdNode
-from containerdnode import unusable as no_containerd
-from nrinode import BATCH, BATCH_PODS, GIB, Log, pod_of_kubelet
 
 from tests.support.node.cgroup_trees import Tree, tree_of, unusable
+from tests.support.real_runtime.containerd_node import ContainerdNode
+from tests.support.real_runtime.containerd_node import unusable as no_containerd
+from tests.support.real_runtime.nri_node import BATCH, BATCH_PODS, GIB, Log, pod_of_kubelet
 
 SCORE = "koordinator.sh/oom-score-adj"
 ANNOTATIONS = {BATCH: json.dumps(BATCH_PODS), SCORE: "777"}

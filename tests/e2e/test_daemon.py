@@ -9,17 +9,17 @@ from typing import Any
 
 import aiohttp
 import pytest
-from accounts import Accounts
-from clusterobjects import READY, ClusterObjects
-from controlplane import ControlPlane
-from realdaemon import running
-from recorder import Recorder
 
 from koord.kube.client import NODE_METRICS, PODS, ApiClient
 from koord.kube.errors import KubeError
 from koordlet.plugin.testing import FakeHost
 from tests.support.kube.certificates import Authority
 from tests.support.kube.kubelet import Kubelet, make_kubelet, rbac
+from tests.support.processes.agent import running
+from tests.support.real_apiserver.accounts import Accounts
+from tests.support.real_apiserver.cluster_objects import READY, ClusterObjects
+from tests.support.real_apiserver.control_plane import ControlPlane
+from tests.support.real_apiserver.recorder import Recorder
 
 NEW_UID = "66666666-7777-8888-9999-000000000000"
 MIB = 2**20

@@ -18,15 +18,7 @@ from typing import Any
 
 import aiohttp
 import pytest
-from accounts import Accounts
 from aiohttp import web
-from clusterobjects import READY, ClusterObjects
-from controlplane import ControlPlane, missing
-from programs import REPOSITORY
-from realcontrolplane import running_control_plane
-from realdaemon import running_alone
-from realprometheus import free_port, scraping
-from recorder import Recorder
 from reference.alerting.recording import (
     AGENT_RECORDINGS,
     DESCHEDULER_RECORDINGS,
@@ -36,6 +28,15 @@ from reference.alerting.recording import (
 from reference.dashboards.agent import FLEET_BOARD, NODE_BOARD, PLUGINS_BOARD
 from reference.dashboards.board import Board, Panel, Query
 from reference.dashboards.controlplane import DESCHEDULER_BOARD, SCHEDULER_BOARD
+
+from tests.support.processes.agent import running_alone
+from tests.support.processes.control_plane import running_control_plane
+from tests.support.processes.prometheus import free_port, scraping
+from tests.support.programs import REPOSITORY
+from tests.support.real_apiserver.accounts import Accounts
+from tests.support.real_apiserver.cluster_objects import READY, ClusterObjects
+from tests.support.real_apiserver.control_plane import ControlPlane, missing
+from tests.support.real_apiserver.recorder import Recorder
 
 PATIENCE = 90.0  # real seconds
 MEASURED, REAL = "node", "real"  # of the families of all that can be measured; of the real agent

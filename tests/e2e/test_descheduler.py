@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 import yaml
-from accounts import Accounts
-from clusterobjects import READY, SHOP, ClusterObjects
-from controlplane import ControlPlane
-from programs import REPOSITORY
-from realcontrolplane import events, running_descheduler
-from recorder import Recorder
 
 from koord.api import podmigrationjob, reservation
 from koord.kube.client import LEASES, NODE_METRICS, PODS, ApiClient, Resource
+from tests.support.processes.control_plane import events, running_descheduler
+from tests.support.programs import REPOSITORY
+from tests.support.real_apiserver.accounts import Accounts
+from tests.support.real_apiserver.cluster_objects import READY, SHOP, ClusterObjects
+from tests.support.real_apiserver.control_plane import ControlPlane
+from tests.support.real_apiserver.recorder import Recorder
 
 Eventually = Callable[[Callable[[], bool]], Awaitable[None]]
 Object = dict[str, Any]

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 import yaml
-from accounts import Accounts
-from clusterobjects import ClusterObjects
-from programs import REPOSITORY
-from realdaemon import running
-from recorder import Recorder
 
 from koord.kube.client import DEVICES, NODES, ApiClient
 from koord.kube.errors import NotFound
 from koordlet.plugin.testing import FakeHost
 from tests.support.node.nvml_stub import NvmlStub, add_driver, add_pci_device, gpu
+from tests.support.processes.agent import running
+from tests.support.programs import REPOSITORY
+from tests.support.real_apiserver.accounts import Accounts
+from tests.support.real_apiserver.cluster_objects import ClusterObjects
+from tests.support.real_apiserver.recorder import Recorder
 
 PATIENCE = 60.0  # real seconds
 QUIET = 8.0  # real seconds: more than two rounds

@@ -6,11 +6,6 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from accounts import Accounts
-from clusterobjects import ClusterObjects
-from realdaemon import running
-from recorder import Recorder
-
 from koord.kube.client import (
     CONFIG_MAPS,
     LEASES,
@@ -24,6 +19,10 @@ from koord.kube.client import (
 from koord.kube.errors import NotFound
 from koordlet.cli.ctl.client import CtlClient
 from koordlet.plugin.testing import FakeHost
+from tests.support.processes.agent import running
+from tests.support.real_apiserver.accounts import Accounts
+from tests.support.real_apiserver.cluster_objects import ClusterObjects
+from tests.support.real_apiserver.recorder import Recorder
 
 PATIENCE = 60.0  # real seconds
 

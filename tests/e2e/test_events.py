@@ -5,9 +5,6 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
-from accounts import Accounts
-from clusterobjects import ClusterObjects
-from recorder import Recorder
 
 from koord.api.eviction import EvictionOutcome
 from koord.api.pod import Pod
@@ -18,6 +15,9 @@ from koord.kube.eviction import PodEvictions
 from koord.kube.transport import Transport
 from koord.util.stop import Stop
 from koordlet.plugin.testing import SimulatedClock
+from tests.support.real_apiserver.accounts import Accounts
+from tests.support.real_apiserver.cluster_objects import ClusterObjects
+from tests.support.real_apiserver.recorder import Recorder
 
 JOBS = "jobs"
 PATIENCE = 30.0  # real seconds

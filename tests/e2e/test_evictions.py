@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from accounts import Accounts
-from clusterobjects import READY, SHOP, ClusterObjects
-from realdaemon import running
-from recorder import Recorder
 
 from koord.kube.client import PODS, ApiClient, Resource
 from koordlet.plugin.testing import FakeHost
+from tests.support.processes.agent import running
+from tests.support.real_apiserver.accounts import Accounts
+from tests.support.real_apiserver.cluster_objects import READY, SHOP, ClusterObjects
+from tests.support.real_apiserver.recorder import Recorder
 
 PLUGIN = """
     from koordlet.plugin import ExtensionPlugin

@@ -12,12 +12,12 @@ from typing import Any
 
 import aiohttp
 import pytest
-from programs import BED, KUBERNETES, Program
-from realprometheus import free_port
 
 from tests.support.clusters import node, pod
 from tests.support.http_site import ScriptedSite, serving
 from tests.support.kube.daemon_flags import kubeconfig
+from tests.support.processes.prometheus import free_port
+from tests.support.programs import BED, KUBERNETES, Program
 from tests.support.scheduler.prometheus import vector
 
 Json = dict[str, Any]

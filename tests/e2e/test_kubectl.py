@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 import yaml
-from programs import POD_EXEC, Program
 
 from koord.api.qos import KubeQoS
 from koordlet.plugin.testing import FakeHost
 from tests.support.kube.daemon_flags import host_flags
+from tests.support.programs import POD_EXEC, Program
 
 LABELS = {"app.kubernetes.io/name": "koordlet"}
 

@@ -19,18 +19,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from accounts import SYSTEM, Accounts
-from clusterobjects import READY, SHOP, ClusterObjects
-from controlplane import ControlPlane
-from programs import REPOSITORY
-from realcontrolplane import events, running_descheduler, running_scheduler
-from recorder import Recorder
 
 from koord.api import podmigrationjob
 from koord.api.quantity import Quantity
 from koord.kube.client import NODE_METRICS, PODS, ApiClient, Resource
 from tests.support.kube.daemon_flags import kubeconfig
 from tests.support.node.cgroup_trees import Tree, tree_of, unusable
+from tests.support.processes.control_plane import events, running_descheduler, running_scheduler
+from tests.support.programs import REPOSITORY
+from tests.support.real_apiserver.accounts import SYSTEM, Accounts
+from tests.support.real_apiserver.cluster_objects import READY, SHOP, ClusterObjects
+from tests.support.real_apiserver.control_plane import ControlPlane
+from tests.support.real_apiserver.recorder import Recorder
 
 JOBS = Resource(podmigrationjob.API_VERSION, podmigrationjob.PLURAL)
 SCRIPT = REPOSITORY / "docs/examples/busy-pod.sh"

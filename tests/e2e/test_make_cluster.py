@@ -10,11 +10,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from containerdnode import cgroup_mounts
-from controlplane import missing
-from innermachine import InnerMachine, unusable
-from makecluster import DIRECTORY
-from programs import CNI, CONTAINERD, CONTAINERD_SHIM, CRI_CLIENT, KUBERNETES, PAUSE, Program
+
+from tests.support.programs import (
+    CNI,
+    CONTAINERD,
+    CONTAINERD_SHIM,
+    CRI_CLIENT,
+    KUBERNETES,
+    PAUSE,
+    Program,
+)
+from tests.support.real_apiserver.control_plane import missing
+from tests.support.real_cluster.inner_machine import InnerMachine, unusable
+from tests.support.real_cluster.make_cluster import DIRECTORY
+from tests.support.real_runtime.containerd_node import cgroup_mounts
 
 PATIENCE = 120.0
 
@@ -31,7 +40,7 @@ def usable(go_program: Callable[[Program], Path]) -> None:
 def cluster(*arguments: str) -> Iterator["subprocess.Popen[str]"]:
     """As the target of the Makefile starts it."""
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-m", "makecluster", *arguments]
+    command = [sys.executable, "-m", "tests.support.real_cluster.make_cluster", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environ) as process:
         yield process
 

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from overlay import overlay
-from programs import REPOSITORY
+
+from tests.support.deploy.overlay import overlay
+from tests.support.programs import REPOSITORY
 
 DEPLOY = REPOSITORY / "deploy"
 

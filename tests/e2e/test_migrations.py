@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from accounts import Accounts
-from clusterobjects import READY, ClusterObjects
-from controlplane import ControlPlane
-from recorder import Recorder
-from rights import Right, of_server
 
 from koord.api.podmigrationjob import API_VERSION, PLURAL
 from koord.api.reservation import PLURAL as RESERVATION_PLURAL
 from koord.kube.client import ApiClient, Resource
 from koord.kube.errors import NotFound
 from tests.support.kube.daemon_flags import kubeconfig
+from tests.support.real_apiserver.accounts import Accounts
+from tests.support.real_apiserver.cluster_objects import READY, ClusterObjects
+from tests.support.real_apiserver.control_plane import ControlPlane
+from tests.support.real_apiserver.recorder import Recorder
+from tests.support.real_apiserver.rights import Right, of_server
 
 JOBS, RESERVATIONS = Resource(API_VERSION, PLURAL), Resource(API_VERSION, RESERVATION_PLURAL)
 Eventually = Callable[[Callable[[], bool]], Awaitable[None]]

@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from controlplane import missing
-from realprometheus import free_port, made, scraping
 
 from koord.cluster.state import ClusterState
 from koord.component.plugins.args import args_type_of
@@ -25,6 +23,8 @@ from koord_scheduler_plugins.network_traffic import NetworkTraffic
 from koordlet.plugin.testing import FakeHost
 from tests.support.clusters import node, read_node
 from tests.support.kube.daemon_flags import LAID_OUT, host_flags
+from tests.support.processes.prometheus import free_port, made, scraping
+from tests.support.real_apiserver.control_plane import missing
 from tests.support.scheduler.framework import make_pod
 
 ADDRESSES = {"quiet": "127.0.0.2", "busy": "127.0.0.3", "busiest": "127.0.0.4"}

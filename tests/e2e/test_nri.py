@@ -7,15 +7,23 @@ import sys
 from pathlib import Path
 
 import pytest
-from nrinode import ADJUSTED, BATCH, BATCH_PODS, GIB, Node, crowd, in_force
-from nriruntime import NriRuntime, container, sandbox
-from programs import NRI_RUNTIME, NRI_RUNTIME_08, Program
 
 from koord.api.qos import KubeQoS
 from koordlet.cli.koordletctl import main
 from koordlet.host.paths import HostPaths
 from koordlet.runtimehooks.wire import messages
 from tests.support.node.nvml_stub import add_pci_device
+from tests.support.programs import NRI_RUNTIME, NRI_RUNTIME_08, Program
+from tests.support.real_runtime.nri_node import (
+    ADJUSTED,
+    BATCH,
+    BATCH_PODS,
+    GIB,
+    Node,
+    crowd,
+    in_force,
+)
+from tests.support.real_runtime.nri_runtime import NriRuntime, container, sandbox
 
 NIC, FUNCTION = "0000:09:00.0", "0000:09:00.2"  # of an RDMA card
 

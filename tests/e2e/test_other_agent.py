@@ -9,13 +9,13 @@ from typing import Any
 
 import aiohttp
 import pytest
-from accounts import Accounts
-from clusterobjects import ClusterObjects
-from realdaemon import running
-from recorder import Recorder
 
 from koord.kube.client import NODE_METRICS, ApiClient
 from koordlet.plugin.testing import FakeHost
+from tests.support.processes.agent import running
+from tests.support.real_apiserver.accounts import Accounts
+from tests.support.real_apiserver.cluster_objects import ClusterObjects
+from tests.support.real_apiserver.recorder import Recorder
 
 PATIENCE = 60.0  # real seconds
 

@@ -4,8 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from overlay import overlay
-from programs import ADMISSION, ask
+
+from tests.support.deploy.overlay import overlay
+from tests.support.programs import ADMISSION, ask
 
 STATUS, DEVICES, RESERVATION = (
     f"scheduling.koordinator.sh/{name}"

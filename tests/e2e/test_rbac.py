@@ -4,8 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from overlay import overlay
-from rights import Right, allows, rights_of, role
+
+from tests.support.deploy.overlay import overlay
+from tests.support.real_apiserver.rights import Right, allows, rights_of, role
 
 # Rights without a request, and why they are there.
 NOT_ASKED_FOR = {

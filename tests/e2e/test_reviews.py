@@ -8,13 +8,13 @@ from typing import Any
 import aiohttp
 import psutil
 import pytest
-from accounts import SERVICE_ACCOUNTS, Accounts
-from clusterobjects import SHOP, ClusterObjects
-from realdaemon import running
-from recorder import Recorder
 
 from koord.kube.client import ApiClient, Resource
 from koordlet.plugin.testing import FakeHost
+from tests.support.processes.agent import running
+from tests.support.real_apiserver.accounts import SERVICE_ACCOUNTS, Accounts
+from tests.support.real_apiserver.cluster_objects import SHOP, ClusterObjects
+from tests.support.real_apiserver.recorder import Recorder
 
 ROLE = Resource("rbac.authorization.k8s.io/v1", "clusterroles")
 BINDING = Resource("rbac.authorization.k8s.io/v1", "clusterrolebindings")

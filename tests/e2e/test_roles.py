@@ -8,18 +8,18 @@ from typing import Any
 
 import aiohttp
 import pytest
-from accounts import Accounts
-from clusterobjects import READY, ClusterObjects
-from overlay import overlay
-from realdaemon import running
-from recorder import Recorder
-from rights import of_server
 
 from koord.kube.client import NODE_METRICS, NODE_SLOS, NODE_TOPOLOGIES, PODS, ApiClient, Resource
 from koord.kube.errors import NotFound
 from koordlet.plugin.testing import FakeHost
+from tests.support.deploy.overlay import overlay
 from tests.support.kube.certificates import Authority
 from tests.support.kube.kubelet import Kubelet, make_kubelet
+from tests.support.processes.agent import running
+from tests.support.real_apiserver.accounts import Accounts
+from tests.support.real_apiserver.cluster_objects import READY, ClusterObjects
+from tests.support.real_apiserver.recorder import Recorder
+from tests.support.real_apiserver.rights import of_server
 
 PATIENCE = 90.0  # real seconds
 CONTAINER = {"name": "app", "image": "app", "resources": {"requests": {"cpu": "100m"}}}

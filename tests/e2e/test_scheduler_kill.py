@@ -14,10 +14,10 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
-from controlplane import missing
-from programs import BED
 
 from tests.support.kube.daemon_flags import kubeconfig
+from tests.support.programs import BED
+from tests.support.real_apiserver.control_plane import missing
 
 PODS = 1000
 NODES = 110  # of 32 cores; every twentieth is tainted

@@ -11,9 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import ELSEWHERE, NARROW, WIDE, Browser, browser
-from realcontrolplane import running_control_plane
-from realdaemon import BUSY_POD, running_alone
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
@@ -21,6 +18,9 @@ from koord.api.qos import KubeQoS
 from koord.kube.client import NODE_METRICS, NODES, PODS
 from koordlet.plugin.testing import FakeHost
 from tests.support.kube.apiserver import ApiServer
+from tests.support.processes.agent import BUSY_POD, running_alone
+from tests.support.processes.browser import ELSEWHERE, NARROW, WIDE, Browser, browser
+from tests.support.processes.control_plane import running_control_plane
 
 PODS_OF_A_NODE = 150
 ROOM = {"cpu": "8", "memory": "16Gi", "pods": "110"}

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from programs import REPOSITORY
 
 from tests.support.image.buildah import Built
 from tests.support.image.treeimages import NAMES, Images, store_of_bases
+from tests.support.programs import REPOSITORY
 
 PACKAGES = {
     "buildah": "buildah",

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from programs import REPOSITORY
 
 from tests.support.image.bases import distroless
+from tests.support.programs import REPOSITORY
 
 PLATFORMS = ("manylinux_2_28_aarch64", "manylinux_2_17_aarch64", "manylinux2014_aarch64")
 PATIENCE = 180.0

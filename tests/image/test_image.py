@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import yaml
 from packaging.requirements import Requirement
-from programs import REPOSITORY, Program
 
 from tests.support.image.buildah import Built
+from tests.support.programs import REPOSITORY, Program
 
 from ..cgroups.container.cluster import Agent, Cluster
 from ..cgroups.container.nodepod import NodePod

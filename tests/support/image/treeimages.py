@@ -13,10 +13,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from programs import REPOSITORY
-
 from tests.support.image.bases import KEPT, debian, distroless
 from tests.support.image.buildah import Buildah, build_context
+from tests.support.programs import REPOSITORY
 
 DEBIAN = "docker.io/library/debian:12-slim"
 DISTROLESS = "gcr.io/distroless/python3-debian12"

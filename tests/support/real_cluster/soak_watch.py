@@ -14,11 +14,10 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
-from background import Background
-from clusteraccess import ADMIN, SERVER
-from clusterclient import SYSTEM, Object
-
 from koord.api.quantity import Quantity
+from tests.support.real_cluster.access import ADMIN, SERVER
+from tests.support.real_cluster.background import Background
+from tests.support.real_cluster.client import SYSTEM, Object
 
 KILLED = (137, "Error")  # the exit code and reason of a container after kill -9
 UNKNOWN = "Unknown"  # the reason of an end that containerd has not seen

@@ -5,8 +5,8 @@ import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
-from clusteraccess import NODE
-from clusterclient import SYSTEM, Cluster, Object
+from tests.support.real_cluster.access import NODE
+from tests.support.real_cluster.client import SYSTEM, Cluster, Object
 
 _BEGINNING = datetime.fromtimestamp(0, UTC)
 

@@ -7,12 +7,11 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from clusteraccess import NODE
-from clusterclient import BEST_EFFORT, PATIENCE, Cluster
-from programs import REPOSITORY
-
 from koordlet.host.resource import File, Root
 from koordlet.host.resources import RESOURCES
+from tests.support.programs import REPOSITORY
+from tests.support.real_cluster.access import NODE
+from tests.support.real_cluster.client import BEST_EFFORT, PATIENCE, Cluster
 
 Traces = Mapping[str, str]  # what is there, and its value
 RUN_DIRECTORY = "/run/koordlet"  # documented to stay on a node until it boots again

@@ -9,10 +9,9 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from accounts import SYSTEM
-from realprometheus import free_port
-
 from tests.support.kube.daemon_flags import kubeconfig
+from tests.support.processes.prometheus import free_port
+from tests.support.real_apiserver.accounts import SYSTEM
 
 
 @contextlib.asynccontextmanager

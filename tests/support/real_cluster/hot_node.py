@@ -2,11 +2,18 @@
 
 import os
 
-from clusteraccess import NODE
-from clusterclient import SYSTEM, Cluster, Object, budget, names, pod, replica_set
-from installation import Installed
-
 from koord.api.quantity import Quantity
+from tests.support.real_cluster.access import NODE
+from tests.support.real_cluster.client import (
+    SYSTEM,
+    Cluster,
+    Object,
+    budget,
+    names,
+    pod,
+    replica_set,
+)
+from tests.support.real_cluster.installation import Installed
 
 
 def make_hot(cluster: Cluster, installed: Installed, app: str) -> None:

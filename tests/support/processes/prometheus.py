@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 import aiohttp
-from served import PATIENCE
+
+from tests.support.real_apiserver.served import PATIENCE
 
 
 def free_port() -> int:

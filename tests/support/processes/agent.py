@@ -9,11 +9,10 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
-from realprometheus import free_port, made
-
 from koord.api.qos import KubeQoS
 from koordlet.plugin.testing import FakeHost
 from tests.support.kube.daemon_flags import LAID_OUT, host_flags, kubeconfig
+from tests.support.processes.prometheus import free_port, made
 
 BUSY_POD = "6f3c1a9e-0000-4000-8000-000000000001"
 SUPPRESSING = {

@@ -1,6 +1,7 @@
-"""The Go programs of the tests, and how they are built: `python tests/e2e/programs.py` builds all.
+"""The Go programs of the tests, and how they are built.
 
-With an empty cache that takes some minutes, which CI spends beside other tests.
+`python tests/support/programs.py` builds all. With an empty cache that takes some minutes, which CI
+spends beside other tests.
 """
 
 import json
@@ -50,27 +51,27 @@ class Program:
         return self.binary.with_name(name)
 
 
-_HERE = Path(__file__).parent
-ADMISSION = Program("admission", _HERE / "admission")
-KUSTOMIZE = Program("kustomize", _HERE / "kustomize", "sigs.k8s.io/kustomize/kustomize/v5")
+_E2E = REPOSITORY / "tests" / "e2e"
+ADMISSION = Program("admission", _E2E / "admission")
+KUSTOMIZE = Program("kustomize", _E2E / "kustomize", "sigs.k8s.io/kustomize/kustomize/v5")
 BED = Program("bed", REPOSITORY / "benchmarks" / "bed")  # as benchmarks build it
-NRI_RUNTIME = Program("nriruntime", _HERE / "nriruntime")
+NRI_RUNTIME = Program("nriruntime", _E2E / "nriruntime")
 NRI_RUNTIME_08 = Program(
-    "nriruntime08", _HERE / "nriruntime", flags=("-modfile=nri08.mod", "-tags=nri08")
+    "nriruntime08", _E2E / "nriruntime", flags=("-modfile=nri08.mod", "-tags=nri08")
 )
-POD_EXEC = Program("podexec", _HERE / "podexec")
-HELM = Program("helm", _HERE / "helm", "helm.sh/helm/v3/cmd/helm")
+POD_EXEC = Program("podexec", _E2E / "podexec")
+HELM = Program("helm", _E2E / "helm", "helm.sh/helm/v3/cmd/helm")
 _CONTAINERD = "github.com/containerd/containerd/v2/cmd"
 _WITHOUT = ("-tags=no_btrfs,no_devmapper,no_zfs,no_aufs",)
-CONTAINERD = Program("containerd", _HERE / "containerd", f"{_CONTAINERD}/containerd", _WITHOUT)
+CONTAINERD = Program("containerd", _E2E / "containerd", f"{_CONTAINERD}/containerd", _WITHOUT)
 CONTAINERD_SHIM = Program(  # containerd looks for one of this name
     "containerd-shim-runc-v2",
-    _HERE / "containerd",
+    _E2E / "containerd",
     f"{_CONTAINERD}/containerd-shim-runc-v2",
     _WITHOUT,
 )
-CRI_CLIENT = Program("criclient", _HERE / "containerd")
-PAUSE = Program("pause", _HERE / "containerd", "./pause")
+CRI_CLIENT = Program("criclient", _E2E / "containerd")
+PAUSE = Program("pause", _E2E / "containerd", "./pause")
 _VERSION = "k8s.io/component-base/version"
 
 

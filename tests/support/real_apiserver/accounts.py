@@ -6,11 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kubectl import Kubectl
-from overlay import overlay
-from served import PATIENCE
-
 from koord.kube.client import ACCESS_REVIEWS, NODES, ApiClient, Resource
+from tests.support.deploy.overlay import overlay
+from tests.support.real_apiserver.kubectl import Kubectl
+from tests.support.real_apiserver.served import PATIENCE
 
 SYSTEM = "koordlet-system"
 SERVICE_ACCOUNTS = Resource("v1", "serviceaccounts")

@@ -9,11 +9,10 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from nriruntime import NriRuntime, container, nri_runtime, sandbox
-
 from koord.api.qos import KubeQoS
 from koordlet.plugin.testing import FakeHost
 from tests.support.kube.daemon_flags import LAID_OUT, host_flags
+from tests.support.real_runtime.nri_runtime import NriRuntime, container, nri_runtime, sandbox
 
 GIB = 2**30
 BATCH = "node.koordinator.sh/extended-resource-spec"

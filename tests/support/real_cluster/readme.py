@@ -6,7 +6,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from programs import HELM, KUBERNETES, REPOSITORY
+from tests.support.programs import HELM, KUBERNETES, REPOSITORY
 
 SECONDS = 300.0  # of one command
 

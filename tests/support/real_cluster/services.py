@@ -1,6 +1,6 @@
 """The programs of the cluster: how each is started, and the files that it reads.
 
-All run in a machine of their own (innermachine), whose addresses on the loopback interface they
+All run in a machine of their own (inner_machine), whose addresses on the loopback interface they
 have; so they take the ports and directories that they have by default.
 """
 
@@ -10,9 +10,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from clusteraccess import CONTROLLERS, KUBELET, NODE, NODE_IP, SCHEDULER, SERVER, SERVICE_IP, Access
-from containerdnode import IMAGE
-from programs import CNI, CONTAINERD, KUBERNETES, MINOR
+from tests.support.programs import CNI, CONTAINERD, KUBERNETES, MINOR
+from tests.support.real_cluster.access import (
+    CONTROLLERS,
+    KUBELET,
+    NODE,
+    NODE_IP,
+    SCHEDULER,
+    SERVER,
+    SERVICE_IP,
+    Access,
+)
+from tests.support.real_runtime.containerd_node import IMAGE
 
 ETCD = "http://127.0.0.1:2379"
 RUNTIME = Path("/run/containerd/containerd.sock")

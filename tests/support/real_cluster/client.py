@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from clusteraccess import NODE
-from containerdnode import IMAGE
-from programs import KUBERNETES
+from tests.support.programs import KUBERNETES
+from tests.support.real_cluster.access import NODE
+from tests.support.real_runtime.containerd_node import IMAGE
 
 SYSTEM = "koordlet-system"
 SHOP = "shop"  # the namespace of the tests' own pods

@@ -22,9 +22,8 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
-from programs import CONTAINERD, CONTAINERD_SHIM, CRI_CLIENT, PAUSE
-
 from tests.support.node.cgroup_trees import VERSION, Tree, make_group
+from tests.support.programs import CONTAINERD, CONTAINERD_SHIM, CRI_CLIENT, PAUSE
 
 PATIENCE = 90.0  # seconds for one answer
 IMAGE = "koordlet.test/pause:1"

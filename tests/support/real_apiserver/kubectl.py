@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Sequence
 from typing import Any
 
-from programs import KUBERNETES
+from tests.support.programs import KUBERNETES
 
 _SECONDS = 120.0
 

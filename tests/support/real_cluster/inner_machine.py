@@ -15,10 +15,9 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from containerdnode import JOIN, CgroupMount, cgroup_mounts
-from containerdnode import unusable as no_containerd
-
 from tests.support.node.cgroup_trees import make_group
+from tests.support.real_runtime.containerd_node import JOIN, CgroupMount, cgroup_mounts
+from tests.support.real_runtime.containerd_node import unusable as no_containerd
 
 PATIENCE = 30.0  # seconds for the kernel to end what was killed
 _GRACE = 5.0  # seconds for the first process to end when it is asked to

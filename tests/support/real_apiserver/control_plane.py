@@ -14,9 +14,8 @@ import time
 import urllib.request
 from pathlib import Path
 
-from programs import KUBERNETES
-
 from koord.kube.credentials import ApiConfig
+from tests.support.programs import KUBERNETES
 
 START_SECONDS = 120.0
 ISSUER = "https://kubernetes.default.svc"

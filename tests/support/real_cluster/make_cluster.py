@@ -1,7 +1,7 @@
 """`make cluster`: a real Kubernetes cluster on this machine, in a machine of its own, until ^C.
 
-`python -m makecluster [--nodes NUMBER] [--images] [-- COMMAND...]`: with a command it is run in the
-cluster's machine with KUBECONFIG set, and the cluster ends with it.
+`python -m tests.support.real_cluster.make_cluster [--nodes NUMBER] [--images] [-- COMMAND...]`:
+with a command it is run in the cluster's machine with KUBECONFIG set, and the cluster ends with it.
 """
 
 import argparse
@@ -13,9 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from controlplane import missing
-from innermachine import InnerMachine, unusable
-from programs import (
+from tests.support.programs import (
     CNI,
     CONTAINERD,
     CONTAINERD_SHIM,
@@ -26,10 +24,11 @@ from programs import (
     REPOSITORY,
     Program,
 )  # fmt: skip
+from tests.support.real_apiserver.control_plane import missing
+from tests.support.real_cluster.inner_machine import InnerMachine, unusable
 
 DIRECTORY = REPOSITORY / "build" / "cluster"
-_HERE = Path(__file__).parent
-_SUPERVISOR = _HERE / "supervisor.py"
+_SUPERVISOR = "tests.support.real_cluster.supervisor"
 
 
 @contextmanager
@@ -82,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = ["--", *options.command] if options.command else []
     with alone(), InnerMachine(DIRECTORY) as machine:
         process = machine.start(
-            sys.executable, _SUPERVISOR, DIRECTORY, str(options.nodes), *images, *command
+            sys.executable, "-m", _SUPERVISOR, DIRECTORY, str(options.nodes), *images, *command
         )
         write_ways_in(machine)
         if not command:

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import yaml
-from auditlog import longest_gap
-from clusterclient import SHOP, SYSTEM, Cluster, quota
-from overlay import DEPLOY, overlay
-from readme import shell
 
+from tests.support.deploy.overlay import DEPLOY, overlay
 from tests.support.image.treeimages import NAMES, REGISTRY, TAGS
+from tests.support.real_cluster.audit_log import longest_gap
+from tests.support.real_cluster.client import SHOP, SYSTEM, Cluster, quota
+from tests.support.real_cluster.readme import shell
 
 COMPONENTS = (
     "crds", "podmonitor", "manager-duties", "pods-from-api-server", "events", "evictions", "nri",

@@ -4,10 +4,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from recorder import Recorder
-
 from tests.support.kube import kubelet
 from tests.support.kube.apiserver import ApiServer, Place, Recorded
+from tests.support.real_apiserver.recorder import Recorder
 
 Rule = Mapping[str, list[str]]
 

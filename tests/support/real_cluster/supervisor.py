@@ -1,7 +1,8 @@
 """The first process in the cluster's machine: starts its programs, and again what has ended.
 
-`python -m supervisor DIRECTORY NODES [IMAGE.tar...] [-- COMMAND...]`. With a command it ends with
-the command's status; else it says how to come in, and runs until it is killed.
+`python -m tests.support.real_cluster.supervisor DIRECTORY NODES [IMAGE.tar...] [-- COMMAND...]`.
+With a command it ends with the command's status; else it says how to come in, and runs until it
+is killed.
 """
 
 import itertools
@@ -16,13 +17,14 @@ import urllib.request
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import clusterprograms
-from clusteraccess import ADMIN, NODE, NODE_IP, SERVICE_IP, STAND_IN, Access
-from clusterprograms import RUNTIME, Service
-from containerdnode import write_pause_image
-from programs import CRI_CLIENT, KUBERNETES
+from tests.support.programs import CRI_CLIENT, KUBERNETES
+from tests.support.real_cluster import services
+from tests.support.real_cluster.access import ADMIN, NODE, NODE_IP, SERVICE_IP, STAND_IN, Access
+from tests.support.real_cluster.services import RUNTIME, Service
+from tests.support.real_runtime.containerd_node import write_pause_image
 
 START_SECONDS = 180.0  # of one program, on a busy machine
+_STAND_INS = "tests.support.real_cluster.stand_in_nodes"
 _AGAIN = 0.5  # seconds before what has ended is started again
 
 
@@ -81,11 +83,11 @@ def run_cluster(
     supervisor = Supervisor(directory)
     began = time.monotonic()
     for service in (
-        clusterprograms.containerd(directory),
-        clusterprograms.etcd(directory),
-        clusterprograms.api_server(directory, access),
-        clusterprograms.controllers(access),
-        clusterprograms.scheduler(access),
+        services.containerd(directory),
+        services.etcd(directory),
+        services.api_server(directory, access),
+        services.controllers(access),
+        services.scheduler(access),
     ):
         supervisor.start(service)
         say(f"{service.name} is ready ({time.monotonic() - began:.0f} s)")
@@ -94,9 +96,15 @@ def run_cluster(
     for tar in (pause, *images):
         import_image(tar)
         say(f"{tar.name} is imported ({time.monotonic() - began:.0f} s)")
-    supervisor.start(clusterprograms.kubelet(directory, access))
+    supervisor.start(services.kubelet(directory, access))
     if nodes:
-        stand_in = (sys.executable, "-m", "standinnodes", access.kubeconfig(STAND_IN), str(nodes))
+        stand_in = (
+            sys.executable,
+            "-m",
+            "tests.support.real_cluster.stand_in_nodes",
+            access.kubeconfig(STAND_IN),
+            str(nodes),
+        )
         supervisor.start(Service("stand-in", stand_in))
     _until_nodes_are_ready(access.kubeconfig(ADMIN), nodes + 1)
     say(f"{nodes + 1} nodes are ready ({time.monotonic() - began:.0f} s)")

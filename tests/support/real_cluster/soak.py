@@ -1,8 +1,8 @@
 """`make cluster-soak`: kill -9 at random in a busy cluster, checked from outside.
 
-`python -m clustersoak [--seconds NUMBER] [--seed NUMBER]`, in the cluster's machine. Killed are
-kube-apiserver, etcd (its data stays), the kubelet, containerd and the three daemons. soakwatch
-checks what must hold meanwhile. Ends with 1 if something did not.
+`python -m tests.support.real_cluster.soak [--seconds NUMBER] [--seed NUMBER]`, in the cluster's
+machine. Killed are kube-apiserver, etcd (its data stays), the kubelet, containerd and the three
+daemons. soak_watch checks what must hold meanwhile. Ends with 1 if something did not.
 """
 
 import argparse
@@ -17,17 +17,31 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
-from background import Background
-from clusteraccess import NODE
-from clusterclient import BEST_EFFORT, SHOP, SYSTEM, Cluster, Object, budget, pod, quota
-from installation import INTERVAL, POD_MONITOR, WORKLOADS, Installation, slo_config
-from soakfaults import Faults, say
-from soakwatch import Api, Watch, twice
-from standinnodes import ROOM
-from traces import differences, kernel_values, to_restore
-
 from koord.api.annotations import USAGE_THRESHOLDS
 from koord.api.quantity import Quantity
+from tests.support.real_cluster.access import NODE
+from tests.support.real_cluster.background import Background
+from tests.support.real_cluster.client import (
+    BEST_EFFORT,
+    SHOP,
+    SYSTEM,
+    Cluster,
+    Object,
+    budget,
+    pod,
+    quota,
+)
+from tests.support.real_cluster.installation import (
+    INTERVAL,
+    POD_MONITOR,
+    WORKLOADS,
+    Installation,
+    slo_config,
+)
+from tests.support.real_cluster.soak_faults import Faults, say
+from tests.support.real_cluster.soak_watch import Api, Watch, twice
+from tests.support.real_cluster.stand_in_nodes import ROOM
+from tests.support.real_cluster.traces import differences, kernel_values, to_restore
 
 # koord-descheduler moves few pods of one workload at a time, so there are some.
 GRIDS = tuple(f"grid-{number}" for number in range(1, 7))

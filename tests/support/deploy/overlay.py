@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from programs import REPOSITORY
+
+from tests.support.programs import REPOSITORY
 
 DEPLOY = REPOSITORY / "deploy"
 

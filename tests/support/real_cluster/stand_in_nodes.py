@@ -1,7 +1,8 @@
 """Nodes without a kubelet: what is on them is said to run, and nothing runs.
 
-`python -m standinnodes KUBECONFIG NUMBER` keeps so many nodes ready, with their Leases, makes the
-pods on them Running and Ready, and ends the pods that are deleted. They are called hollow-1, ….
+`python -m tests.support.real_cluster.stand_in_nodes KUBECONFIG NUMBER` keeps so many nodes
+ready, with their Leases, makes the pods on them Running and Ready, and ends the pods that are
+deleted. They are called hollow-1, ….
 They have no operating system, so they do not take pods that ask for one, as our daemons' do.
 """
 

@@ -1,0 +1,1 @@
+"""Processes that tests start as users do: the three daemons, Prometheus, chromium."""

@@ -1,0 +1,1 @@
+"""Real container runtimes: containerd with runc, and the runtime's side of NRI."""
