@@ -1,0 +1,1 @@
+"""DeviceShare: GPUs, RDMA interfaces and FPGAs of nodes, and shares of them."""

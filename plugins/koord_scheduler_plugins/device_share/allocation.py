@@ -1,0 +1,313 @@
+"""The devices of a node for a pod: all types that it requests, alone or jointly.
+
+Source: Koordinator, pkg/scheduler/plugins/deviceshare (device_allocator).
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
+
+from koord.api.labelselector import LabelSelector
+from koord_scheduler_plugins.device_share.devices import (
+    ANY_NUMA,
+    GPU,
+    GPU_MEMORY,
+    GPU_MEMORY_RATIO,
+    WHOLE,
+    Amounts,
+    DeviceTable,
+    NodeDevice,
+    address_order,
+    fits,
+    partitions_of,
+)
+from koord_scheduler_plugins.device_share.gpus import (
+    Choice,
+    DevicesUnavailable,
+    GpuRules,
+    choose,
+)
+from koord_scheduler_plugins.device_share.requests import DEVICE_LEVEL, PCIE_LEVEL, PodDevices
+from koord_scheduler_plugins.device_share.scoring import DeviceScorer, with_both
+
+
+@dataclass(frozen=True, slots=True)
+class GivenDevice:
+    """A device, or a share of it, for a pod."""
+
+    minor: int
+    amounts: Amounts
+    functions: tuple[str, ...] = ()  # addresses of virtual functions
+    template: str = ""  # of a share of an NPU; "": none
+
+
+Allocation = Mapping[str, tuple[GivenDevice, ...]]
+"""The devices of a pod by type; never empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class AllocateOptions:
+    """What is known beside the node and the pod."""
+
+    scorer: DeviceScorer | None = None  # None: all devices score the same
+    numa_nodes: frozenset[int] | None = None  # devices must be near to one of them; None: any
+    templates: Mapping[str, str] = field(default_factory=dict)
+    """Name of the template by vendor and model of GPUs, of pods that need one."""
+    needs_template: bool = False
+
+
+FILTERING = AllocateOptions()
+
+
+def allocate(
+    table: DeviceTable, wanted: PodDevices, options: AllocateOptions = FILTERING
+) -> Allocation:
+    """Return devices of a node for a pod.
+
+    Raises:
+        DevicesUnavailable: there are none.
+    """
+    return _Work(table, wanted, options).run()[0]
+
+
+def allocate_with_way(
+    table: DeviceTable, wanted: PodDevices, options: AllocateOptions
+) -> tuple[Allocation, str]:
+    """As allocate, with the way by which the devices were found, for metrics."""
+    return _Work(table, wanted, options).run()
+
+
+class _Work:
+    """One allocation on one node."""
+
+    def __init__(self, table: DeviceTable, wanted: PodDevices, options: AllocateOptions) -> None:
+        self._table = table
+        self._wanted = wanted
+        self._options = options
+        self._way = "default"
+
+    def run(self) -> tuple[Allocation, str]:
+        wanted = self._wanted
+        each = {kind: instance_request(self._table, wanted, kind) for kind in wanted.requests}
+        found: dict[str, tuple[GivenDevice, ...]] = {}
+        if len(each) > 1 and wanted.joint:
+            self._joint(each, found)
+        for kind, (request, count) in each.items():
+            if kind not in found:
+                found[kind] = self._alone(kind, request, count, ())
+        return {kind: found[kind] for kind in sorted(found)}, self._way
+
+    def _joint(
+        self, each: Mapping[str, tuple[Amounts, int]], found: dict[str, tuple[GivenDevice, ...]]
+    ) -> None:
+        """Give devices of further types on the PCIe switches of the first."""
+        first, *others = self._wanted.joint
+        found[first] = self._alone(first, *each[first], ())
+        devices = self._table.devices(first)
+        switches = tuple(dict.fromkeys(devices[one.minor].pcie for one in found[first]))
+        for kind in others:
+            request, count = each[kind]
+            if self._wanted.same_pcie:
+                count = max(count, len(switches))
+            found[kind] = self._alone(kind, request, count, switches)
+            there = self._table.devices(kind)
+            if self._wanted.same_pcie and {there[one.minor].pcie for one in found[kind]} != set(
+                switches
+            ):
+                raise DevicesUnavailable("node(s) Device Joint-Allocate rules violation")
+
+    def _alone(
+        self, kind: str, request: Amounts, count: int, switches: Sequence[str]
+    ) -> tuple[GivenDevice, ...]:
+        """Give devices of one type. switches: PCIe switches that are preferred."""
+        if kind == GPU:
+            return self._gpus(request, count)
+        return self._default(kind, request, count, switches)
+
+    def _default(
+        self, kind: str, request: Amounts, count: int, switches: Sequence[str]
+    ) -> tuple[GivenDevice, ...]:
+        free, devices = self._table.free(kind), self._table.devices(kind)
+        candidates = self._candidates(kind)
+        scores = {minor: self._score(kind, minor, request) for minor in candidates}
+        most = max(count, len(switches)) if self._wanted.expand else count
+        selector = self._wanted.hint(kind).functions
+        given: list[GivenDevice] = []
+        for minor in in_order(candidates, scores, devices, switches):
+            if not fits(request, free[minor]):
+                continue
+            functions: tuple[str, ...] = ()
+            if selector is not None:
+                function = self._function(devices[minor], selector)
+                if function is None:
+                    continue
+                functions = (function,)
+            given.append(GivenDevice(minor, request, functions))
+            if len(given) == max(most, 1):
+                break
+        if len(given) < count:
+            raise DevicesUnavailable(f"Insufficient {kind} devices")
+        return tuple(given)
+
+    def _gpus(self, request: Amounts, count: int) -> tuple[GivenDevice, ...]:
+        table, wanted = self._table, self._wanted
+        if wanted.gpu is None:
+            raise DevicesUnavailable("No GPU Requirements")
+        template = ""
+        if self._options.needs_template:
+            template = self._options.templates.get(table.node.vendor_model, "")
+            if not template:
+                raise DevicesUnavailable("no matched GPU shared resource template", final=True)
+        free, hint = table.free(GPU), wanted.hint(GPU)
+        candidates = self._candidates(GPU)
+        shared = wanted.gpu.shared
+        if shared and GPU_MEMORY_RATIO not in request and not template:
+            shared = is_share(request, table)
+        partitions, honor = partitions_of(table.layout, table.node)
+        choice = Choice(
+            count,
+            {minor for minor in candidates if fits(request, free[minor])},
+            table.used_gpus,
+            lambda minor: self._score(GPU, minor, request),
+        )
+        rules = GpuRules(
+            scopes=table.layout.scopes,
+            partitions=partitions,
+            honor=honor or wanted.partition is not None,
+            spec=wanted.partition,
+            required=hint.scope,
+            shared=shared,
+        )
+        minors, self._way = choose(choice, rules)
+        if template:
+            self._way = "template"
+        return tuple(GivenDevice(minor, request, template=template) for minor in minors)
+
+    def _candidates(self, kind: str) -> Collection[int]:
+        """Minors of the healthy devices that the pod's hints and NUMA nodes leave, ascending."""
+        hint, numa_nodes = self._wanted.hint(kind), self._options.numa_nodes
+        devices = self._table.devices(kind)
+        found = [minor for minor, one in devices.items() if any(n for _, n in one.total)]
+        if numa_nodes is not None:
+            near = numa_nodes | {ANY_NUMA}
+            found = [minor for minor in found if devices[minor].numa_node in near]
+        if hint.selector is not None:
+            found = [m for m in found if hint.selector.matches(dict(devices[m].labels))]
+        if hint.exclusive == DEVICE_LEVEL:
+            found = [minor for minor in found if not self._table.is_used(kind, minor)]
+        elif hint.exclusive == PCIE_LEVEL:
+            taken = {one.pcie for minor, one in devices.items() if self._table.is_used(kind, minor)}
+            found = [minor for minor in found if devices[minor].pcie not in taken]
+        return found
+
+    def _score(self, kind: str, minor: int, request: Amounts) -> int:
+        scorer = self._options.scorer
+        if scorer is None:
+            return 0
+        total = self._table.total(kind)[minor]
+        return scorer.score(total, self._table.free(kind)[minor], with_both(request, total))
+
+    def _function(self, device: NodeDevice, selector: LabelSelector) -> str | None:
+        taken = self._table.functions.get((device.type, device.minor), ())
+        free = [
+            address
+            for group in device.groups
+            if selector.matches(dict(group.labels))
+            for address in group.functions
+            if address not in taken
+        ]
+        return min(free, key=address_order, default=None)
+
+
+def is_share(request: Amounts, table: DeviceTable) -> bool:
+    """Whether a request by memory alone is for less than a whole card of the node."""
+    most = max((one.get(GPU_MEMORY, 0) for one in table.total(GPU).values()), default=0)
+    return request.get(GPU_MEMORY, 0) < most
+
+
+def instance_request(table: DeviceTable, wanted: PodDevices, kind: str) -> tuple[Amounts, int]:
+    """Return what a pod requests of each device of a type, and of how many of a node.
+
+    Raises:
+        DevicesUnavailable: the node has no such device.
+    """
+    devices, hint = table.devices(kind), wanted.hint(kind)
+    missing = DevicesUnavailable(f"Insufficient {kind} devices", final=True)
+    if not devices:
+        raise missing
+    if hint.functions is not None and not any(one.groups for one in devices.values()):
+        raise DevicesUnavailable(f"Insufficient {kind} VirtualFunctions", final=True)
+    if kind == GPU:
+        assert wanted.gpu is not None  # noqa: S101 - it is requested
+        return wanted.gpu.each, wanted.gpu.count
+    request = wanted.requests[kind]
+    [(name, amount)] = request.items()
+    if amount > WHOLE:
+        return {name: WHOLE}, amount // WHOLE
+    if hint.for_all:
+        matching = [
+            one
+            for one in devices.values()
+            if hint.selector is None or hint.selector.matches(dict(one.labels))
+        ]
+        if not matching:
+            raise missing
+        return request, len(matching)
+    if hint.counts:
+        return {name: WHOLE if hint.exclusive == DEVICE_LEVEL else 1}, amount
+    return request, 1
+
+
+def in_order(
+    minors: Iterable[int],
+    scores: Mapping[int, int],
+    devices: Mapping[int, NodeDevice],
+    switches: Collection[str],
+) -> list[int]:
+    """Return minors in the order in which they are given.
+
+    The highest score is first, then the lowest minor. Those on preferred PCIe switches come before
+    all others: first one of each switch, then a second one of each, and so on.
+    """
+
+    def place(minor: int) -> tuple[int, int]:
+        return -scores.get(minor, 0), minor
+
+    ordered = sorted(minors, key=place)
+    if not switches:
+        return ordered
+    by_switch: dict[str, list[int]] = {}
+    for minor in ordered:
+        if devices[minor].pcie in switches:
+            by_switch.setdefault(devices[minor].pcie, []).append(minor)
+    first: list[int] = []
+    for round_of_switches in zip_longest(*by_switch.values()):
+        first += sorted((one for one in round_of_switches if one is not None), key=place)
+    return first + [minor for minor in ordered if devices[minor].pcie not in by_switch]
+
+
+def with_memory(allocation: Allocation, table: DeviceTable, node: str) -> Allocation:
+    """Return an allocation in which GPUs have their memory both in bytes and in percent.
+
+    A percentage is rounded up, but not beyond what is free of the card.
+
+    Raises:
+        DevicesUnavailable: a card has gone, or is not healthy.
+    """
+    if GPU not in allocation:
+        return allocation
+    totals, free = table.total(GPU), table.free(GPU)
+    filled = []
+    for one in allocation[GPU]:
+        total = totals.get(one.minor)
+        if not total:
+            raise DevicesUnavailable(
+                f"fillGPUTotalMem failed: no healthy gpu device with minor {one.minor} of "
+                f"allocation, node: {node}"
+            )
+        amounts = dict(with_both(one.amounts, total))
+        if GPU_MEMORY_RATIO in amounts and GPU_MEMORY_RATIO not in one.amounts:
+            left = free[one.minor].get(GPU_MEMORY_RATIO, 0)
+            amounts[GPU_MEMORY_RATIO] = min(amounts[GPU_MEMORY_RATIO], left)
+        filled.append(replace(one, amounts=amounts))
+    return {**allocation, GPU: tuple(filled)}
