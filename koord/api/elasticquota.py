@@ -6,7 +6,7 @@ ElasticQuota v1alpha1.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from koord.api.fields import Fields
@@ -56,6 +56,9 @@ ALLOCATED = f"{PREFIX}allocated"
 NON_PREEMPTIBLE_REQUEST = f"{PREFIX}non-preemptible-request"
 NON_PREEMPTIBLE_USED = f"{PREFIX}non-preemptible-used"
 
+CONDITIONS = f"{PREFIX}conditions"
+"""Written by koord-scheduler alone: what is wrong with a quota. Koordinator does not have it."""
+
 MAX_AMOUNT = 2**63 - 1  # larger ones are cut, as in Kubernetes
 MAX_RESOURCES = 64  # resources of a list
 MAX_NAMESPACES = 4096  # namespaces of a quota
@@ -91,7 +94,6 @@ class ElasticQuota:
     total: Amounts | None = None  # of the tree that it is the root of; None: not declared
     admission: Amounts | None = None  # limit of created pods; None: max
     strict: tuple[str, ...] = ()  # resources whose max must not be below what is used
-    valid: bool = True  # False: min or max have no meaning; the last good ones go on to count
     problems: tuple[str, ...] = ()  # texts for a condition
 
     @property
@@ -119,17 +121,18 @@ class ElasticQuotaProfile:
 
 
 def read_elastic_quota(item: object) -> ElasticQuota:
-    """Return an ElasticQuota from its JSON. One with absurd amounts is not valid, and says why.
+    """Return an ElasticQuota from its JSON.
 
     Raises:
-        InvalidObject: it has no name, or its metadata have the wrong type.
+        InvalidObject: it has no name, its metadata have the wrong type, or min or max make no
+            sense.
     """
     fields = Fields(item, "elasticquota")
     meta = fields.nested("metadata")
     labels, annotations = (_texts(meta, key) for key in ("labels", "annotations"))
     problems: list[str] = []
-    low, high = (_spec_amounts(fields, key, problems) for key in ("min", "max"))
-    valid = not problems
+    spec = fields.nested("spec")
+    low, high = (_amounts(spec.nested(key).raw, spec.path(key)) for key in ("min", "max"))
     weight = _declared(annotations, SHARED_WEIGHT, _amounts, problems)
     names = _declared(annotations, NAMESPACES, _names, problems) or ()
     if len(names) > MAX_NAMESPACES:
@@ -154,7 +157,6 @@ def read_elastic_quota(item: object) -> ElasticQuota:
         total=_declared(annotations, TOTAL_RESOURCE, _amounts, problems),
         admission=_declared(annotations, ADMISSION, _amounts, problems),
         strict=_declared(annotations, STRICT_KEYS, _names, problems) or (),
-        valid=valid,
         problems=tuple(problems),
     )
 
@@ -184,16 +186,6 @@ def read_elastic_quota_profile(item: object) -> ElasticQuotaProfile:
         resources=("cpu", "memory") if resources is None else resources,
         problems=tuple(problems),
     )
-
-
-def last_good(known: ElasticQuota | None, found: ElasticQuota) -> ElasticQuota | None:
-    """Return the quota that counts after found has been read; None: there was no good one yet.
-
-    Its problems are those of found.
-    """
-    if found.valid or known is None:
-        return found if found.valid else None
-    return replace(known, problems=found.problems)
 
 
 def is_preemptible(labels: Mapping[str, str]) -> bool:
@@ -226,15 +218,6 @@ def amounts_of(values: Iterable[tuple[str, object]], where: str) -> dict[str, in
 def quantity_text(resource: str, amount: int) -> str:
     """Return an amount as the quantity of the annotations that the scheduler writes."""
     return str(Quantity.of_milli(amount)) if resource == "cpu" else str(amount)
-
-
-def _spec_amounts(fields: Fields, key: str, problems: list[str]) -> Amounts:
-    try:
-        nested = fields.nested("spec").nested(key)
-        return amounts_of(_items(nested.raw), nested.where)
-    except InvalidObject as err:
-        problems.append(str(err))
-        return {}
 
 
 def _declared(

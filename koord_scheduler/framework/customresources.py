@@ -72,6 +72,7 @@ class FollowedResource(Generic[T]):
         read: Callable[[Json], T],
         on_change: Callable[[T | None, T | None], None],
         failures: FailureLog,
+        items: Callable[[], Mapping[str, Json]],
     ) -> None:
         self.plugin = plugin
         self.rejected: dict[str, str] = {}
@@ -81,12 +82,18 @@ class FollowedResource(Generic[T]):
         self._on_change = on_change
         self._failures = failures
         self._log = failures.limited
+        self._items = items
         self._objects: dict[str, T] = {}
 
     @property
     def objects(self) -> Mapping[str, T]:
         """All objects by namespace/name, or name; live, and only to be read."""
         return self._objects
+
+    @property
+    def items(self) -> Mapping[str, Json]:
+        """All objects by the same keys as they are in JSON, rejected ones too; only to be read."""
+        return self._items()
 
     def take(self, change: Change[Json]) -> tuple[T | None, T | None]:
         """Take over a change; return the object before and after."""
@@ -100,6 +107,10 @@ class FollowedResource(Generic[T]):
             new = self._read(change.new)
         except Exception as err:  # of a plugin, about what a tenant has written
             self._reject(key, err)
+            if change.old is not None and _uid(change.old) != _uid(change.new):
+                self._objects.pop(key, None)  # another object of its name is gone
+                self._notify(key, old, None)
+                return old, None
             return old, old
         self.rejected.pop(key, None)
         self._objects[key] = new
@@ -147,7 +158,8 @@ class CustomResources:
         """Follow a kind; pods are tried after the first list of it has come.
 
         read makes of an object, as it is in JSON, what the plugin keeps; if it raises InvalidObject
-        or anything else, that is logged, and the last good version stays. on_change(old, new) is
+        or anything else, that is logged, and the last good version stays, unless that was an object
+        with another uid. on_change(old, new) is
         called after each change; it must be fast. Both are for one plugin: hints of its events
         about the kind get what read has made. Objects in JSON are shared: they are only read.
 
@@ -155,7 +167,7 @@ class CustomResources:
         names the plugin, and it is asked for again. without: what is missed then.
         """
         kind, plugin = self._kind(resource, running_plugin(), without), running_plugin()
-        followed = FollowedResource(plugin, kind.name, read, on_change, self._failures)
+        followed = FollowedResource(plugin, kind.name, read, on_change, self._failures, kind.items)
         kind.add(followed)
         return followed
 
@@ -208,6 +220,11 @@ class _Kind:
         self._followers: list[FollowedResource[Any]] = []
         informer.add_handler(self._changed)
 
+    def items(self) -> Mapping[str, Json]:
+        """All objects by key as they are in JSON; only to be read."""
+        found: Mapping[str, Json] = self._informer.objects
+        return found
+
     def add(self, followed: FollowedResource[Any]) -> None:
         for key, item in self._informer.objects.items():
             followed.take(Change(ChangeKind.ADDED, key, None, item))
@@ -244,6 +261,11 @@ class _Kind:
             None if change.old is None else PluginObjects(change.old, before),
             None if change.new is None else PluginObjects(change.new, after),
         )
+
+
+def _uid(item: Json) -> object:
+    meta = item.get("metadata")
+    return meta.get("uid") if isinstance(meta, Mapping) else None
 
 
 def event_resource_of(resource: Resource) -> str:

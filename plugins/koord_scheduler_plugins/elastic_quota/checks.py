@@ -140,22 +140,41 @@ def tree_problems(
 
     Source: Koordinator, quota_topology_check.go, whose texts these are.
     """
-    options = options or TreeOptions()
-    found = {name: [problem] for name, problem in tree.problems.items()}
+    found = {}
     for quota in (*tree.quotas, *tree.fixed.values(), *tree.detached.values()):
-        for problem in own_problems(quota, used.get(quota.name, {})):
-            found.setdefault(quota.name, []).append(problem)
-    for place, quota in enumerate(tree.quotas):
-        parent = tree.parents[place]
-        problems = [
-            *(() if parent == ROOT else _parent_problems(quota, tree.quotas[parent], options)),
-            *_children_problems(quota, [tree.quotas[child] for child in tree.children[place]]),
-        ]
-        if quota.is_parent and quota.name in with_pods and not options.parents_have_pods:
-            problems.append(f"quota {quota.name} is a parent and has bound pods")
+        name = quota.name
+        problems = quota_problems(
+            tree, name, used.get(name, {}), with_pods=name in with_pods, options=options
+        )
         if problems:
-            found.setdefault(quota.name, []).extend(problems)
-    return {name: tuple(problems) for name, problems in found.items()}
+            found[name] = problems
+    return found
+
+
+def quota_problems(
+    tree: Tree,
+    name: str,
+    used: Amounts,
+    *,
+    with_pods: bool,
+    options: TreeOptions | None = None,
+) -> tuple[str, ...]:
+    """Return what is wrong with one quota of a tree; with_pods: it has pods of its own."""
+    options, found, quota = options or TreeOptions(), [], tree.find(name)
+    if name in tree.problems:
+        found.append(tree.problems[name])
+    if quota is None:
+        return tuple(found)
+    found += own_problems(quota, used)
+    place = tree.places.get(name)
+    if place is not None:
+        parent = tree.parents[place]
+        if parent != ROOT:
+            found += _parent_problems(quota, tree.quotas[parent], options)
+        found += _children_problems(quota, [tree.quotas[at] for at in tree.children[place]])
+        if quota.is_parent and with_pods and not options.parents_have_pods:
+            found.append(f"quota {name} is a parent and has bound pods")
+    return tuple(found)
 
 
 def own_problems(quota: ElasticQuota, used: Amounts) -> Iterator[str]:

@@ -45,14 +45,18 @@ from koord_scheduler.plugin.preemption import (
     Preemptions,
     by_namespace,
 )
-from koord_scheduler_plugins.elastic_quota.checks import AdmissionOptions, Rejection, admission
+from koord_scheduler_plugins.elastic_quota.checks import (
+    AdmissionOptions,
+    Rejection,
+    TreeOptions,
+    admission,
+)
 from koord_scheduler_plugins.elastic_quota.columns import RuntimeOptions
 from koord_scheduler_plugins.elastic_quota.pods import pod_request
 from koord_scheduler_plugins.elastic_quota.quotas import QuotaOptions, Quotas
 from koord_scheduler_plugins.elastic_quota.revoke import QuotaRevoker
 from koord_scheduler_plugins.elastic_quota.room import LEAVING, QuotaPreemption
 from koord_scheduler_plugins.elastic_quota.status import (
-    QuotaMetrics,
     QuotaStatuses,
     fixed_objects,
     pod_summary,
@@ -153,6 +157,10 @@ class ElasticQuota(
             system_max=amounts_of(args.system_quota_group_max.items(), "systemQuotaGroupMax"),
             multi_tree=enabled("MultiQuotaTree"),
             default_quota=not enabled("DisableDefaultQuota"),
+            tree=TreeOptions(
+                subset_keys=enabled("ElasticQuotaEnableUpdateResourceKey"),
+                parents_have_pods=enabled("SupportParentQuotaSubmitPod"),
+            ),
         )
         self._admission = AdmissionOptions(
             parents=args.enable_check_parent_quota, all_resources=args.check_all_resources
@@ -275,11 +283,7 @@ class ElasticQuota(
         fixed = fixed_objects(
             self._args.quota_group_namespace, options.default_max, options.system_max
         )
-        services, tracker = self._handle.services, self.tracker
-        metrics = services.metrics.own(QuotaMetrics)
-        statuses = QuotaStatuses(
-            services.client, QUOTAS, tracker.current, tracker.items, tuple(fixed), metrics
-        )
+        statuses = QuotaStatuses(self._handle.services, QUOTAS, self.tracker, tuple(fixed))
         found: dict[str, SharedPart] = {"QuotaStatusController": statuses}
         if self._args.monitor_all_quotas and self._args.enable_runtime_quota:
             found["QuotaOverUsedRevokeController"] = QuotaRevoker(
@@ -297,7 +301,7 @@ class ElasticQuota(
 
     async def _answer_quota(self, request: PluginRequest) -> object:
         name = request.parameters["name"]
-        found = summary(self.tracker.current(), name)
+        found = summary(self.tracker.current(), name, self.tracker.problems_of)
         if found is None:
             raise LookupError(f"cannot find quota {name}")
         pods = await self._pods({name}, request)
@@ -308,7 +312,8 @@ class ElasticQuota(
         for number, (name, of_tree) in enumerate(sorted(quotas.index.trees.items())):
             if number % SLICE == 0:
                 await asyncio.sleep(0)
-            one = summary(quotas, name) if tree in (None, of_tree) else None
+            asked = tree in (None, of_tree)
+            one = summary(quotas, name, self.tracker.problems_of) if asked else None
             if one is not None:
                 found[name] = one
         pods = await self._pods(found, request)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from koord.api.elasticquota import DEFAULT_QUOTA, SYSTEM_QUOTA, Amounts, ElasticQuota
 from koord_scheduler.plugin import ClusterPod
 from koord_scheduler.plugin.koordinator import FrozenAccount
+from koord_scheduler_plugins.elastic_quota.checks import TreeOptions, quota_problems
 from koord_scheduler_plugins.elastic_quota.columns import RuntimeOptions, Sums
 from koord_scheduler_plugins.elastic_quota.mapping import QuotaIndex, index_quotas
 from koord_scheduler_plugins.elastic_quota.pods import QUOTA_PODS, pod_group
@@ -30,6 +31,7 @@ class QuotaOptions:
     system_max: Amounts = field(default_factory=dict)
     multi_tree: bool = False  # MultiQuotaTree
     default_quota: bool = True  # False: DisableDefaultQuota
+    tree: TreeOptions = field(default_factory=TreeOptions)  # of problems
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +57,18 @@ class Quotas:
 
     def problems_of(self, quota: ElasticQuota) -> tuple[str, ...]:
         """Return what is wrong with an object, by itself and among the others."""
-        name, found = quota.name, list(quota.problems)
+        name, state = quota.name, self.state_of(quota.name)
         if quota.key in self.problems:
-            return (*found, self.problems[quota.key])
-        for problems in (self.index.problems, *(one.tree.problems for one in self.states.values())):
-            if name in problems:
-                found.append(problems[name])
-        return tuple(found)
+            return (*quota.problems, self.problems[quota.key])
+        bound = self.index.problems.get(name)
+        found = () if bound is None else (bound,)
+        if state is None:  # the root
+            return (*quota.problems, *found)
+        has_pods = name in state.sums.requested and bool(state.sums.requested[name])
+        own = quota_problems(
+            state.tree, name, state.used(name), with_pods=has_pods, options=self.options.tree
+        )
+        return (*own, *found)
 
     def with_account(self, account: FrozenAccount) -> "Quotas":
         """With what pods hold by another account: a later one, or that of a what-if."""

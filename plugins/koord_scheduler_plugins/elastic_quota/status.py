@@ -5,8 +5,9 @@ Source: Koordinator, pkg/scheduler/plugins/elasticquota/controller.go.
 
 import asyncio
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from prometheus_client import CollectorRegistry, Gauge
 
@@ -15,6 +16,7 @@ from koord.api.elasticquota import (
     ALLOW_LENT_RESOURCE,
     API_VERSION,
     CHILD_REQUEST,
+    CONDITIONS,
     DEFAULT_QUOTA,
     GUARANTEED,
     IS_PARENT,
@@ -34,8 +36,25 @@ from koord.api.elasticquota import (
 from koord.api.fields import Fields
 from koord.api.gojson import parse_json
 from koord.plugin import OK, HealthStatus, InvalidObject, PartHealth, Stop, get_logger
-from koord.plugin.kube import AlreadyExists, ApiClient, ApiResource, Conflict, KubeError, NotFound
-from koord_scheduler.plugin import ClusterPod, SharedPart
+from koord.plugin.kube import (
+    AlreadyExists,
+    ApiResource,
+    Conflict,
+    Event,
+    EventType,
+    KubeError,
+    NotFound,
+    ObjectRef,
+)
+from koord_scheduler.plugin import ClusterPod, Services, SharedPart
+from koord_scheduler_plugins.elastic_quota.conditions import (
+    QuotaCondition,
+    WrittenConditions,
+    conditions_of,
+    overused_resources,
+    read_conditions,
+    written_text,
+)
 from koord_scheduler_plugins.elastic_quota.pods import pod_request
 from koord_scheduler_plugins.elastic_quota.quotas import Quotas
 from koord_scheduler_plugins.elastic_quota.runtime import QuotaState
@@ -56,6 +75,7 @@ class WrittenStatus:
     annotations: Mapping[str, Amounts] = field(default_factory=dict)  # by key; readable ones
     used: Amounts = field(default_factory=dict)
     used_keys: tuple[str, ...] = ()  # of status.used as it is written
+    conditions: WrittenConditions = field(default_factory=WrittenConditions)
 
 
 def read_written(item: object) -> WrittenStatus:
@@ -70,12 +90,13 @@ def read_written(item: object) -> WrittenStatus:
                 annotations[key] = _amounts(parse_json(text, key), key)
             except InvalidObject:
                 continue
+    conditions = read_conditions(texts.get(CONDITIONS))
     try:
         raw = fields.nested("status").nested("used").raw
         used = _amounts(raw, "status.used")
     except InvalidObject:
-        return WrittenStatus(annotations)
-    return WrittenStatus(annotations, used, tuple(map(str, raw)))
+        return WrittenStatus(annotations, conditions=conditions)
+    return WrittenStatus(annotations, used, tuple(map(str, raw)), conditions)
 
 
 def _amounts(value: object, where: str) -> Amounts:
@@ -106,17 +127,31 @@ _READ: Mapping[str, Callable[[QuotaState, str], Amounts]] = {
 """Annotations that are written, with where they come from."""
 
 
-def status_patch(written: WrittenStatus, state: QuotaState, name: str) -> Mapping[str, object]:
-    """Return what of the status of a quota has changed as a merge patch; empty: nothing."""
-    annotations = {}
-    for key, read in _READ.items():
-        amounts = _without_zeros(read(state, name))
-        if written.annotations.get(key, {}) != amounts:
-            annotations[key] = json.dumps(_texts(amounts), separators=(",", ":"))
+def status_patch(
+    written: WrittenStatus,
+    state: QuotaState | None,
+    name: str,
+    conditions: Sequence[QuotaCondition] = (),
+    now: float = 0.0,
+) -> Mapping[str, object]:
+    """Return what of the status of a quota has changed as a merge patch; empty: nothing.
+
+    state: None if the object does not count; then only conditions are written. now: Unix seconds.
+    """
+    annotations: dict[str, str | None] = {}
+    used = written.used
+    if state is not None:
+        used = _without_zeros(state.used(name))
+        for key, read in _READ.items():
+            amounts = _without_zeros(read(state, name))
+            if written.annotations.get(key, {}) != amounts:
+                annotations[key] = json.dumps(_texts(amounts), separators=(",", ":"))
+    text = written_text(written.conditions, conditions, now)
+    if text != written.conditions.text:
+        annotations[CONDITIONS] = text
     patch: dict[str, object] = {}
     if annotations:
         patch["metadata"] = {"annotations": annotations}
-    used = _without_zeros(state.used(name))
     if used != written.used:
         gone = dict.fromkeys((key for key in written.used_keys if key not in used), None)
         patch["status"] = {"used": {**gone, **_texts(used)}}
@@ -156,6 +191,13 @@ class QuotaMetrics:
             ["name", "resource", "tree", "is_parent", "parent", "field"],
             registry=registry,
         )
+        self.problems = Gauge(
+            "scheduler_elastic_quota_problems",
+            "What is wrong with ElasticQuota objects: how many things, of those with any.",
+            ["namespace", "name"],
+            registry=registry,
+        )
+        self._wrong: set[str] = set()  # keys of objects with problems
         self._shown: dict[str, set[tuple[str, ...]]] = {}  # labels by name of the quota
 
     def show(self, state: QuotaState, quota: ElasticQuota) -> None:
@@ -172,6 +214,16 @@ class QuotaMetrics:
         self._remove(self._shown.get(quota.name, set()) - shown)
         self._shown[quota.name] = shown
 
+    def show_problems(self, key: str, count: int) -> None:
+        """Set how many things are wrong with an object, namespace/name; 0: it is not shown."""
+        namespace, _, name = key.rpartition("/")
+        if count and (key in self._wrong or len(self._wrong) < MAX_MEASURED):
+            self._wrong.add(key)
+            self.problems.labels(namespace, name).set(count)
+        elif key in self._wrong:
+            self._wrong.remove(key)
+            self.problems.remove(namespace, name)
+
     def keep(self, names: Collection[str]) -> None:
         """Remove the values of all other quotas."""
         for name in self._shown.keys() - names:
@@ -182,29 +234,43 @@ class QuotaMetrics:
             self.status.remove(*labels)
 
 
+class QuotaSource(Protocol):
+    """What the cluster has of quotas. A QuotaTracker is one."""
+
+    def current(self) -> Quotas:
+        """The quotas as they are now."""
+
+    def problems_of(self, key: str) -> tuple[str, ...]:
+        """What is wrong with an object, namespace/name."""
+
+    @property
+    def items(self) -> Mapping[str, Mapping[str, Any]]:
+        """ElasticQuotas as they are in JSON, by namespace/name; they follow the cluster."""
+
+
 class QuotaStatuses(SharedPart):
-    """Writes the status of quotas while this process leads, only of those that have changed."""
+    """Writes the status of quotas while this process leads, only of those that have changed.
+
+    It says once what is wrong with an object: a log, an event and the condition Invalid.
+    """
 
     def __init__(
         self,
-        client: ApiClient,
+        services: Services,
         resource: ApiResource,
-        quotas: Callable[[], Quotas],
-        objects: Mapping[str, object],
+        source: QuotaSource,
         fixed: Iterable[Mapping[str, object]],
-        metrics: QuotaMetrics,
     ) -> None:
-        """objects: ElasticQuotas as they are in JSON, by namespace/name; they follow the cluster.
-
-        fixed: objects that are made where there are none of their name.
-        """
-        self._client = client
+        """fixed: objects that are made where there are none of their name."""
+        self._client = services.client
+        self._events = services.events
+        self._clock = services.clock
         self._resource = resource
-        self._quotas = quotas
-        self._objects = objects
+        self._source = source
         self._fixed = tuple(fixed)
         self._read: dict[str, tuple[object, WrittenStatus]] = {}  # objects with what they say
-        self._metrics = metrics
+        self._said: dict[str, tuple[str, ...]] = {}  # problems that were reported, by key
+        self._metrics = services.metrics.own(QuotaMetrics)
         self._error = ""
 
     async def run(self, stop: Stop) -> None:
@@ -217,14 +283,19 @@ class QuotaStatuses(SharedPart):
 
     async def _keep_writing(self, stop: Stop) -> None:
         while not await stop.sleep(PERIOD):
-            quotas = self._quotas()
+            quotas, items = self._source.current(), self._source.items
             self._metrics.keep(quotas.objects.keys())
-            for number, quota in enumerate(tuple(quotas.objects.values())):
+            for key in [key for key in self._said if key not in items]:
+                self._report(key, {}, ())
+            for key in [key for key in self._read if key not in items]:
+                del self._read[key]
+            overused = {tree: overused_resources(one) for tree, one in quotas.states.items()}
+            for number, key in enumerate(tuple(items)):
                 if stop.is_set():
                     return
                 if number % SLICE == 0:
                     await asyncio.sleep(0)
-                if quota.key in self._objects and await stop.sleep(await self._sync(quota)):
+                if await stop.sleep(await self._sync(key, overused)):
                     return
 
     async def wait_ready(self) -> None:
@@ -236,7 +307,7 @@ class QuotaStatuses(SharedPart):
 
     async def _make_fixed(self) -> None:
         """Make the fixed quotas where they are missing; without them they have their defaults."""
-        known = {name for name, quota in self._quotas().objects.items() if quota.uid}
+        known = {name for name, quota in self._source.current().objects.items() if quota.uid}
         for item in self._fixed:
             meta = item["metadata"]
             assert isinstance(meta, dict)  # noqa: S101 - they are made above
@@ -250,40 +321,72 @@ class QuotaStatuses(SharedPart):
             except KubeError as err:
                 log.warning("quota.create_failed", quota=meta["name"], error=str(err))
 
-    async def _sync(self, quota: ElasticQuota) -> float:
+    async def _sync(self, key: str, overused: Mapping[str, frozenset[str]]) -> float:
         """Write a status if something of it has changed; return seconds to wait afterwards."""
-        quotas, item = self._quotas(), self._objects.get(quota.key)
-        state = quotas.states[""] if quota.name == ROOT_QUOTA else quotas.state_of(quota.name)
-        if item is None or state is None:
-            self._read.pop(quota.key, None)
+        quotas, item = self._source.current(), self._source.items.get(key)
+        namespace, _, name = key.rpartition("/")
+        if item is None:
             return 0.0
-        self._metrics.show(state, quota)
-        found = self._read.get(quota.key)
-        if found is None or found[0] is not item:
-            found = self._read[quota.key] = item, read_written(item)
-        patch = dict(status_patch(found[1], state, quota.name))
+        quota = quotas.objects.get(name)
+        state = quotas.states[""] if name == ROOT_QUOTA else quotas.state_of(name)
+        if quota is None or state is None or quota.key != key:
+            quota = state = None  # it does not count: another one has its name, or it is rejected
+        else:
+            self._metrics.show(state, quota)
+        problems = self._source.problems_of(key)
+        self._report(key, item, problems)
+        read = self._read.get(key)
+        if read is None or read[0] is not item:
+            read = self._read[key] = item, read_written(item)
+        short = frozenset() if state is None else overused.get(state.tree.id, frozenset())
+        conditions = conditions_of(state, quota, problems, short)
+        patch = dict(status_patch(read[1], state, name, conditions, self._clock.wall()))
         if not patch:
             return 0.0
         annotations = patch.pop("metadata", {})
-        meta = {"uid": quota.uid, **(annotations if isinstance(annotations, dict) else {})}
-        path = self._resource.object(quota.name, namespace=quota.namespace)
+        meta = {"uid": _uid(item), **(annotations if isinstance(annotations, dict) else {})}
+        path = self._resource.object(name, namespace=namespace)
         try:
             await self._client.merge_patch(path, {"metadata": meta, **patch})
         except (NotFound, Conflict):
             return PAUSE  # it has gone, or another one has its name: the watch says so
         except KubeError as err:
             if not self._error:
-                log.warning("quota.patch_failed", quota=quota.key, error=str(err))
-            self._error = f"status of ElasticQuota {quota.key} cannot be written: {err}"
+                log.warning("quota.patch_failed", quota=key, error=str(err))
+            self._error = f"status of ElasticQuota {key} cannot be written: {err}"
             return RETRY
         if self._error:
             self._error = ""
-            log.info("quota.patch_ok", quota=quota.key)
+            log.info("quota.patch_ok", quota=key)
         return PAUSE
 
+    def _report(self, key: str, item: Mapping[str, Any], problems: tuple[str, ...]) -> None:
+        """Say once what is wrong with an object."""
+        if self._said.get(key, ()) == problems:
+            return
+        self._metrics.show_problems(key, len(problems))
+        if not problems:
+            del self._said[key]
+            return
+        self._said[key] = problems
+        text, (namespace, _, name) = "; ".join(problems), key.rpartition("/")
+        log.warning("quota.invalid", quota=key, error=text)
+        about = ObjectRef(API_VERSION, KIND, name, namespace, _uid(item))
+        event = Event(about, EventType.WARNING, "InvalidQuota", text[:1000], "koord-scheduler")
+        self._events.emit(event)
 
-def summary(quotas: Quotas, name: str) -> Mapping[str, object] | None:
-    """Return a quota as Koordinator's endpoint has it; None: there is none of that name."""
+
+def _uid(item: Mapping[str, Any]) -> str:
+    return Fields(item, "elasticquota").nested("metadata").text("uid")
+
+
+def summary(
+    quotas: Quotas, name: str, problems_of: Callable[[str], tuple[str, ...]]
+) -> Mapping[str, object] | None:
+    """Return a quota as Koordinator's endpoint has it; None: there is none of that name.
+
+    problems_of: what is wrong with an object, by its key.
+    """
     state = quotas.state_of(name)
     quota = None if state is None else state.tree.find(name)
     if state is None or quota is None:
@@ -311,7 +414,7 @@ def summary(quotas: Quotas, name: str) -> Mapping[str, object] | None:
         "selfUsed": _texts(own.used.get(name, {})),
         "selfNonPreemptibleRequest": _texts(own.non_preemptible_requested.get(name, {})),
         "selfNonPreemptibleUsed": _texts(own.non_preemptible_used.get(name, {})),
-        "problems": list(quotas.problems_of(quota)),
+        "problems": list(problems_of(quota.key)),
     }
 
 

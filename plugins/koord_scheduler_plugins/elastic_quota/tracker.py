@@ -2,31 +2,23 @@
 
 import asyncio
 from collections.abc import Mapping
+from typing import Any
 
 from koord.api.elasticquota import (
     API_VERSION,
-    KIND,
     PLURAL,
     Amounts,
     ElasticQuota,
-    last_good,
     read_elastic_quota,
 )
-from koord.plugin import OK, KoordError, PartHealth, Stop, get_logger
-from koord.plugin.kube import (
-    ApiResource,
-    Change,
-    ChangeKind,
-    Event,
-    EventType,
-    MissingKind,
-    ObjectRef,
-)
+from koord.plugin import OK, PartHealth, Stop
+from koord.plugin.kube import ApiResource
 from koord_scheduler.plugin import (
     NODE,
     POD,
     ClusterNode,
     ClusterPod,
+    FollowedResource,
     Services,
     SharedPart,
     View,
@@ -38,15 +30,9 @@ from koord_scheduler_plugins.elastic_quota.waiting import Room, WaitingPod, Wait
 
 PART = "elastic quotas"
 QUOTAS = ApiResource(API_VERSION, PLURAL)
-MISSING = MissingKind(
-    pause=60.0,
-    hint="install the CRD elasticquotas.scheduling.sigs.k8s.io, or disable plugin ElasticQuota",
-)
 WITHOUT = "all pods are in the default quota"
 PAUSE = 0.02  # seconds between two looks at pods that wait
 SHARE = 9.0  # times as long as a look has taken nothing is done
-
-log = get_logger("koord_scheduler.elastic_quota")
 
 
 class QuotaTracker(SharedPart):
@@ -63,16 +49,14 @@ class QuotaTracker(SharedPart):
         self._services = services
         self._cluster = services.cluster
         self._quotas = start(options)
-        self._objects: dict[str, ElasticQuota] = {}  # by namespace/name; the last good ones
-        self.items: dict[str, object] = {}  # ElasticQuotas as they are in JSON, by namespace/name
-        self._said: dict[str, tuple[str, ...]] = {}  # problems that were reported, by object
-        self._objects_changed = False
+        self._objects_changed = True
         self._nodes_changed = True
         self._waiting = WaitingPods(admission)
         self._woken = asyncio.Event()
         services.cluster.keep_account(QUOTA_PODS)
-        informer = services.informers.informer(QUOTAS, absent=MISSING, without=WITHOUT)
-        informer.add_handler(self._quota_changed)
+        self.followed: FollowedResource[ElasticQuota] = services.custom_resources.follow(
+            QUOTAS, read_elastic_quota, self._changed, without=WITHOUT
+        )
         services.changes.subscribe(NODE, self._node_changed)
         services.changes.subscribe(POD, self._pod_changed)
 
@@ -80,14 +64,23 @@ class QuotaTracker(SharedPart):
         """The quotas as they are now. Costs what has changed since it was asked last."""
         if self._objects_changed:
             self._objects_changed = False
-            self._quotas = self._quotas.with_objects(self._objects.values())
-            for quota in self._objects.values():
-                self._report(quota, self._quotas.problems_of(quota))
+            self._quotas = self._quotas.with_objects(self.followed.objects.values())
         if self._nodes_changed:
             self._nodes_changed = False
             self._quotas = self._quotas.with_nodes(sum_of_nodes(self._cluster.view()))
         self._quotas = self._quotas.with_account(self._cluster.account)
         return self._quotas
+
+    @property
+    def items(self) -> Mapping[str, Mapping[str, Any]]:
+        """ElasticQuotas as they are in JSON, by namespace/name; rejected ones, too."""
+        return self.followed.items
+
+    def problems_of(self, key: str) -> tuple[str, ...]:
+        """Return what is wrong with an object, namespace/name, by itself and among the others."""
+        quota, rejected = self.followed.objects.get(key), self.followed.rejected.get(key)
+        found = () if quota is None else self.current().problems_of(quota)
+        return found if rejected is None else (rejected, *found)
 
     # Pods that wait.
 
@@ -135,50 +128,11 @@ class QuotaTracker(SharedPart):
         if len(self._waiting):
             self._woken.set()
 
-    def _quota_changed(self, change: Change[object]) -> None:
-        if change.kind is ChangeKind.SYNCED:
-            return
-        known = self._objects.get(change.key)
-        if change.new is not None:
-            self.items[change.key] = change.new
-        else:
-            self.items.pop(change.key, None)
-            self._objects.pop(change.key, None)
-            self._said.pop(change.key, None)
-            self._changed(known, None)
-            return
-        try:
-            read = read_elastic_quota(change.new)
-        except KoordError as err:
-            log.warning("quota.invalid", quota=change.key, error=str(err))
-            return
-        if known is not None and known.uid != read.uid:
-            known = None
-        found = last_good(known, read)
-        if found is None:
-            self._report(read, read.problems)
-            self._objects.pop(change.key, None)
-        else:
-            self._objects[change.key] = found
-        self._changed(known, found)
-
     def _changed(self, old: ElasticQuota | None, new: ElasticQuota | None) -> None:
-        """The status that is written into quotas changes nothing of them."""
+        """Follow a change; the status that is written into quotas is none."""
         if old != new:
             self._objects_changed = True
             self._woken.set()
-
-    def _report(self, quota: ElasticQuota, problems: tuple[str, ...]) -> None:
-        """Say once what is wrong with an object."""
-        if not problems or self._said.get(quota.key) == problems:
-            return
-        self._said[quota.key] = problems
-        text = "; ".join(problems)
-        log.warning("quota.invalid", quota=quota.key, error=text)
-        about = ObjectRef(API_VERSION, KIND, quota.name, quota.namespace, quota.uid)
-        self._services.events.emit(
-            Event(about, EventType.WARNING, "InvalidQuota", text[:1000], "koord-scheduler")
-        )
 
 
 def sum_of_nodes(view: View) -> Amounts:

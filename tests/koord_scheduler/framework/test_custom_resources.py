@@ -140,6 +140,19 @@ async def test_what_a_plugin_cannot_read_leaves_the_last_good_object() -> None:
         assert plugin.changes == [(None, 3), (3, 5)]
 
 
+async def test_an_object_of_another_uid_does_not_leave_the_one_before() -> None:
+    async with PluginHarness(Follows, fake_cluster()) as harness:
+        plugin = harness.subject
+        assert isinstance(plugin, Follows)
+        for uid, minimum in (("u", 3), ("v", "many")):
+            found = group(minimum=minimum)
+            found["metadata"]["uid"] = uid
+            harness.informers.apply(GROUPS, found)
+        assert not plugin.groups.objects
+        assert plugin.changes == [(None, 3), (3, None)]
+        assert plugin.groups.rejected.keys() == plugin.groups.items.keys() == {"default/train"}
+
+
 async def test_a_plugin_that_fails_in_its_handler_does_not_keep_the_event_from_the_queue() -> None:
     class Fails(Follows):
         def __init__(self, args: object, handle: Handle) -> None:

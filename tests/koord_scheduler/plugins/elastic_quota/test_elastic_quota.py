@@ -86,12 +86,13 @@ class World(Loop):
         namespaces: tuple[str, ...] = (),
         created: str = "2026-07-01T00:00:00Z",
         where: str = "quotas",
+        uid: str = "",
     ) -> None:
         labels = {PARENT: parent} if parent else {}
         if not lends:
             labels[ALLOW_LENT_RESOURCE] = "false"
         annotations = {NAMESPACES: json.dumps(namespaces)} if namespaces else {}
-        meta = {"namespace": where, "name": name, "uid": name, "creationTimestamp": created}
+        meta = {"namespace": where, "name": name, "uid": uid or name, "creationTimestamp": created}
         self.services.informers.apply(
             QUOTAS,
             {
@@ -125,13 +126,9 @@ class World(Loop):
         """Pods that are being deleted."""
         return sorted(key.partition("/")[2] for key in self.api.pods if self.api.pod(key).deleting)
 
-    def problem(self, quota: str) -> str:
-        """What an event said of a quota; it is said once."""
-        ((_, text),) = [
-            (name, text)
-            for name, reason, text in self.events
-            if reason == "InvalidQuota" and name == quota
-        ]
+    def problem(self, quota: str, where: str = "quotas") -> str:
+        """The only thing that is wrong with a quota."""
+        (text,) = self.plugin.tracker.problems_of(f"{where}/{quota}")
         return text
 
     def used(self, quota: str) -> Any:
@@ -316,6 +313,20 @@ async def test_absurd_values_keep_the_last_good_ones():
     await world.end()
 
 
+async def test_an_absurd_object_made_anew_does_not_have_the_values_of_the_one_before():
+    """Its deletion may have been missed."""
+    world = await World().begin(8)
+    world.quota("a", "1")
+    world.quota("a", "-5", uid="another")
+    for name in ("p", "q"):
+        world.add(name, "a")
+    await world.settle()
+    assert world.bound == ["p", "q"]
+    assert "a" not in world.plugin.tracker.current().objects
+    assert "found -5" in world.problem("a")
+    await world.end()
+
+
 async def test_circles_of_parents_keep_the_last_good_parents():
     world = await World().begin(8)
     world.quota("a", "2")
@@ -327,7 +338,7 @@ async def test_circles_of_parents_keep_the_last_good_parents():
     world.add("r", "a")
     await world.settle()
     assert world.bound == ["p", "r"]
-    assert world.problem("a") == (
+    assert world.plugin.tracker.problems_of("quotas/a")[0] == (
         "quota a is its own ancestor: a -> b -> a; its parent stays koordinator-root-quota"
     )
     await world.end()
@@ -342,7 +353,7 @@ async def test_of_quotas_with_one_name_the_oldest_counts():
     await world.settle()
     assert world.bound == ["p"]
     text = "quota a is ignored: quotas/a has the same name and is older"
-    assert world.problem("a") == text
+    assert world.problem("a", "elsewhere") == text
     await world.end()
 
 
