@@ -1,0 +1,1 @@
+"""NodeNUMAResource: CPUs of their own for pods, and resources of NUMA nodes."""

@@ -1,0 +1,211 @@
+"""Allocation on one node: amounts of NUMA nodes, and CPUs. Pure.
+
+Source: Koordinator, pkg/scheduler/plugins/nodenumaresource/resource_manager.go.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from koord_scheduler.plugin import Status
+from koord_scheduler_plugins.node_numa_resource.accumulator import (
+    NOT_ENOUGH,
+    BindPolicy,
+    ExclusivePolicy,
+    TooFewCpus,
+    take_cpus,
+)
+from koord_scheduler_plugins.node_numa_resource.holdings import Allocation
+from koord_scheduler_plugins.node_numa_resource.machine import Machine, in_nodes
+from koord_scheduler_plugins.node_numa_resource.topology import Amounts, Zones, amplify
+
+NO_ZONES = Status.unresolvable("insufficient resources on NUMA Node")
+
+_CPU = "cpu"
+_NO_ZONES: Zones = {}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Need:
+    """What a pod needs of one node."""
+
+    requests: Amounts
+    cpus: int = 0  # of its own; 0: none
+    policy: BindPolicy | None = None  # of these CPUs
+    required: bool = False  # the policy must be kept
+    exclusive: ExclusivePolicy = ExclusivePolicy.NONE
+
+    @property
+    def required_policy(self) -> BindPolicy | None:
+        return self.policy if self.required else None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Offer:
+    """What a pod may have beyond what is free: as of reservations."""
+
+    reusable: Zones = field(default_factory=dict)  # amounts that count as free
+    required: Zones = field(default_factory=dict)  # with any, only these amounts are there
+    preferred: frozenset[int] = frozenset()  # CPUs that come first; free, though a pod has them
+    preemptible: frozenset[int] = frozenset()  # CPUs that are free, though a pod has them
+
+
+NO_OFFER = Offer()
+
+
+def allocate(
+    machine: Machine,
+    need: Need,
+    nodes: frozenset[int] | None,
+    *,
+    most: bool,
+    offer: Offer = NO_OFFER,
+) -> Allocation | Status:
+    """Return what a pod gets of a node, or why it gets nothing.
+
+    nodes: NUMA nodes of which all of it comes; None: any, and no amounts are kept. most: NUMA nodes
+    with fewer free CPUs come first, unless the node says otherwise.
+    """
+    cpus = _free_cpus(machine, need, offer) if need.cpus else frozenset()
+    numa: list[tuple[int, dict[str, int]]] = []
+    if nodes is not None:
+        found = _amounts(machine, need, nodes, cpus, offer)
+        if isinstance(found, Status):
+            return found
+        numa = found
+    taken: frozenset[int] = frozenset()
+    if need.cpus:
+        try:
+            taken = _cpus(machine, need, cpus, numa, most=most, offer=offer)
+        except TooFewCpus as err:
+            return Status.unschedulable(str(err))
+    return Allocation(taken, tuple(numa))
+
+
+def _free_cpus(machine: Machine, need: Need, offer: Offer) -> frozenset[int]:
+    """The CPUs that the pod could have."""
+    free = machine.free
+    if offer.preferred or offer.preemptible:
+        free = machine.free_with(offer.preferred, offer.preemptible)
+    policy = need.required_policy
+    return free if policy is None else machine.bindable(free, policy)
+
+
+def free_amounts(
+    machine: Machine, need: Need, cpus: frozenset[int], offer: Offer = NO_OFFER
+) -> dict[int, dict[str, int]]:
+    """What NUMA nodes have for a pod; of CPUs no more than it could have of its own.
+
+    cpus: those that it could have. The CPU of pods with CPUs of their own is not amplified.
+    """
+    if offer.required:
+        found = {node: dict(amounts) for node, amounts in offer.required.items()}
+    else:
+        found = machine.available(offer.reusable)
+    if need.cpus:
+        ratio = machine.rules.cpu_ratio
+        for node, amounts in found.items():
+            if _CPU in amounts:
+                there = 1000 * len(in_nodes(machine.layout, cpus, node))
+                amounts[_CPU] = min(int(amounts[_CPU] / ratio), there)
+    return found
+
+
+def _amounts(
+    machine: Machine, need: Need, nodes: frozenset[int], cpus: frozenset[int], offer: Offer
+) -> list[tuple[int, dict[str, int]]] | Status:
+    """Divide what a pod requests among NUMA nodes; fewer free ones come first."""
+    if not machine.zones:
+        return NO_ZONES
+    free = free_amounts(machine, need, cpus, offer)
+    found: dict[int, dict[str, int]] = {}
+    lacking: list[str] = []
+    for name, amount in sorted(need.requests.items()):
+        order = sorted(nodes, key=lambda node: (free.get(node, {}).get(name, 0), node))
+        rest = amount
+        for at, node in enumerate(order):
+            there = free.get(node, {}).get(name, 0)
+            taken = min(*_parts(machine, need, name, there, rest, len(order) - at))
+            if taken > 0:
+                found.setdefault(node, {})[name] = taken
+                rest -= taken
+        if rest > 0 and any(name in amounts for amounts in machine.zones.values()):
+            lacking.append(f"Insufficient NUMA {name}")
+    if lacking:
+        return Status.unschedulable(*lacking)
+    return [(node, found[node]) for node in sorted(found)]
+
+
+def _parts(
+    machine: Machine, need: Need, name: str, there: int, rest: int, left: int
+) -> tuple[int, int]:
+    """What a NUMA node has, and the share of the rest that it should give; left: nodes to come."""
+    if name != _CPU or not need.cpus:
+        return there, rest if left == 1 else rest // left
+    unit = 1000
+    if need.required_policy is BindPolicy.FULL_PCPUS:
+        unit *= machine.layout.cpus_per_core
+    return there // 1000 * 1000, rest if left == 1 else rest // unit // left * unit
+
+
+def _cpus(
+    machine: Machine,
+    need: Need,
+    free: frozenset[int],
+    numa: list[tuple[int, dict[str, int]]],
+    *,
+    most: bool,
+    offer: Offer,
+) -> frozenset[int]:
+    """Return the CPUs of a pod. Raises TooFewCpus."""
+    if len(free) < need.cpus:
+        raise TooFewCpus(NOT_ENOUGH)
+    packs = machine.rules.most
+    packs = most if packs is None else packs
+    if not numa:
+        taken = _take(machine, need, free, need.cpus, packs, offer)
+    else:
+        taken = frozenset()
+        for node, amounts in numa:
+            there = in_nodes(machine.layout, free, node)
+            count = min(len(there), amounts.get(_CPU, 0) // 1000)
+            taken |= _take(machine, need, there, count, packs, offer)
+        if len(taken) != need.cpus:
+            raise TooFewCpus(NOT_ENOUGH)
+    if not _keeps(machine, taken, need.required_policy):
+        raise TooFewCpus(
+            f"insufficient CPUs to satisfy required cpu bind policy {need.required_policy}"
+        )
+    return taken
+
+
+def _take(
+    machine: Machine, need: Need, free: frozenset[int], count: int, most: bool, offer: Offer
+) -> frozenset[int]:
+    """Take preferred CPUs first, then others."""
+    policy = need.policy or BindPolicy.FULL_PCPUS
+    found: frozenset[int] = frozenset()
+    if preferred := free & offer.preferred:
+        first = min(count, len(preferred))
+        found = take_cpus(machine.use, preferred, first, policy, need.exclusive, most=most)
+        free -= preferred
+    others = take_cpus(machine.use, free, count - len(found), policy, need.exclusive, most=most)
+    return found | others
+
+
+def _keeps(machine: Machine, cpus: frozenset[int], policy: BindPolicy | None) -> bool:
+    """Whether CPUs lie on cores as they must."""
+    cores: dict[int, int] = {}
+    for cpu in cpus:
+        core = machine.layout.cpus[cpu].core
+        cores[core] = cores.get(core, 0) + 1
+    if policy is BindPolicy.FULL_PCPUS:
+        return all(count == len(machine.layout.cores[core]) for core, count in cores.items())
+    return policy is None or all(count == 1 for count in cores.values())
+
+
+def amplified_requests(machine: Machine, need: Need) -> Mapping[str, int]:
+    """What a pod requests, as it counts against amplified amounts."""
+    if not need.cpus or machine.rules.cpu_ratio <= 1:
+        return need.requests
+    cpu = amplify(need.requests.get(_CPU, 0), machine.rules.cpu_ratio)
+    return {**need.requests, _CPU: cpu}

@@ -1,0 +1,161 @@
+"""A node as pods find it: its CPUs and NUMA nodes, and what pods have of them."""
+
+from collections.abc import Iterable, Mapping, Set
+from functools import cached_property
+
+from koord_scheduler.plugin import ClusterNode
+from koord_scheduler.plugin.koordinator import NUMANodeUse, Pool
+from koord_scheduler_plugins.node_numa_resource.accumulator import (
+    BindPolicy,
+    CpuUse,
+    ExclusivePolicy,
+)
+from koord_scheduler_plugins.node_numa_resource.holdings import (
+    HeldSet,
+    held_amounts,
+    held_sets,
+)
+from koord_scheduler_plugins.node_numa_resource.layout import CpuLayout
+from koord_scheduler_plugins.node_numa_resource.topology import (
+    MachineReport,
+    NodeRules,
+    Zones,
+    amplified,
+    amplify,
+    node_rules,
+)
+
+_CPU = "cpu"
+_NOTHING: Zones = {}
+
+
+class Machine:
+    """A node at one moment. What follows from it is computed when it is asked for, and kept."""
+
+    def __init__(
+        self, node: ClusterNode, report: MachineReport, pool: Pool, *, max_count: int = 1
+    ) -> None:
+        """pool: of NUMA_HOLDINGS. max_count: pods that one CPU can have."""
+        self.node = node
+        self.report = report
+        self.pool = pool
+        self._max_count = max_count
+
+    @cached_property
+    def rules(self) -> NodeRules:
+        return node_rules(self.node.labels, dict(self.node.annotations), self.report)
+
+    @property
+    def layout(self) -> CpuLayout:
+        return self.report.layout
+
+    @cached_property
+    def zones(self) -> Zones:
+        """What NUMA nodes have, amplified."""
+        report, rules = self.report, self.rules
+        return (
+            report.zones
+            if report.ratios is not None
+            else amplified(report.zones, rules.ratios or {})
+        )
+
+    @cached_property
+    def sets(self) -> tuple[HeldSet, ...]:
+        """CPUs and NUMA nodes of pods; CPUs that the node does not have are left out."""
+        return tuple(held_sets(self.pool))
+
+    @cached_property
+    def use(self) -> CpuUse:
+        """The CPUs that pods have."""
+        counts: dict[int, int] = {}
+        exclusive: dict[int, set[ExclusivePolicy]] = {}
+        for held in self.sets:
+            for cpu in held.cpus:
+                if cpu in self.layout.cpus:
+                    counts[cpu] = counts.get(cpu, 0) + held.pods
+                    if held.exclusive:
+                        exclusive.setdefault(cpu, set()).add(held.exclusive)
+        return CpuUse(
+            layout=self.layout, counts=counts, exclusive=exclusive, max_count=self._max_count
+        )
+
+    @cached_property
+    def free(self) -> frozenset[int]:
+        """The CPUs that a pod could have."""
+        return self.free_with()
+
+    def free_with(self, *returned: Set[int]) -> frozenset[int]:
+        """The CPUs that a pod could have if other pods returned some; each set counts once."""
+        counts = self.use.counts
+        if any(returned):
+            counts = dict(counts)
+            for cpus in returned:
+                for cpu in cpus:
+                    if cpu in counts:
+                        counts[cpu] -= 1
+        had = [cpu for cpu, count in counts.items() if count >= self._max_count]
+        return self.layout.all.difference(had) - self.report.reserved
+
+    def bindable(self, free: Set[int], policy: BindPolicy) -> frozenset[int]:
+        """The free CPUs that a pod which requires a policy could have."""
+        found: list[int] = []
+        for cpus in self.layout.cores.values():
+            there = [cpu for cpu in cpus if cpu in free]
+            if policy is BindPolicy.SPREAD_BY_PCPUS:
+                found += there[:1]
+            elif len(there) == len(cpus):
+                found += there
+        return frozenset(found)
+
+    @cached_property
+    def bound(self) -> Mapping[int, int]:
+        """How many CPUs of each NUMA node pods have."""
+        found: dict[int, int] = {}
+        for cpu in self.use.counts:
+            node = self.layout.cpus[cpu].node
+            found[node] = found.get(node, 0) + 1
+        return found
+
+    @property
+    def bound_cpus(self) -> int:
+        """How many CPUs pods have."""
+        return len(self.use.counts)
+
+    @cached_property
+    def used(self) -> Zones:
+        """What pods have of NUMA nodes; CPUs of their own are amplified."""
+        found = {node: dict(amounts) for node, amounts in held_amounts(self.pool).items()}
+        ratio = self.rules.cpu_ratio
+        for node, count in self.bound.items():
+            of_node = found.setdefault(node, {})
+            of_node[_CPU] = of_node.get(_CPU, 0) + amplify(1000 * count, ratio) - 1000 * count
+        return found
+
+    def available(self, reusable: Zones = _NOTHING) -> dict[int, dict[str, int]]:
+        """What is left of NUMA nodes; reusable: what pods have of it, and another pod may use."""
+        found: dict[int, dict[str, int]] = {}
+        for node, amounts in self.zones.items():
+            used, again = self.used.get(node, {}), reusable.get(node, {})
+            found[node] = {
+                name: max(amount - max(used.get(name, 0) - again.get(name, 0), 0), 0)
+                for name, amount in amounts.items()
+            }
+        return found
+
+    @cached_property
+    def uses(self) -> Mapping[int, NUMANodeUse]:
+        """What pods have of NUMA nodes, by their CPUs and amounts; idle ones are absent."""
+        found: dict[int, NUMANodeUse] = {}
+        for held in self.sets:
+            nodes = held.numa | self.layout.nodes_of(held.cpus)
+            for node in nodes:
+                if len(nodes) > 1:
+                    found[node] = NUMANodeUse.SHARED
+                else:
+                    found.setdefault(node, NUMANodeUse.SINGLE)
+        return found
+
+
+def in_nodes(layout: CpuLayout, cpus: Iterable[int], node: int) -> frozenset[int]:
+    """The CPUs among some that are of a NUMA node."""
+    return frozenset(cpu for cpu in cpus if layout.cpus[cpu].node == node)

@@ -1,0 +1,168 @@
+"""What a pod asks for: CPUs of its own, and NUMA nodes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+from koord.api.annotations import annotation_fields
+from koord.api.qos import (
+    KoordPriorityClass,
+    QoSClass,
+    priority_class_with_default,
+    raw_qos,
+)
+from koord.plugin import InvalidObject
+from koord_scheduler.plugin import ClusterPod, Status
+from koord_scheduler.plugin.koordinator import NUMATopologyPolicy
+from koord_scheduler_plugins.node_numa_resource.accumulator import BindPolicy, ExclusivePolicy
+from koord_scheduler_plugins.node_numa_resource.allocation import Need
+from koord_scheduler_plugins.node_numa_resource.holdings import (
+    RESOURCE_SPEC,
+    annotation,
+    exclusive_policy,
+)
+from koord_scheduler_plugins.node_numa_resource.machine import Machine
+from koord_scheduler_plugins.node_numa_resource.topology import policy_of
+
+NUMA_TOPOLOGY_SPEC = "scheduling.koordinator.sh/numa-topology-spec"  # an annotation
+
+NO_WHOLE_CPUS = Status.unresolvable("the requested CPUs must be integer")
+POLICIES_DIFFER = Status.unresolvable("node(s) NUMA Topology policy not match")
+NO_TOPOLOGY = Status.unresolvable("node(s) invalid CPU Topology")
+BINDS_DIFFER = Status.unresolvable(
+    "node(s) cpu bind policy conflicts with pod's required cpu bind policy"
+)
+NO_WHOLE_CORES = Status.unresolvable("node(s) requested cpus not multiple cpus per core")
+NO_RATIO = Status.unresolvable("node(s) invalid CPU amplification ratio")
+NO_AMPLIFIED_CPU = Status.unschedulable("Insufficient amplified cpu")
+NO_NUMA_NODES = Status.unresolvable("node(s) missing NUMA resources")
+
+_DEFAULT = "Default"
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a pod asks for, on whatever node."""
+
+    requests: tuple[tuple[str, int], ...]
+    binds: bool = False  # it gets CPUs of its own on each node
+    required: BindPolicy | None = None
+    preferred: BindPolicy | None = None
+    exclusive: ExclusivePolicy = ExclusivePolicy.NONE
+    policy: NUMATopologyPolicy | None = None
+    exclusive_numa: str = ""  # singleNUMANodeExclusive
+
+    @property
+    def milli_cpu(self) -> int:
+        return next((amount for name, amount in self.requests if name == "cpu"), 0)
+
+    def clone(self) -> "Wish":
+        return self
+
+    def requires_numa_nodes_of_its_own(self) -> bool:
+        """A pod with a NUMA policy of its own does, unless it says otherwise."""
+        return self.exclusive_numa == "Required" or (
+            not self.exclusive_numa and self.policy is not None
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Spec:
+    required: str
+    preferred: str
+
+
+@lru_cache(maxsize=1024)
+def _spec(text: str) -> _Spec:
+    fields = annotation_fields(text, RESOURCE_SPEC)
+    fields.text("preferredCPUExclusivePolicy")
+    return _Spec(fields.text("requiredCPUBindPolicy"), fields.text("preferredCPUBindPolicy"))
+
+
+@lru_cache(maxsize=1024)
+def _numa_spec(text: str) -> tuple[str, str]:
+    fields = annotation_fields(text, NUMA_TOPOLOGY_SPEC)
+    return fields.text("numaTopologyPolicy"), fields.text("singleNUMANodeExclusive")
+
+
+def wish_of(pod: ClusterPod, default: BindPolicy | None) -> Wish | Status:
+    """Return what a pod asks for, or why it cannot be placed anywhere.
+
+    default: the policy of pods that may have CPUs and name none; None: they get none.
+    """
+    spec, numa, policy = _Spec("", ""), "", ""
+    try:
+        if text := annotation(pod, RESOURCE_SPEC):
+            spec = _spec(text)
+        if text := annotation(pod, NUMA_TOPOLOGY_SPEC):
+            policy, numa = _numa_spec(text)
+    except InvalidObject as err:
+        return Status.unresolvable(str(err))
+    found = Wish(pod.spec.requests, policy=policy_of(policy), exclusive_numa=numa)
+    if not may_bind(pod):
+        return found
+    required = _bind(spec.required, default) if spec.required else None
+    preferred = _bind(spec.preferred or _DEFAULT, default)
+    if spec.required:
+        preferred = required
+    if preferred is None or not found.milli_cpu:
+        return found
+    if found.milli_cpu % 1000:
+        return NO_WHOLE_CPUS
+    return Wish(
+        pod.spec.requests,
+        binds=True,
+        required=required,
+        preferred=preferred,
+        exclusive=exclusive_policy(pod),
+        policy=found.policy,
+        exclusive_numa=numa,
+    )
+
+
+def may_bind(pod: ClusterPod) -> bool:
+    """Whether a pod may have CPUs of its own where its node does not give them to all."""
+    qos = raw_qos(pod.labels)
+    if qos not in (QoSClass.LSE, QoSClass.LSR):
+        return False
+    of_priority = priority_class_with_default(pod.labels, pod.priority, qos)
+    return of_priority is KoordPriorityClass.PROD
+
+
+def _bind(text: str, default: BindPolicy | None) -> BindPolicy | None:
+    if text == _DEFAULT:
+        return default
+    return BindPolicy(text) if text in set(BindPolicy) else None
+
+
+def need_on(wish: Wish, machine: Machine) -> Need | Status:
+    """Return what a pod needs of one node, or why the node can never do."""
+    requests: Mapping[str, int] = dict(wish.requests)
+    rules = machine.rules
+    if not wish.binds and (rules.bind is None or not wish.milli_cpu):
+        return Need(requests=requests)
+    if wish.milli_cpu % 1000:
+        return NO_WHOLE_CPUS
+    if not machine.layout.valid:
+        return NO_TOPOLOGY
+    if wish.required is not None and rules.bind not in (None, wish.required):
+        return BINDS_DIFFER
+    required = rules.bind or wish.required
+    count = wish.milli_cpu // 1000
+    if required is BindPolicy.FULL_PCPUS and count % machine.layout.cpus_per_core:
+        return NO_WHOLE_CORES
+    return Need(
+        requests=requests,
+        cpus=count,
+        policy=wish.required or rules.bind or wish.preferred,
+        required=required is not None,
+        exclusive=wish.exclusive,
+    )
+
+
+def policy_on(wish: Wish, machine: Machine) -> NUMATopologyPolicy | Status | None:
+    """Return the NUMA policy of a pod on a node; None: there is none."""
+    own, of_node = wish.policy, machine.rules.policy
+    if own is not None and of_node is not None and own is not of_node:
+        return POLICIES_DIFFER
+    return own or of_node

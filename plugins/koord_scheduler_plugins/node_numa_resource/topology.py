@@ -1,0 +1,320 @@
+"""NodeResourceTopology objects: what is known of the CPUs and NUMA nodes of a node.
+
+Source: Koordinator, pkg/scheduler/plugins/nodenumaresource/topology_eventhandler.go.
+"""
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any
+
+from koord.api.annotations import annotation_fields
+from koord.api.fields import Fields
+from koord.api.machine import parse_cpulist
+from koord.api.node import NODE_RESERVATION, SYSTEM_QOS_RESOURCE, system_qos
+from koord.api.quantity import Quantity
+from koord.plugin import InvalidObject
+from koord_scheduler.plugin.koordinator import NUMATopologyPolicy
+from koord_scheduler_plugins.node_numa_resource.accumulator import BindPolicy
+from koord_scheduler_plugins.node_numa_resource.layout import (
+    MAX_CPU,
+    MAX_NUMA_NODE,
+    NO_CPUS,
+    CpuLayout,
+)
+
+CPU_TOPOLOGY = "node.koordinator.sh/cpu-topology"
+POD_CPU_ALLOCS = "node.koordinator.sh/pod-cpu-allocs"
+CPU_MANAGER_POLICY = "kubelet.koordinator.sh/cpu-manager-policy"
+AMPLIFICATION = "node.koordinator.sh/resource-amplification-ratio"  # of a Node, too
+ZONE_TYPE = "Node"
+
+MAX_RATIO = 1000.0
+_MAX_ID = 65535  # of a core inside of its socket, and of a socket
+_MAX_RESOURCES = 64  # of a zone
+_CPU = "cpu"
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+Amounts = Mapping[str, int]
+"""By resource: milli-cores of cpu, otherwise bytes or units."""
+Zones = Mapping[int, Amounts]
+"""What NUMA nodes have, by their ids."""
+
+# The topology policies of the kubelet that say something, as NodeResourceTopology has them.
+_POLICIES = {
+    "BestEffort": NUMATopologyPolicy.BEST_EFFORT,
+    "BestEffortPodLevel": NUMATopologyPolicy.BEST_EFFORT,
+    "Restricted": NUMATopologyPolicy.RESTRICTED,
+    "RestrictedPodLevel": NUMATopologyPolicy.RESTRICTED,
+    "SingleNUMANodePodLevel": NUMATopologyPolicy.SINGLE_NUMA_NODE,
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MachineReport:
+    """A NodeResourceTopology, as far as the scheduler needs it."""
+
+    name: str = ""  # of the node
+    layout: CpuLayout = NO_CPUS
+    reserved: frozenset[int] = frozenset()  # CPUs that no pod gets
+    zones: Zones = field(default_factory=dict)
+    policy: NUMATopologyPolicy | None = None  # of the kubelet
+    kubelet: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # its CPU manager: policy, options, reservedCPUs
+    ratios: Mapping[str, float] | None = None  # None: zones are not amplified yet
+
+    @property
+    def full_cores_only(self) -> bool:
+        """Whether the kubelet gives whole cores only."""
+        options = self.kubelet.get("options") or {}
+        return self.kubelet.get("policy") == "static" and options.get("full-pcpus-only") == "true"
+
+
+NO_REPORT = MachineReport()
+
+
+def amplify(amount: int, ratio: float) -> int:
+    """Return an amount as it counts on a node with this ratio; in Go's arithmetic."""
+    return amount if ratio <= 1 else math.ceil(float(amount) * ratio)
+
+
+def parse_ratios(text: str, where: str = AMPLIFICATION) -> Mapping[str, float]:
+    """Return the amplification ratios of an annotation, by resource.
+
+    Raises:
+        InvalidObject: it is malformed, or a ratio is below 0 or above MAX_RATIO.
+    """
+    fields = annotation_fields(text, where)
+    found: dict[str, float] = {}
+    for name in fields.raw:
+        value = Fields(fields.raw, where).number(name)
+        if value is not None:
+            if not 0 <= value <= MAX_RATIO:
+                wanted = f"a ratio up to {MAX_RATIO:.0f}"
+                raise InvalidObject(f"{where}.{name}", wanted=wanted, found=value)
+            found[name] = value
+    return found
+
+
+def amplified(zones: Zones, ratios: Mapping[str, float]) -> Zones:
+    """Return what NUMA nodes have with the ratios of their node."""
+    if all(ratio <= 1 for ratio in ratios.values()):
+        return zones
+    return {
+        node: {name: amplify(amount, ratios.get(name, 1.0)) for name, amount in amounts.items()}
+        for node, amounts in zones.items()
+    }
+
+
+def read_machine(found: Mapping[str, Any]) -> MachineReport:
+    """Return what is kept of a NodeResourceTopology.
+
+    Raises:
+        InvalidObject: a part of it is malformed, or names CPUs or NUMA nodes that none can have.
+    """
+    meta = Fields(found, "nodeResourceTopology").nested("metadata")
+    annotations = meta.texts("annotations")
+    layout = _layout(annotations.get(CPU_TOPOLOGY, ""))
+    kubelet = _kubelet(annotations)
+    reserved = _reserved(annotations, kubelet)
+    text = annotations.get(AMPLIFICATION)
+    ratios = None if text is None else parse_ratios(text)
+    ratio = 1.0 if ratios is None else ratios.get(_CPU, 1.0)
+    return MachineReport(
+        name=meta.text("name"),
+        layout=layout,
+        reserved=reserved,
+        zones=_without_reserved(dict(_zones(found)), layout, reserved, ratio),
+        policy=_policy(found.get("topologyPolicies")),
+        kubelet=kubelet,
+        ratios=ratios,
+    )
+
+
+@lru_cache(maxsize=256)  # machines of one kind share one; a cluster has few kinds
+def _layout(text: str) -> CpuLayout:
+    if not text:
+        return NO_CPUS
+    rows: dict[int, tuple[int, int, int, int]] = {}
+    for each in annotation_fields(text, CPU_TOPOLOGY).objects("detail"):
+        cpu = _number(each, "id", MAX_CPU)
+        if cpu in rows:
+            raise InvalidObject(each.path("id"), wanted="each CPU once", found=cpu)
+        core, socket = _number(each, "core", _MAX_ID), _number(each, "socket", _MAX_ID)
+        rows[cpu] = cpu, core, socket, _number(each, "node", MAX_NUMA_NODE)
+    return CpuLayout(rows[cpu] for cpu in sorted(rows))
+
+
+def _number(fields: Fields, key: str, most: int) -> int:
+    found = fields.integer(key) or 0
+    if not 0 <= found <= most:
+        raise InvalidObject(fields.path(key), wanted=f"0 to {most}", found=found)
+    return found
+
+
+def _kubelet(annotations: Mapping[str, str]) -> Mapping[str, Any]:
+    text = annotations.get(CPU_MANAGER_POLICY)
+    if text is None:
+        return _NOTHING
+    fields = annotation_fields(text, CPU_MANAGER_POLICY)
+    found: dict[str, Any] = {}
+    for key in ("policy", "reservedCPUs"):
+        if fields.text(key):
+            found[key] = fields.text(key)
+    if options := fields.texts("options"):
+        found["options"] = options
+    return found
+
+
+def _reserved(annotations: Mapping[str, str], kubelet: Mapping[str, Any]) -> frozenset[int]:
+    """CPUs that are the kubelet's, the system's, or of pods whose CPUs the kubelet chooses."""
+    found = set(_cpus(kubelet.get("reservedCPUs", ""), f"{CPU_MANAGER_POLICY}.reservedCPUs"))
+    for text, key in _allocated(annotations.get(POD_CPU_ALLOCS)):
+        found |= _cpus(text, key)
+    kept = annotations.get(NODE_RESERVATION)
+    if kept is not None:
+        fields = annotation_fields(kept, NODE_RESERVATION)
+        found |= _cpus(fields.text("reservedCPUs"), fields.path("reservedCPUs"))
+    system = system_qos(annotations)
+    if system.exclusive is not False:
+        found |= _cpus(system.cpuset, f"{SYSTEM_QOS_RESOURCE}.cpuset")
+    return frozenset(found)
+
+
+def _allocated(text: str | None) -> Iterator[tuple[str, str]]:
+    """Yield the CPUs of pods that have them from the kubelet."""
+    if text is None:
+        return
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as err:
+        raise InvalidObject(POD_CPU_ALLOCS, wanted="JSON", found=str(err)) from err
+    listed = Fields({"pods": value}, POD_CPU_ALLOCS, fold_case=True)
+    for each in listed.objects("pods"):
+        if each.boolean("managedByKubelet") and each.text("uid"):
+            yield each.text("cpuset"), each.path("cpuset")
+
+
+def _cpus(text: str, where: str) -> frozenset[int]:
+    try:
+        return parse_cpulist(text)
+    except ValueError as err:
+        raise InvalidObject(where, wanted="a list of CPUs", found=text) from err
+
+
+def _zones(found: Mapping[str, Any]) -> Iterator[tuple[int, dict[str, int]]]:
+    """Yield what each NUMA node has; zones of other types are left out."""
+    for zone in Fields(found, "nodeResourceTopology").objects("zones"):
+        parts = zone.text("name").split("node-")
+        if zone.text("type") != ZONE_TYPE or len(parts) != 2 or not parts[1].isdecimal():
+            continue
+        node = int(parts[1]) if len(parts[1]) < 4 else MAX_NUMA_NODE + 1
+        if node > MAX_NUMA_NODE:
+            wanted = f"node-0 to node-{MAX_NUMA_NODE}"
+            raise InvalidObject(zone.path("name"), wanted=wanted, found=zone.text("name"))
+        amounts: dict[str, int] = {}
+        for each in zone.objects("resources"):
+            if len(amounts) == _MAX_RESOURCES:
+                wanted = f"at most {_MAX_RESOURCES} resources"
+                raise InvalidObject(zone.path("resources"), wanted=wanted, found="more")
+            name, value = each.required_text("name"), each.get("allocatable")
+            try:
+                amount = amount_of(name, Quantity.parse(0 if value is None else value))
+            except ValueError as err:
+                where = each.path("allocatable")
+                raise InvalidObject(where, wanted="a quantity", found=value) from err
+            amounts[name] = max(amount, 0)
+        yield node, amounts
+
+
+def amount_of(name: str, quantity: Quantity) -> int:
+    """The quantity as amounts are counted here."""
+    return min(quantity.milli if name == _CPU else quantity.integer, 2**63 - 1)
+
+
+def _without_reserved(
+    zones: dict[int, dict[str, int]], layout: CpuLayout, reserved: frozenset[int], ratio: float
+) -> Zones:
+    """What is left of NUMA nodes; the reserved CPUs of an amplified one are amplified, too."""
+    for node in sorted(zones):
+        cpu = zones[node].get(_CPU, 0)
+        if cpu:
+            count = len(reserved.intersection(layout.nodes.get(node, ())))
+            zones[node][_CPU] = max(cpu - amplify(1000 * count, ratio), 0)
+    return {node: zones[node] for node in sorted(zones)}
+
+
+def _policy(found: object) -> NUMATopologyPolicy | None:
+    """The first policy that is one of Koordinator's; those of containers are none for pods."""
+    for each in found if isinstance(found, list) else ():
+        if isinstance(each, str) and (each in _POLICIES or each in _WITHOUT_EFFECT):
+            return _POLICIES.get(each)
+    return None
+
+
+_WITHOUT_EFFECT = frozenset(
+    {
+        "None",
+        "SingleNUMANodeContainerLevel",
+        "RestrictedContainerLevel",
+        "BestEffortContainerLevel",
+    }
+)
+
+CPU_BIND_POLICY = "node.koordinator.sh/cpu-bind-policy"  # labels of a Node
+NUMA_TOPOLOGY_POLICY = "node.koordinator.sh/numa-topology-policy"
+NUMA_ALLOCATE_STRATEGY = "node.koordinator.sh/numa-allocate-strategy"
+
+_BINDS = {
+    "FullPCPUsOnly": BindPolicy.FULL_PCPUS,
+    "SpreadByPCPUs": BindPolicy.SPREAD_BY_PCPUS,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRules:
+    """What a node asks of pods: by its labels, its annotation, and its kubelet."""
+
+    bind: BindPolicy | None = None  # CPUs are bound so, of pods of any class
+    policy: NUMATopologyPolicy | None = None
+    most: bool | None = None  # NUMA nodes with fewer free CPUs first; None: as the plugin says
+    ratios: Mapping[str, float] | None = field(
+        default_factory=dict
+    )  # of amplification; None: not readable
+
+    @property
+    def cpu_ratio(self) -> float:
+        """The amplification of CPUs, 1 or more."""
+        return max((self.ratios or _NOTHING).get(_CPU, 1.0), 1.0)
+
+
+def node_rules(
+    labels: Mapping[str, str], annotations: Mapping[str, str], report: MachineReport
+) -> NodeRules:
+    """Return what a node asks of pods."""
+    bind = _BINDS.get(labels.get(CPU_BIND_POLICY, ""))
+    if report.full_cores_only:
+        bind = BindPolicy.FULL_PCPUS
+    strategy, policy = labels.get(NUMA_ALLOCATE_STRATEGY), labels.get(NUMA_TOPOLOGY_POLICY)
+    text = annotations.get(AMPLIFICATION)
+    ratios: Mapping[str, float] | None = _NOTHING
+    try:
+        if text is not None:
+            ratios = parse_ratios(text)
+    except InvalidObject:
+        ratios = None
+    return NodeRules(
+        bind=bind,
+        policy=policy_of(policy) if policy else report.policy,
+        most=strategy == "MostAllocated" if strategy else None,
+        ratios=ratios,
+    )
+
+
+def policy_of(text: str) -> NUMATopologyPolicy | None:
+    """The NUMA policy of a label or annotation; None: it is none."""
+    return NUMATopologyPolicy(text) if text in set(NUMATopologyPolicy) else None
