@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -45,13 +45,20 @@ def preempted(pod: ClusterPod) -> bool:
 class Preemption:
     """A preemption decision: the victims leave their nodes for the pod.
 
-    They may be on other nodes than the chosen one, where their quota has no room for all.
+    They may be on other nodes than the chosen one, where their quota has no room for all, or where
+    pods are placed that must be placed together with it.
     """
 
     profile: str  # scheduler name
     plugin: str
     pod: ClusterPod
     chosen: Candidate
+    others: tuple[tuple[ClusterPod, str], ...] = ()  # nominated with it, and their nodes
+
+    @property
+    def nodes(self) -> frozenset[str]:
+        """The nodes on which pods are to be placed."""
+        return frozenset((self.chosen.node, *(node for _, node in self.others)))
 
 
 class PreemptionMetrics:
@@ -93,6 +100,7 @@ class Preemptions(SharedPart):
         self._clock = services.clock
         self._by_pod: dict[str, Preemption] = {}  # by uid of the preemptor
         self._decided: deque[Preemption] = deque()
+        self._void: deque[ClusterPod] = deque()  # pods whose status names a node in vain
         self._woken = asyncio.Event()
         services.changes.subscribe(POD, self._on_pod)
 
@@ -102,15 +110,26 @@ class Preemptions(SharedPart):
         return services.shared.get(PART, lambda: cls(services))
 
     def begin(self, preemption: Preemption) -> None:
-        """Queue victims to be removed soon; if none of them is on its node, do nothing.
+        """Queue victims to be removed soon; if none of them is on its node, remove nothing.
 
         Returns at once.
         """
         self.metrics.victims.observe(len(preemption.chosen.victims))
-        if any(self._stays(one) for one in preemption.chosen.victims):
+        for pod, node in preemption.others:
+            self._services.nominator.nominate(pod, node)
+        stays = any(self._stays(one) for one in preemption.chosen.victims)
+        if stays or preemption.others:
             self._by_pod[preemption.pod.uid] = preemption
             self._decided.append(preemption)
             self._woken.set()
+
+    def drop_nominations(self, pods: Iterable[ClusterPod]) -> None:
+        """End the nominations of pods, and clear soon what their statuses say of them."""
+        for pod in pods:
+            self._services.nominator.forget(pod.key)
+            if pod.nominated_node:
+                self._void.append(pod)
+                self._woken.set()
 
     def under_way(self, uid: str) -> bool:
         """Whether victims of a preemptor, by uid, have not begun to leave yet."""
@@ -125,6 +144,7 @@ class Preemptions(SharedPart):
             waiting = list(self._by_pod)
             self._by_pod.clear()
             self._decided.clear()
+            self._void.clear()
             self._services.activate(waiting)
 
     async def wait_ready(self) -> None:
@@ -134,10 +154,14 @@ class Preemptions(SharedPart):
         return OK
 
     async def _act(self) -> None:
+        turns = asyncio.Semaphore(MAX_PARALLEL_DELETIONS)
         async with asyncio.TaskGroup() as group:
             while True:
                 while self._decided:
                     group.create_task(self._make_room(self._decided.popleft()))
+                while self._void:
+                    pod = self._void.popleft()
+                    group.create_task(self._write_nomination(pod, None, turns))
                 self._woken.clear()
                 await self._woken.wait()
 
@@ -146,9 +170,13 @@ class Preemptions(SharedPart):
         turns, doubtful = asyncio.Semaphore(MAX_PARALLEL_DELETIONS), list[ClusterPod]()
         try:
             async with asyncio.TaskGroup() as group:
-                for pod in self._services.nominator.pods_of(preemption.chosen.node):
-                    if may_preempt(preemption.pod, pod):
-                        group.create_task(self._end_nomination(pod))
+                own = {pod.key for pod, _ in preemption.others}
+                for node in preemption.nodes:
+                    for pod in self._services.nominator.pods_of(node):
+                        if may_preempt(preemption.pod, pod) and pod.key not in own:
+                            group.create_task(self._end_nomination(pod))
+                for pod, node in preemption.others:
+                    group.create_task(self._write_nomination(pod, node, turns))
                 for victim in preemption.chosen.victims:
                     group.create_task(self._remove(victim, preemption, turns, doubtful))
         except* KubeError as errors:
@@ -234,6 +262,19 @@ class Preemptions(SharedPart):
             log.warning("nomination.clear_failed", pod=pod.key, error=str(err))
         self._services.activate([pod.uid])
 
+    async def _write_nomination(
+        self, pod: ClusterPod, node: str | None, turns: asyncio.Semaphore
+    ) -> None:
+        """Have the status of a pod say its node, so that the next leader knows it, too."""
+        try:
+            async with turns, Deadline(self._clock, f"nomination of {pod.key}") as deadline:
+                deadline.enter("an answer", READY_TIMEOUT)
+                await self._patch_status(pod, {"nominatedNodeName": node})
+        except (NotFound, Conflict):
+            return
+        except KubeError as err:  # it counts here all the same
+            log.warning("nomination.write_failed", pod=pod.key, error=str(err))
+
     async def _patch_status(self, pod: ClusterPod, status: Mapping[str, Any]) -> None:
         body = {"metadata": {"uid": pod.uid}, "status": status}
         await self._services.client.patch(f"{_path(pod)}/status", body, STRATEGIC_MERGE_PATCH)
@@ -254,7 +295,8 @@ class Preemptions(SharedPart):
         pod = preemption.pod
         known = self._services.cluster.pod(pod.key)
         waits = known is not None and known.uid == pod.uid and not known.node
-        there = self._services.cluster.view().row(preemption.chosen.node) is not None
+        view = self._services.cluster.view()
+        there = all(view.row(node) is not None for node in preemption.nodes)
         return waits and there and self._by_pod.get(pod.uid) is preemption
 
     def _forget(self, preemption: Preemption) -> None:

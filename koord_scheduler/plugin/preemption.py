@@ -13,6 +13,7 @@ from koord_scheduler.rules.preemption import (
     choose,
     find_victims,
     may_preempt,
+    not_reprieved,
     violated_budgets,
 )
 
@@ -33,6 +34,7 @@ __all__ = [
     "choose",
     "find_victims",
     "may_preempt",
+    "not_reprieved",
     "preempted",
     "violated_budgets",
 ]

@@ -30,7 +30,10 @@ class Candidate:
 
 
 class NodeTrial(Protocol):
-    """One node on which pods leave and come back, to see whether the preemptor fits beside them."""
+    """Pods leave a node and come back, to see whether the preemptor fits beside them.
+
+    For a group of preemptors these are the nodes of all of them.
+    """
 
     def remove(self, pods: Sequence[ClusterPod]) -> None:
         """Remove pods from the node."""
@@ -117,7 +120,7 @@ def find_victims(
         trial.remove([one for one in lower if one.key not in gone])
     if not trial.fits():
         return None
-    victims = [one for group in groups for one in _without_reprieved(group, trial)]
+    victims = [one for group in groups for one in not_reprieved(group, trial)]
     return _found(victims, protected)
 
 
@@ -195,10 +198,10 @@ def _by_amounts(pods: Sequence[ClusterPod], lacking: Mapping[str, int]) -> list[
     return found
 
 
-def _without_reprieved(
+def not_reprieved(
     pods: Sequence[ClusterPod], trial: NodeTrial, *, fits: bool | None = None
 ) -> list[ClusterPod]:
-    """Return to the node, in order, the pods beside which the preemptor fits; list the others.
+    """Return removed pods, in order, as long as the preemptor fits; list those that cannot return.
 
     The result is as if one pod returned at a time, for rules that further pods never make easier:
     a part beside which it fits returns whole, another part is halved. fits: with all, if known.
@@ -213,9 +216,9 @@ def _without_reprieved(
     if len(pods) == 1:
         return list(pods)
     middle = len(pods) // 2
-    first = _without_reprieved(pods[:middle], trial)
+    first = not_reprieved(pods[:middle], trial)
     # With all of the first half back, the second one is what all of them were together.
-    return first + _without_reprieved(pods[middle:], trial, fits=None if first else False)
+    return first + not_reprieved(pods[middle:], trial, fits=None if first else False)
 
 
 def _cost(candidate: Candidate) -> tuple[int, int, int, int, float]:

@@ -332,4 +332,5 @@ def _rejection(offer: Offer, failure: NoGroupPlan | None, nodes: int) -> Status:
         also = frozenset(diagnosis.unschedulable_plugins | diagnosis.pending_plugins)
         if is_time_over():
             text += "; the search was ended for time"
-    return Status(Status.unschedulable().code, (text,), also_rejected_by=also)
+    # Unresolvable: what preempts for single pods would evict for one member of many.
+    return Status(Status.unresolvable().code, (text,), also_rejected_by=also)

@@ -81,6 +81,7 @@ from koord_scheduler_plugins.coscheduling.gathering import (
     is_attracted,
 )
 from koord_scheduler_plugins.coscheduling.metrics import GangMetrics
+from koord_scheduler_plugins.coscheduling.preemptor import GangPreemptor
 from koord_scheduler_plugins.coscheduling.rounds import Rounds
 from koord_scheduler_plugins.coscheduling.serving import (
     POD_GROUPS,
@@ -172,6 +173,9 @@ class Coscheduling(
         metrics = services.metrics.own(GangMetrics)
         gangs = Gangs(services.cluster, defaults)
         self._rounds = Rounds(handle, gangs, self._gathering, metrics)
+        self._preemptor = (
+            GangPreemptor(handle, gangs, self._rounds) if args.enable_preemption else None
+        )
         self._serving = GangServing(handle, gangs, self._rounds)
         followed = services.custom_resources.follow(
             POD_GROUPS, PodGroupReader(handle).read, self._pod_group_changed, without=WITHOUT
@@ -185,19 +189,28 @@ class Coscheduling(
     # The queue.
 
     def events_to_register(self) -> Iterable[HintedEvent]:
-        """What may give a place in the network room for a gang.
+        """What may give a place in the network room for a gang, or that victims have gone.
 
         Otherwise a representative waits for what its gang lacks; others are activated with it.
         """
+        if self._gathering is not None or self._preemptor is not None:
+            yield HintedEvent(POD_DELETED, self._pod_deleted)
         if self._gathering is not None:
-            yield HintedEvent(POD_DELETED, self._may_help)
             yield HintedEvent(ClusterEvent(EventResource.NODE, _NODE_CHANGES), self._may_help)
 
     def _may_help(self, pod: ClusterPod, old: object, new: object) -> QueueingHint:
         return QueueingHint.QUEUE if self._rounds.is_gathered(pod) else QueueingHint.SKIP
 
+    def _pod_deleted(self, pod: ClusterPod, old: object, new: object) -> QueueingHint:
+        if self._preemptor is not None and self._preemptor.may_help(pod):
+            return QueueingHint.QUEUE
+        return self._may_help(pod, old, new)
+
     def pre_enqueue(self, pod: ClusterPod) -> Status | None:
-        return self._rounds.gate(pod)
+        rejection = self._rounds.gate(pod)
+        if rejection is None and self._preemptor is not None:
+            return self._preemptor.gate(pod)
+        return rejection
 
     def next_pod(self) -> str | None:
         return self._rounds.next_pod()
@@ -222,8 +235,17 @@ class Coscheduling(
     async def post_filter(
         self, state: CycleState, pod: ClusterPod, nodes: View, statuses: NodeStatuses
     ) -> PostFilterResult | Status | None:
-        """Preempt nothing."""
-        return Status.unschedulable()
+        """Have pods of lower priority leave, if all members of a gang have nodes then."""
+        if self._preemptor is None:
+            return Status.unschedulable()
+        return await self._preemptor.run(pod, nodes, statuses)
+
+    async def post_filter_dry_run(
+        self, state: CycleState, pod: ClusterPod, nodes: View, statuses: NodeStatuses
+    ) -> PostFilterResult | Status | None:
+        if self._preemptor is None:
+            return Status.unschedulable()
+        return await self._preemptor.run(pod, nodes, statuses, dry_run=True)
 
     def after_post_filter(
         self, state: CycleState, pod: ClusterPod, statuses: NodeStatuses, result: PostFilterResult

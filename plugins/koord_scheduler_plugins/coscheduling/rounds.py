@@ -4,7 +4,8 @@ A group has one pod in the queue. In its cycle the whole group is planned; then 
 the other is tried on its planned node and waits for its permit, until the last one lets all go.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from koord.api.gangtopology import GangTopology
@@ -16,7 +17,7 @@ from koord_scheduler.plugin import (
     View,
     Wait,
 )
-from koord_scheduler.plugin.koordinator import GroupPlan, NoGroupPlan
+from koord_scheduler.plugin.koordinator import FeasibleNodes, GroupPlan, NodeOrder, NoGroupPlan
 from koord_scheduler_plugins.coscheduling.gangs import (
     Gang,
     Gangs,
@@ -41,6 +42,19 @@ class Round:
     began: float  # monotonic seconds
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Members:
+    """The pods of a gang group that have no nodes; for an ordinary pod, that one."""
+
+    alone: bool  # it is an ordinary pod
+    gangs: Sequence[Gang]
+    needed: Sequence[ClusterPod]  # without which the group is not satisfied
+    pending: Sequence[ClusterPod]  # all that can be placed
+    waiting: int  # members that wait on their nodes
+    own: frozenset[str]  # namespace/name of all members
+    failure: NoGroupPlan | None  # of the last plan for all of these; None: it is not known
+
+
 class Rounds:
     """Which members are tried, by which plan, and who waits for whom. Belongs to one thread."""
 
@@ -56,6 +70,8 @@ class Rounds:
         """Whether a plan is being made, in which members are ordinary pods."""
         self._handle = handle
         self._cluster = handle.services.cluster
+        self._only: Mapping[str, str] = {}  # nodes by namespace/name of members, in a replay
+        self._failure: tuple[str, NoGroupPlan] | None = None  # uid of a pod, why it has no plan
         self._gangs = gangs
         self._gathering = gathering
         self._metrics = metrics
@@ -128,8 +144,10 @@ class Rounds:
 
         Skip: the pod is an ordinary one.
         """
+        if self.planning:
+            return self._only.get(pod.key) or Status.skip()
         gang = self.gang(pod)
-        if gang is None or gang.spec is None or self.planning:
+        if gang is None or gang.spec is None:
             return Status.skip()
         group = self._gangs.group(gang)
         if self.once_satisfied(gang, group):
@@ -148,6 +166,7 @@ class Rounds:
         if isinstance(found, Status):
             self._note_end(began, len(pending), Ending.NO_PLAN)
             return found
+        self._nominate(pending, found.nodes)
         by_key = {one.key: one for one in pending}
         left = [by_key[key] for key in found.nodes if key != pod.key]
         self._round = Round(gang.group, gang.spec.group_id, found.nodes, left, began)
@@ -251,24 +270,108 @@ class Rounds:
         needed = self._needed(pod, gangs, pending)
         if isinstance(needed, Status):
             return needed
-        self.planning = True
-        try:
+        self._failure = None
+        with self._planning(pending):
             plan = self._nodes_for(pending, gangs, nodes)
             if not isinstance(plan, GroupPlan) and len(needed) < len(pending):
                 plan = self._nodes_for(needed, gangs, nodes)
-        finally:
-            self.planning = False
         if isinstance(plan, NoGroupPlan):
+            self._failure = pod.uid, plan
             return _no_plan(gangs[0].spec.group_id, plan, len(needed))
         return plan
 
+    def members_of(self, pod: ClusterPod) -> Members | Status:
+        """The members that are placed with a pod; a rejection: they are too few."""
+        gang = self.gang(pod)
+        group = {} if gang is None else self._gangs.group(gang)
+        gangs = [one for one in group.values() if one is not None]
+        own = frozenset(key for one in gangs for key in one.members)
+        failure = self._failure
+        why = failure[1] if failure is not None and failure[0] == pod.uid else None
+        if gang is None or gang.spec is None or self.once_satisfied(gang, group):
+            return Members(
+                alone=True,
+                gangs=gangs,
+                needed=(pod,),
+                pending=(pod,),
+                waiting=0,
+                own=own | {pod.key},
+                failure=None,
+            )
+        pending = self._pending(gangs)
+        needed = self._needed(pod, gangs, pending)
+        if isinstance(needed, Status):
+            return needed
+        waiting = sum(len(self.waiting(one)) for one in group)
+        return Members(
+            alone=False,
+            gangs=gangs,
+            needed=needed,
+            pending=pending,
+            waiting=waiting,
+            own=own,
+            failure=why,
+        )
+
+    def try_plan(
+        self, members: Members, nodes: View, order: NodeOrder | None
+    ) -> GroupPlan | NoGroupPlan | Status:
+        """Plan the members that are needed on a what-if."""
+        with self._planning(members.pending):
+            return self._nodes_for(members.needed, members.gangs, nodes, order)
+
+    def holds(self, pods: Sequence[ClusterPod], nodes: View, planned: Mapping[str, str]) -> bool:
+        """Whether members fit one after the other on the nodes that they are planned on."""
+
+        def there(pod: ClusterPod, feasible: FeasibleNodes) -> Iterable[str]:
+            row = nodes.row(planned[pod.key])
+            return (planned[pod.key],) if row is not None and feasible.mask[row] else ()
+
+        with self._planning(pods):
+            self._only = planned
+            try:
+                found = self._handle.groups().plan(pods, nodes, there)
+            finally:
+                self._only = {}
+        return isinstance(found, GroupPlan)
+
+    @contextmanager
+    def _planning(self, members: Iterable[ClusterPod]) -> Iterator[None]:
+        """Have members be ordinary pods, which their own nominations do not keep from nodes."""
+        nominator = self._handle.services.nominator
+        nominated = [
+            (pod, node) for pod in members if (node := nominator.node_of(pod.key)) is not None
+        ]
+        for pod, _ in nominated:
+            nominator.forget(pod.key)
+        self.planning = True
+        try:
+            yield
+        finally:
+            self.planning = False
+            for pod, node in nominated:
+                nominator.nominate(pod, node)
+
+    def _nominate(self, members: Iterable[ClusterPod], planned: Mapping[str, str]) -> None:
+        """Move nominations of members to their planned nodes: on others they would hinder."""
+        nominator = self._handle.services.nominator
+        for pod in members:
+            if nominator.node_of(pod.key) is not None:
+                nominator.forget(pod.key)
+                if pod.key in planned:
+                    nominator.nominate(pod, planned[pod.key])
+
     def _nodes_for(
-        self, members: list[ClusterPod], gangs: list[Gang], nodes: View
+        self,
+        members: Sequence[ClusterPod],
+        gangs: Sequence[Gang],
+        nodes: View,
+        order: NodeOrder | None = None,
     ) -> GroupPlan | NoGroupPlan | Status:
         members = [without_index(one) for one in members]
         topology = self.topology(gangs)
         if topology is None or self._gathering is None:
-            return self._handle.groups().plan(members, nodes)
+            return self._handle.groups().plan(members, nodes, order)
         placed = [one for one in gangs if one.policy is not MatchPolicy.ONLY_WAITING]
         bound = [node for one in placed for node in one.members.values() if node]
         return self._gathering.plan(members, nodes, topology, bound)
@@ -295,7 +398,8 @@ class Rounds:
             assert gang.spec is not None  # noqa: S101 - the basic check was passed
             own = [one for one in pending if gang_id(one) == gang.id]
             own.sort(key=lambda one: one.key != first.key)
-            placed = 0 if gang.policy is MatchPolicy.ONLY_WAITING else gang.placed
+            waiting = len(self._waiting.get(gang.id, ()))
+            placed = waiting if gang.policy is MatchPolicy.ONLY_WAITING else gang.placed
             wanted = max(gang.spec.min_members - placed, 0)
             if len(own) < wanted:
                 self._lacking.add(gang.spec.group_id)
@@ -382,12 +486,16 @@ class Rounds:
         seconds = self._handle.services.clock.monotonic() - began
         self._metrics.rounds.labels(ending, job_size(members)).observe(seconds)
 
-    def _reject_waiting(self, group: Iterable[str], text: str) -> None:
+    def reject_waiting(self, gangs: Iterable[Gang], text: str, plugin: str) -> None:
+        """Have members give up the nodes on which they wait, in the name of a plugin."""
+        self._reject_waiting([one.id for one in gangs], text, plugin)
+
+    def _reject_waiting(self, group: Iterable[str], text: str, plugin: str = PLUGIN) -> None:
         for gang in group:
             for uid in self._waiting.pop(gang, {}).values():
                 waiting = self._handle.services.waiting.get(uid)
                 if waiting is not None:
-                    waiting.reject(PLUGIN, text)
+                    waiting.reject(plugin, text)
 
     def _stop_waiting(self, gang: str, key: str) -> None:
         waiting = self._waiting.get(gang)
@@ -479,4 +587,5 @@ def _no_plan(group_id: str, plan: NoGroupPlan, needed: int) -> Status:
     if plan.cut:
         text += "; the search was ended for time"
     also = frozenset(plan.diagnosis.unschedulable_plugins | plan.diagnosis.pending_plugins)
-    return Status(Status.unschedulable().code, (text,), also_rejected_by=also)
+    # Unresolvable: what preempts for single pods would evict for one member of many.
+    return Status(Status.unresolvable().code, (text,), also_rejected_by=also)
