@@ -8,17 +8,18 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 from prometheus_client import CollectorRegistry, Histogram
 
 from koord.api.node import AddressType, Node
-from koord.api.pod import PodList, PodListReader, check_pod_list
+from koord.api.pod import Pod, PodList, check_pod_list, pod_list, read_item
 from koord.kube.credentials import ApiConfig, Credentials
 from koord.kube.errors import BadResponse, NoAddress
 from koord.kube.responses import Object, read_object
 from koord.kube.transport import Call, Deadline, Limits, Traffic, Transport, too_large
 from koord.util.clock import Clock
-from koord.util.documents import ListStream
+from koord.util.documents import EarlierItems, ListStream
 from koord.util.errors import InvalidObject
 from koord.util.filewatch import FileReadError, read_bounded
 from koordlet import NAME
@@ -126,13 +127,14 @@ class KubeletClient:
         self._turn = asyncio.Lock()
         self._url = ""
         self._transport: Transport | None = None
+        self._earlier: EarlierItems | None = None  # pods of the last good answer
 
     async def pods(self) -> PodList:
         """Return all pods of this node, static and finished ones included, in order of their uids.
 
         The kubelet itself lists them in another order each time.
         """
-        reader, call = PodsReader(), Call("GET", PODS)
+        reader, call = PodsReader(self._earlier), Call("GET", PODS)
         async with self._turn, Deadline(self._clock, call.where) as deadline:
             transport = await self._current()
             deadline.enter("the whole answer", self._options.timeout)
@@ -150,7 +152,9 @@ class KubeletClient:
                         waiting.clear()
                         left = begun + self._seconds(received) - self._clock.monotonic()
                         deadline.enter("the whole answer", max(left, 0.0))
-            return await asyncio.to_thread(reader.end, bytes(waiting))
+            found = await asyncio.to_thread(reader.end, bytes(waiting))
+        self._earlier = reader.items_read
+        return found
 
     def _seconds(self, received: int) -> float:
         """Seconds that an answer may take of which so many bytes have come."""
@@ -200,13 +204,24 @@ class KubeletClient:
 class PodsReader:
     """Reads a PodList as it comes; the order of the pods is not that of the list.
 
-    Pods are decoded one by one, so that only one is in memory with all that is not kept of it.
+    Pods are decoded one by one, so that only one is in memory with all that is not kept of it; one
+    whose text is that of an earlier answer is not decoded again.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, earlier: EarlierItems | None = None) -> None:
+        """earlier: items_read of the reader of the answer before."""
         self._where = f"GET {PODS}"
-        self._pods = PodListReader()
-        self._stream = ListStream(self._where, self._pods.add, item_bytes=MAX_POD_BYTES)
+        self._stream = ListStream(
+            self._where,
+            lambda item: read_item(item, "a pod without a name"),
+            item_bytes=MAX_POD_BYTES,
+            earlier=earlier,
+        )
+
+    @property
+    def items_read(self) -> EarlierItems:
+        """The pods of this answer by their texts, once it has ended."""
+        return self._stream.items_read
 
     def feed(self, data: bytes) -> None:
         """Read the pods that the next bytes complete. Raises BadResponse: this is no PodList."""
@@ -219,10 +234,11 @@ class PodsReader:
         """Return the pods, with those of the last bytes. Raises BadResponse: it was no PodList."""
         self.feed(data)
         try:
-            check_pod_list(self._stream.end())
+            found = self._stream.end()
+            check_pod_list(found)
         except InvalidObject as err:
             raise self._bad(err) from err
-        pods, problems = self._pods.result()
+        pods, problems = pod_list(cast("list[Pod | InvalidObject]", found.get("items") or []))
         return pods, tuple(sorted(problems, key=str))
 
     def _bad(self, err: InvalidObject) -> BadResponse:

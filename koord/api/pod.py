@@ -244,15 +244,15 @@ def _claims(spec: Fields, meta: Fields) -> dict[str, str]:
 
 
 def parse_pod_list(obj: object) -> PodList:
-    """Return the pods of a v1 PodList; see PodListReader.
+    """Return the pods of a v1 PodList; see read_item and pod_list.
 
     Raises:
         InvalidObject: this is no list of pods at all.
     """
-    root, reader = Fields(obj, "podList"), PodListReader()
+    root = Fields(obj, "podList")
     check_pod_list(root.raw)
-    root.list_of("items", reader.add, "a pod")
-    return reader.result()
+    items = root.list_of("items", lambda item: item, "a pod")
+    return pod_list(read_item(item, f"items[{index}]") for index, item in enumerate(items))
 
 
 def check_pod_list(obj: Mapping[str, object]) -> None:
@@ -264,30 +264,22 @@ def check_pod_list(obj: Mapping[str, object]) -> None:
         raise InvalidObject("podList.items", wanted="a list", found=items)
 
 
-class PodListReader:
-    """Takes the items of a v1 PodList one by one.
+def read_item(item: object, unnamed: str) -> Pod | InvalidObject:
+    """Return the pod of an item of a list, or what is wrong with it: a bad pod costs only itself.
 
-    A bad pod costs only itself. Of several pods with one uid one is kept; see distinct.
+    unnamed: how errors call it if it has no name.
     """
+    try:
+        return parse_pod(item, _label(item) or unnamed)
+    except InvalidObject as err:
+        return err
 
-    def __init__(self) -> None:
-        self._pods: list[Pod] = []
-        self._errors: list[InvalidObject] = []
-        self._taken = 0
 
-    def add(self, item: object) -> None:
-        """Take the next item."""
-        where = _place(item, self._taken)
-        self._taken += 1
-        try:
-            self._pods.append(parse_pod(item, where))
-        except InvalidObject as err:
-            self._errors.append(err)
-
-    def result(self) -> PodList:
-        """Return the pods so far, and what was wrong with those that were left out."""
-        pods, twins = distinct(self._pods)
-        return pods, (*self._errors, *twins)
+def pod_list(items: Iterable[Pod | InvalidObject]) -> PodList:
+    """Return the pods, and what is wrong with those that are left out; of twins one is kept."""
+    found = list(items)
+    pods, twins = distinct(item for item in found if isinstance(item, Pod))
+    return pods, (*(item for item in found if isinstance(item, InvalidObject)), *twins)
 
 
 def distinct(pods: Iterable[Pod]) -> PodList:
@@ -307,12 +299,12 @@ def distinct(pods: Iterable[Pod]) -> PodList:
     return tuple(kept.values()), tuple(twins)
 
 
-def _place(item: object, index: int) -> str:
-    """The label of an item: its name, as the kubelet lists pods in another order each time."""
+def _label(item: object) -> str:
+    """The name of an item, by which errors call it: the kubelet's order differs each time."""
     meta = item.get("metadata") if isinstance(item, Mapping) else None
     name = meta.get("name") if isinstance(meta, Mapping) else None
     if not isinstance(meta, Mapping) or not name or not isinstance(name, str):
-        return f"items[{index}]"
+        return ""
     return f"pod {meta.get('namespace')}/{name}"
 
 

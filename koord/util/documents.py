@@ -1,6 +1,7 @@
 """JSON and YAML documents that people write, read and written as Kubernetes does."""
 
 import codecs
+import hashlib
 import json
 import math
 import re
@@ -130,6 +131,39 @@ def decode(data: bytes, where: str, *, half_characters: bool = False) -> object:
         raise InvalidObject(where, wanted="JSON or YAML", found=str(err)) from err
 
 
+class EarlierItems:
+    """What was made of the objects in an earlier list, found again by their text.
+
+    The text of a JSON object ends with its closing brace, so where the whole text of an earlier
+    item stands again, it is that item: it need not be decoded. Kept are a digest of each text, its
+    length and its first characters, by which it is looked up; of two that begin alike, the last.
+    """
+
+    def __init__(self) -> None:
+        self._items: dict[str, tuple[int, bytes, object]] = {}
+
+    def find(self, text: str, at: int) -> tuple[object, int] | None:
+        """Return what was made of the item whose text begins here, and where that text ends."""
+        found = self._items.get(text[at : at + _BEGINNING])
+        if found is None:
+            return None
+        length, digest, value = found
+        if at + length > len(text) or _digest(text[at : at + length]) != digest:
+            return None
+        return value, at + length
+
+    def keep(self, text: str, value: object) -> None:
+        """Keep what was made of an item, by its whole text, which must be that of a JSON object."""
+        self._items[text[:_BEGINNING]] = (len(text), _digest(text), value)
+
+
+_BEGINNING = 256  # characters; in a pod of the kubelet's list the name and namespace
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
 class ListStream:
     """Reads one JSON object as its bytes come; what stands in its lists goes through read.
 
@@ -137,8 +171,21 @@ class ListStream:
     end them are fed, so that a caller that feeds in a thread gives others their turn.
     """
 
-    def __init__(self, where: str, read: Callable[[object], object], *, item_bytes: int) -> None:
-        """where: for errors. item_bytes: how long the text of one item may be, in characters."""
+    def __init__(
+        self,
+        where: str,
+        read: Callable[[object], object],
+        *,
+        item_bytes: int,
+        earlier: EarlierItems | None = None,
+    ) -> None:
+        """Begin.
+
+        where: for errors. item_bytes: how long the text of one item may be, in characters.
+        earlier: of a document before; what has not changed since is taken from there, not read.
+        """
+        self.items_read = EarlierItems()  # of this document, for the next one
+        self._earlier = earlier or EarlierItems()
         self._where = where
         self._read = read
         self._most = item_bytes
@@ -217,8 +264,21 @@ class ListStream:
         self._next = self._close_list if self._peek() == "]" else self._item
 
     def _item(self) -> None:
-        self._items.append(self._read(self._plain()))
+        self._items.append(self._item_value())
         self._next = self._after_item
+
+    def _item_value(self) -> object:
+        """What is made of the item that begins here, if need be by reading it."""
+        is_object, begin = self._peek() == "{", self._at
+        found = self._earlier.find(self._text, begin) if is_object else None
+        if found is not None:
+            value, self._at = found
+            self._tried = 0
+        else:
+            value = self._read(self._plain())
+        if is_object:
+            self.items_read.keep(self._text[begin : self._at], value)
+        return value
 
     def _after_item(self) -> None:
         if self._peek() == "]":

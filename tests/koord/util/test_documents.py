@@ -1,5 +1,6 @@
 """Objects from files: JSON and YAML, however broken."""
 
+import copy
 import json
 from collections.abc import Callable
 
@@ -12,6 +13,7 @@ from koord.util.documents import (
     MAX_DEPTH,
     MAX_VALUES,
     MAX_YAML_BYTES,
+    EarlierItems,
     ListStream,
     decode,
     decode_line,
@@ -135,6 +137,49 @@ def test_it_does_not_matter_how_the_bytes_of_a_list_come(
                 streamed(text, size=size)
         else:
             assert streamed(text, size=size) == wanted
+
+
+ITEMS = st.lists(st.dictionaries(st.sampled_from(["metadata", "spec"]), VALUES) | VALUES)
+
+
+@given(ITEMS, ITEMS, st.data(), st.integers(1, 400))
+def test_an_item_that_stood_in_the_list_before_is_what_it_was(
+    before: list[object], new: list[object], data: st.DataObject, size: int
+) -> None:
+    """With the text of another one before it, after it or in it; however the bytes come."""
+    wanted = data.draw(st.permutations(before + new))
+    first = ListStream("f", copy.deepcopy, item_bytes=1 << 20, earlier=EarlierItems())
+    first.feed(json.dumps({"items": before}).encode())
+    first.end()
+
+    stream = ListStream("f", copy.deepcopy, item_bytes=1 << 20, earlier=first.items_read)
+    text = json.dumps({"items": wanted}).encode()
+    for at in range(0, len(text), size):
+        stream.feed(text[at : at + size])
+
+    assert stream.end() == {"items": wanted}
+
+
+def test_an_item_that_has_not_changed_is_not_read_again() -> None:
+    """In whatever order; one that has changed in its last character is."""
+    read: list[object] = []
+
+    def note(item: object) -> object:
+        read.append(item)
+        return item
+
+    def pod(number: int, phase: str) -> dict[str, object]:
+        return {"metadata": {"name": f"pod-{number}", "notes": "x" * 1000}, "status": phase}
+
+    earlier = EarlierItems()
+    lists = ([pod(1, "a"), pod(2, "a")], [pod(2, "a"), pod(1, "b")], [pod(1, "b"), pod(3, "a")])
+    for items in lists:
+        stream = ListStream("f", note, item_bytes=1 << 20, earlier=earlier)
+        stream.feed(json.dumps({"items": items}).encode())
+        assert stream.end() == {"items": items}
+        earlier = stream.items_read
+
+    assert read == [pod(1, "a"), pod(2, "a"), pod(1, "b"), pod(3, "a")]
 
 
 def test_a_list_is_as_long_as_it_likes_but_not_one_of_its_items() -> None:
