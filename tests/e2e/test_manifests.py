@@ -81,7 +81,16 @@ def test_the_networkpolicy_follows_the_namespace(
         ("descheduler", ["", "/crds", "/networkpolicy", "/patch-pods", "/delete-pods", "/cordon"]),
         (
             "scheduler",
-            ["", "/networkpolicy", "/patch-pods", "/gangs", "/quotas", "/revoke-quotas", "/crds"],
+            [
+                "",
+                "/networkpolicy",
+                "/patch-pods",
+                "/gangs",
+                "/quotas",
+                "/quota-admission",
+                "/revoke-quotas",
+                "/crds",
+            ],
         ),
     ],
 )

@@ -8,7 +8,8 @@ import yaml
 from tests.support.deploy.component import DEPLOY
 
 NAMESPACE = "koordlet-system"
-CLUSTER_WIDE = {"ClusterRole", "ClusterRoleBinding"}
+ADMISSION = {"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}
+CLUSTER_WIDE = {"ClusterRole", "ClusterRoleBinding"} | ADMISSION
 
 
 class Manifests:
@@ -59,10 +60,16 @@ class Manifests:
         ]
 
     def check_names(self) -> None:
-        """One name for all but the configuration; the pods' account is the one with the rights."""
+        """One name for all but the configuration and policies, which have more after it.
+
+        The pods' account is the one with the rights.
+        """
         for each in self.objects():
-            own = f"{self.name}-config" if each["kind"] == "ConfigMap" else self.name
-            assert each["metadata"]["name"] == own
+            name, own = each["metadata"]["name"], self.name
+            if each["kind"] in ADMISSION:
+                assert name.startswith(f"{own}-")
+            else:
+                assert name == (f"{own}-config" if each["kind"] == "ConfigMap" else own)
             wanted = None if each["kind"] in CLUSTER_WIDE else NAMESPACE
             assert each["metadata"].get("namespace") == wanted, each["kind"]
         account = {"kind": "ServiceAccount", "name": self.name, "namespace": NAMESPACE}
