@@ -1,0 +1,132 @@
+"""The devices that pods have, as their annotation says: written, read, and kept in the account.
+
+Source: Koordinator, apis/extension/device_share.go; docs/decisions/account.md.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+
+from koord.api.annotations import DEVICE_ALLOCATED, AllocatedDevice, device_allocations
+from koord.api.quantity import Quantity, memory_text
+from koord.plugin import InvalidObject
+from koord_scheduler.plugin import ClusterPod
+from koord_scheduler.plugin.koordinator import AccountKind, Holding
+from koord_scheduler_plugins.device_share.allocation import Allocation, GivenDevice
+from koord_scheduler_plugins.device_share.devices import (
+    FUNCTION,
+    GPU,
+    GPU_MEMORY,
+    GPU_MEMORY_RATIO,
+    TYPES,
+    WHOLE,
+    Amounts,
+    used_key,
+)
+from koord_scheduler_plugins.device_share.requests import device_requests, gpu_request
+
+
+def allocated_text(allocation: Allocation, ids: Mapping[tuple[str, int], str]) -> str:
+    """Return the annotation of a pod that gets devices. ids: by type and minor."""
+    found = {
+        kind: [_device(one, ids.get((kind, one.minor), "")) for one in allocation[kind]]
+        for kind in sorted(allocation)
+    }
+    return json.dumps(found, separators=(",", ":"))
+
+
+def _device(one: GivenDevice, device_id: str) -> dict[str, object]:
+    found: dict[str, object] = {"minor": one.minor, "resources": amounts_text(one.amounts)}
+    if device_id:
+        found["id"] = device_id
+    extension: dict[str, object] = {}
+    if one.functions:
+        extension["vfs"] = [{"busID": each} for each in one.functions]
+    if one.template:
+        extension["gpuSharedResourceTemplate"] = one.template
+    if extension:
+        found["extension"] = extension
+    return found
+
+
+def amounts_text(amounts: Amounts) -> dict[str, str]:
+    """Return amounts as quantities, sorted by name."""
+    return {
+        name: memory_text(amounts[name]) if name == GPU_MEMORY else str(amounts[name])
+        for name in sorted(amounts)
+    }
+
+
+def allocated_devices(pod: ClusterPod) -> Mapping[str, Sequence[AllocatedDevice]]:
+    """Return what the annotation of a pod gives it, by type; empty: nothing.
+
+    Raises:
+        InvalidObject: it is malformed.
+    """
+    text = next((value for key, value in pod.annotations if key == DEVICE_ALLOCATED), "")
+    return device_allocations(text) if text else {}
+
+
+def _holdings(pod: ClusterPod) -> Sequence[Holding]:
+    """Return what a pod on a node holds of the node's devices.
+
+    An annotation counts as far as the agent grants it: not beyond what the containers request.
+
+    Raises:
+        InvalidObject: it is malformed, or gives more than that.
+    """
+    if not pod.node:
+        return ()
+    given = allocated_devices(pod)
+    if not given:
+        return ()
+    requested = device_requests(pod.spec.requests)
+    amounts: dict[str, int] = {}
+    for kind in TYPES:
+        devices = given.get(kind)
+        if not devices:
+            continue
+        most, count = _most(requested, kind)
+        if len(devices) > count:
+            raise InvalidObject(f"{DEVICE_ALLOCATED}.{kind}", wanted=f"{count}", found=len(devices))
+        for one in devices:
+            for name, amount in _amounts(kind, one, most):
+                key = used_key(kind, one.minor, name)
+                amounts[key] = amounts.get(key, 0) + amount
+            for address in one.functions[:1]:
+                amounts[used_key(kind, one.minor, f"{FUNCTION}{address}")] = 1
+    return (Holding(pod.node, tuple(amounts.items())),) if amounts else ()
+
+
+def _most(requested: Mapping[str, Amounts], kind: str) -> tuple[Amounts, int]:
+    """The most that a pod can have of a device of a type, and of how many."""
+    amounts = requested.get(kind)
+    if amounts is None:
+        return {}, 0
+    if kind == GPU:
+        wanted = gpu_request(amounts)
+        return wanted.each, wanted.count
+    return {name: min(amount, WHOLE) for name, amount in amounts.items()}, _ANY_NUMBER
+
+
+_ANY_NUMBER = 256  # of interfaces: a pod may request all of a node
+_DERIVED = frozenset((GPU_MEMORY, GPU_MEMORY_RATIO))  # each follows from the other
+
+
+def _amounts(kind: str, one: AllocatedDevice, most: Amounts) -> Sequence[tuple[str, int]]:
+    found = []
+    for name, text in one.resources.items():
+        amount = Quantity.parse(text).integer
+        limit = most.get(name, 0)
+        if name in _DERIVED and name not in most and _DERIVED & most.keys():
+            limit = WHOLE if name == GPU_MEMORY_RATIO else amount
+        elif kind != GPU and most:
+            limit = WHOLE  # by number with a policy, a whole device counts as one
+        if not 0 <= amount <= limit:
+            where = f"{DEVICE_ALLOCATED}.{kind}[{one.minor}].{name}"
+            raise InvalidObject(where, wanted=f"at most {limit}, as requested", found=text)
+        found.append((name, amount))
+    return found
+
+
+DEVICES = AccountKind("devices", _holdings)
+"""Amounts and virtual functions of devices that pods hold, by node."""

@@ -1,0 +1,528 @@
+"""DeviceShare: gives pods GPUs, RDMA interfaces and FPGAs of nodes, or shares of them.
+
+Source: Koordinator, pkg/scheduler/plugins/deviceshare; docs/differences.md for what differs.
+"""
+
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from koord.api.annotations import DEVICE_ALLOCATED
+from koord.plugin import InvalidObject, KoordError
+from koord.plugin.args import takes_args
+from koord.plugin.kube import MERGE_PATCH, NODES, ApiResource
+from koord_scheduler.plugin import (
+    Action,
+    ClusterEvent,
+    ClusterNode,
+    ClusterPod,
+    CycleState,
+    EnqueueExtensions,
+    EventResource,
+    FilterPlugin,
+    Handle,
+    HintedEvent,
+    NodeInfo,
+    PreBindPlugin,
+    PreFilterPlugin,
+    PreScorePlugin,
+    QueueingHint,
+    ReservePlugin,
+    ScorePlugin,
+    Status,
+    View,
+    about_itself,
+    claims_pods_with,
+    pod_changes,
+    reads,
+)
+from koord_scheduler.plugin.koordinator import (
+    APIServiceProvider,
+    Endpoint,
+    NUMATopologyHint,
+    NUMATopologyHintProvider,
+    PendingAdvice,
+    PluginRequest,
+)
+from koord_scheduler.plugin.vector import (
+    Mask,
+    Scores,
+    VectorFilterPlugin,
+    VectorNormalizeScorePlugin,
+    VectorScorePlugin,
+    Verdicts,
+    default_normalize,
+)
+from koord_scheduler_plugins.device_share.adaption import (
+    GATE,
+    CannotAdapt,
+    adaption,
+    is_locked,
+    lock_text,
+)
+from koord_scheduler_plugins.device_share.advice import fragmentation
+from koord_scheduler_plugins.device_share.allocated import (
+    DEVICES,
+    allocated_devices,
+    allocated_text,
+)
+from koord_scheduler_plugins.device_share.allocation import (
+    AllocateOptions,
+    Allocation,
+    allocate,
+    allocate_with_way,
+    instance_request,
+    with_memory,
+)
+from koord_scheduler_plugins.device_share.args import DeviceShareArgs
+from koord_scheduler_plugins.device_share.devices import (
+    ISOLATION_PROVIDER,
+    NODE_LABELS,
+    DeviceTable,
+    NodeDevices,
+    read_devices,
+)
+from koord_scheduler_plugins.device_share.gpus import DevicesUnavailable
+from koord_scheduler_plugins.device_share.hints import device_hints
+from koord_scheduler_plugins.device_share.metrics import DeviceMetrics
+from koord_scheduler_plugins.device_share.requests import (
+    HINT_ANNOTATIONS,
+    RESOURCES,
+    InvalidRequest,
+    PodDevices,
+    device_requests,
+    pod_devices,
+)
+from koord_scheduler_plugins.device_share.scoring import node_score
+from koord_scheduler_plugins.device_share.summaries import node_summary
+from koord_scheduler_plugins.device_share.tables import Answers, DeviceTables, each_once
+
+DEVICE_OBJECTS = ApiResource("scheduling.koordinator.sh/v1alpha1", "devices")
+_EVENTS = "devices.v1alpha1.scheduling.koordinator.sh"
+_KEY, _RESERVED = "DeviceShare/request", "DeviceShare/reserved"
+_CLAIMED = tuple(
+    name for name in RESOURCES if name.startswith(("koordinator.sh/", "kubernetes.io/"))
+)
+
+
+@dataclass(frozen=True)
+class DeviceRequest:
+    """The request of the pod of a cycle, in the state. It never changes."""
+
+    wanted: PodDevices
+    options: AllocateOptions
+    key: Hashable  # equal for pods that request the same
+
+    def clone(self) -> "DeviceRequest":
+        return self
+
+
+@dataclass(frozen=True)
+class ReservedDevices:
+    """The devices that Reserve has chosen, in the state."""
+
+    given: Allocation
+    devices: NodeDevices
+
+    def clone(self) -> "ReservedDevices":
+        return self
+
+
+@takes_args(DeviceShareArgs)
+@reads(
+    pod_annotations={DEVICE_ALLOCATED: 64 << 10, **dict.fromkeys(HINT_ANNOTATIONS, 32 << 10)},
+)
+@claims_pods_with(*_CLAIMED, *HINT_ANNOTATIONS)
+class DeviceShare(
+    PreFilterPlugin,
+    FilterPlugin,
+    VectorFilterPlugin,
+    PreScorePlugin,
+    ScorePlugin,
+    VectorScorePlugin,
+    VectorNormalizeScorePlugin,
+    ReservePlugin,
+    PreBindPlugin,
+    EnqueueExtensions,
+    NUMATopologyHintProvider,
+    PendingAdvice,
+    APIServiceProvider,
+):
+    """Places pods where the devices are that they request, and says which they get."""
+
+    def __init__(self, args: DeviceShareArgs, handle: Handle) -> None:
+        services = handle.services
+        self._args = args
+        self._handle = handle
+        self._cluster = services.cluster
+        self._scorer = args.scorer
+        self._unsupported = {(one.vendor, one.model) for one in args.gpu_share_unsupported_models}
+        self._cluster.keep_account(DEVICES)
+        self.metrics = services.metrics.own(DeviceMetrics)
+        self.tables = DeviceTables()
+        followed = services.custom_resources.follow(
+            DEVICE_OBJECTS,
+            read_devices,
+            self._device_changed,
+            without="pods get no devices of nodes",
+        )
+        self.tables.unread = followed.rejected
+        self._adapts = services.gates(GATE)
+        self._clock, self._client = services.clock, services.client
+        self._verdicts: Answers[Status | None] = Answers()
+        self._scores: Answers[int] = Answers()
+
+    def events_to_register(self) -> Iterable[HintedEvent]:
+        gone = ClusterEvent(EventResource.ASSIGNED_POD, Action.DELETE)
+        device = ClusterEvent(_EVENTS, Action.ALL)
+        node = ClusterEvent(EventResource.NODE, Action.ADD | Action.UPDATE_NODE_LABEL)
+        changed = ClusterEvent(EventResource.UNSCHEDULED_POD, Action.UPDATE)
+        return (
+            HintedEvent(gone, self._pod_helps),
+            HintedEvent(device, self._device_helps),
+            HintedEvent(node, self._node_helps),
+            HintedEvent(changed, about_itself),
+        )
+
+    def pre_filter(self, state: CycleState, pod: ClusterPod, nodes: View) -> Status | None:
+        try:
+            found = self._request(pod)
+        except InvalidRequest as err:
+            return Status.unresolvable(str(err))
+        if found is None:
+            return Status.skip()
+        state.write(_KEY, found)
+        return None
+
+    def pre_filter_reuse_key(self, pod: ClusterPod, nodes: View) -> Hashable | None:
+        return ()
+
+    def filter(self, state: CycleState, pod: ClusterPod, node: NodeInfo) -> Status | None:
+        asked = state.read(_KEY, DeviceRequest)
+        table = self.tables.table(node.view, node.row)
+        return self._no_device_object() if table is None else self._verdict(asked, table)
+
+    def filter_all(self, state: CycleState, pod: ClusterPod, nodes: View) -> Verdicts:
+        """Try to give the pod devices of each node; of nodes with equal ones one is tried."""
+        asked = state.read(_KEY, DeviceRequest)
+        codes, tables = self.tables.codes(nodes)
+        rejections: dict[Status, int] = {}
+
+        def number(status: Status | None) -> int:
+            return 0 if status is None else rejections.setdefault(status, len(rejections) + 1)
+
+        numbers = each_once(codes, tables, lambda table: number(self._verdict(asked, table)))
+        without = number(self._no_device_object())
+        if without:
+            numbers = np.where(codes == 0, without, numbers)
+        return Verdicts(numbers.astype(np.int32), tuple(rejections))
+
+    def filter_reuse_key(self, state: CycleState, pod: ClusterPod, nodes: View) -> Hashable | None:
+        return self.tables.version
+
+    def pre_score(
+        self, state: CycleState, pod: ClusterPod, nodes: View, feasible: Mask
+    ) -> Status | None:
+        return Status.skip() if state.find(_KEY, DeviceRequest) is None else None
+
+    def pre_score_reuse_key(self, pod: ClusterPod, nodes: View) -> Hashable | None:
+        return ()
+
+    def score(self, state: CycleState, pod: ClusterPod, node: NodeInfo) -> int:
+        asked = state.read(_KEY, DeviceRequest)
+        table = self.tables.table(node.view, node.row)
+        return 0 if table is None else self._score(asked, table)
+
+    def score_all(self, state: CycleState, pod: ClusterPod, nodes: View) -> Scores:
+        asked = state.read(_KEY, DeviceRequest)
+        codes, tables = self.tables.codes(nodes)
+        return each_once(codes, tables, lambda table: self._score(asked, table))
+
+    def score_reuse_key(self, state: CycleState, pod: ClusterPod, nodes: View) -> Hashable | None:
+        return self.tables.version
+
+    def normalize_scores(self, state: CycleState, pod: ClusterPod, scores: Scores) -> Scores:
+        return default_normalize(scores)
+
+    def reserve(self, state: CycleState, pod: ClusterPod, node_name: str) -> Status | None:
+        """Choose the devices, and write them on the pod: from there the account has them."""
+        asked = state.find(_KEY, DeviceRequest)
+        if asked is None:
+            return None
+        nodes = self._cluster.view()
+        row = nodes.row(node_name)
+        written = dict(pod.annotations).get(DEVICE_ALLOCATED)
+        changes = pod_changes(state).annotations
+        table = None
+        if row is not None and written is None:
+            table = self.tables.table(nodes, row)
+        elif row is not None:  # its author has written something, which means nothing
+            table = self.tables.table_without(nodes, row, pod)
+        if table is None:
+            if written is not None:
+                changes[DEVICE_ALLOCATED] = None
+            return self._no_device_object()
+        options = replace(
+            asked.options, scorer=self._scorer, numa_nodes=self._near(state, node_name)
+        )
+        try:
+            found, way = allocate_with_way(table, asked.wanted, options)
+            found = with_memory(found, table, node_name)
+        except DevicesUnavailable as err:
+            self.metrics.allocated(asked.wanted.requests, "none", "failed")
+            return _rejection(err)
+        devices = self.tables.devices.get(node_name)
+        changes[DEVICE_ALLOCATED] = allocated_text(found, {} if devices is None else devices.ids)
+        if self._adapts and devices is not None:
+            state.write(_RESERVED, ReservedDevices(found, devices))
+        self.metrics.allocated(found, way, "given")
+        return None
+
+    def unreserve(self, state: CycleState, pod: ClusterPod, node_name: str) -> None:
+        """Do nothing: the account does not have the pod any more once it is forgotten."""
+
+    # Device plugins of vendors.
+
+    def pre_bind_pre_flight(
+        self, state: CycleState, pod: ClusterPod, node_name: str
+    ) -> Status | None:
+        return None if state.find(_RESERVED, ReservedDevices) is not None else Status.skip()
+
+    async def pre_bind(self, state: CycleState, pod: ClusterPod, node_name: str) -> Status | None:
+        """Write what the vendor's device plugin reads, and lock the node for it."""
+        reserved = state.find(_RESERVED, ReservedDevices)
+        if reserved is None:
+            return None
+        try:
+            now = int(self._clock.wall() * 10**9)
+            found = adaption(reserved.given, reserved.devices, pod.labels, now)
+            if found.lock:
+                await self._lock(found.lock, pod, node_name)
+        except KoordError as err:
+            return Status.failed(err)
+        changes = pod_changes(state)
+        changes.labels.update(found.labels)
+        changes.annotations.update(found.annotations)
+        return None
+
+    async def _lock(self, key: str, pod: ClusterPod, node_name: str) -> None:
+        """Lock a node for a pod; its device plugin takes the lock away.
+
+        Raises:
+            KoordError: another pod has it, or the API server does not take it.
+        """
+        path = NODES.object(node_name)
+        meta = (await self._client.get(path)).get("metadata") or {}
+        held, now = (meta.get("annotations") or {}).get(key), self._clock.wall()
+        if held is not None and is_locked(held, now, self._exists):
+            raise CannotAdapt(f'failed to lock node: node "{node_name}" has been locked')
+        annotations = {key: lock_text(now, pod.namespace, pod.name)}
+        version = meta.get("resourceVersion")  # another pod may be about to lock it, too
+        patch = {"metadata": {"annotations": annotations, "resourceVersion": version}}
+        await self._client.patch(path, patch, MERGE_PATCH)
+
+    def _exists(self, key: str) -> bool:
+        return self._cluster.pod(key) is not None
+
+    # NUMA admission.
+
+    def pod_topology_hints(
+        self, state: CycleState, pod: ClusterPod, node: NodeInfo
+    ) -> Mapping[str, list[NUMATopologyHint]] | Status | None:
+        asked, table = self._aligned(state, node)
+        if asked is None or table is None:
+            return None
+        try:
+            return device_hints(table, asked.wanted, asked.options)
+        except DevicesUnavailable as err:
+            return _rejection(err)
+
+    def allocate(
+        self, state: CycleState, affinity: NUMATopologyHint, pod: ClusterPod, node: NodeInfo
+    ) -> Status | None:
+        asked, table = self._aligned(state, node)
+        if asked is None or table is None:
+            return None
+        near = replace(asked.options, numa_nodes=_with_devices(affinity, table))
+        try:
+            allocate(table, asked.wanted, near)
+        except DevicesUnavailable as err:
+            return _rejection(err)
+        return None
+
+    def _aligned(
+        self, state: CycleState, node: NodeInfo
+    ) -> tuple[DeviceRequest | None, DeviceTable | None]:
+        """The request and the devices, where devices are aligned with NUMA nodes at all."""
+        if self._args.disable_device_numa_topology_alignment:
+            return None, None
+        return state.find(_KEY, DeviceRequest), self.tables.table(node.view, node.row)
+
+    def _near(self, state: CycleState, node_name: str) -> frozenset[int] | None:
+        """The NUMA nodes that the pod gets on a node; None: any."""
+        if self._args.disable_device_numa_topology_alignment:
+            return None
+        affinity = self._handle.numa().affinity(state, node_name)
+        if affinity is None:
+            return None
+        nodes = self._cluster.view()
+        row = nodes.row(node_name)
+        table = None if row is None else self.tables.table(nodes, row)
+        return None if table is None else _with_devices(affinity, table)
+
+    # For people.
+
+    def pending_advice(self, pod: ClusterPod) -> Iterable[str]:
+        try:
+            asked = self._request(pod)
+        except InvalidRequest:
+            return ()
+        if asked is None:
+            return ()
+        codes, tables = self.tables.codes(self._cluster.view())
+        counts = np.bincount(codes, minlength=len(tables)).tolist()
+        every = [
+            (table, count)
+            for table, count in zip(tables, counts, strict=True)
+            if table is not None and count
+        ]
+        return fragmentation(asked.wanted, every)
+
+    def endpoints(self) -> Iterable[Endpoint]:
+        yield Endpoint("GET", "/nodeDeviceSummaries/{name}", self._summary)
+        yield Endpoint("GET", "/nodeDeviceSummaries", self._summaries)
+
+    async def _summary(self, request: PluginRequest) -> object:
+        name = request.parameters["name"]
+        nodes = self._cluster.view()
+        row = nodes.row(name)
+        found = None if row is None else self._summary_of(nodes, row)
+        if found is None:
+            raise LookupError(f"cannot find node {name}")
+        return found
+
+    async def _summaries(self, request: PluginRequest) -> object:
+        nodes, found = self._cluster.view(), {}
+        for name, row in sorted(nodes.traits.rows.items()):
+            one = self._summary_of(nodes, row)
+            if one is not None:
+                found[name] = one
+        return found
+
+    def _summary_of(self, nodes: View, row: int) -> Mapping[str, Any] | None:
+        table = self.tables.table(nodes, row)
+        return None if table is None else node_summary(table, nodes.pods(row))
+
+    # What a node says.
+
+    def _request(self, pod: ClusterPod) -> DeviceRequest | None:
+        """What a pod requests; None: no devices. Raises InvalidRequest."""
+        annotations = dict(pod.annotations)
+        isolation = pod.labels.get(ISOLATION_PROVIDER, "")
+        wanted = pod_devices(pod.spec.requests, annotations, isolation)
+        if wanted is None:
+            return None
+        options, gpu = AllocateOptions(), wanted.gpu
+        matched = self._args.gpu_shared_resource_templates_config.matched_resources
+        if gpu is not None and gpu.shared and any(name in gpu.each for name in matched):
+            templates = self._args.templates_for(gpu.each)
+            if not templates:
+                raise InvalidRequest("no matched GPU shared resource template")
+            options = AllocateOptions(templates=templates, needs_template=True)
+        key = (
+            tuple((kind, tuple(sorted(one.items()))) for kind, one in wanted.requests.items()),
+            tuple(annotations.get(name) for name in HINT_ANNOTATIONS),
+            isolation,
+        )
+        return DeviceRequest(wanted, options, key)
+
+    def _no_device_object(self) -> Status | None:
+        return _UNREPORTED if self._args.require_devices else None
+
+    def _verdict(self, asked: DeviceRequest, table: DeviceTable) -> Status | None:
+        known = self._verdicts.of(asked.key)
+        if table not in known:
+            known[table] = self._tried(asked, table)
+        return known[table]
+
+    def _tried(self, asked: DeviceRequest, table: DeviceTable) -> Status | None:
+        wanted, node = asked.wanted, table.node
+        if wanted.gpu is not None and wanted.gpu.shared:
+            if wanted.isolation and wanted.isolation != node.isolation:
+                return _NOT_ISOLATED
+            if (node.vendor, node.model) in self._unsupported:
+                text = f'model "{node.model}" of vendor "{node.vendor}" does not support GPU Share'
+                return Status.unresolvable(text)
+        try:
+            allocate(table, wanted, asked.options)
+        except DevicesUnavailable as err:
+            return _rejection(err)
+        return None
+
+    def _score(self, asked: DeviceRequest, table: DeviceTable) -> int:
+        known = self._scores.of(asked.key)
+        if table not in known:
+            try:
+                each = {
+                    kind: instance_request(table, asked.wanted, kind)
+                    for kind in asked.wanted.requests
+                }
+            except DevicesUnavailable:
+                each = {}  # it is not feasible
+            known[table] = node_score(self._scorer, table, each)
+        return known[table]
+
+    # What may help.
+
+    def _device_changed(self, old: NodeDevices | None, new: NodeDevices | None) -> None:
+        self.tables.changed(old, new)
+        self.metrics.device_changed(old, new)
+
+    def _pod_helps(self, pod: ClusterPod, old: object, new: object) -> QueueingHint:
+        if not isinstance(old, ClusterPod):
+            return QueueingHint.QUEUE
+        try:
+            given = allocated_devices(old)
+        except InvalidObject:
+            return QueueingHint.SKIP
+        return _queue(any(kind in given for kind in _types(pod)))
+
+    def _device_helps(self, pod: ClusterPod, old: object, new: object) -> QueueingHint:
+        if not isinstance(new, NodeDevices):
+            return QueueingHint.SKIP
+        if isinstance(old, NodeDevices) and old.layout == new.layout:
+            return QueueingHint.SKIP
+        return _queue(any(kind in new.layout.totals for kind in _types(pod)))
+
+    def _node_helps(self, pod: ClusterPod, old: object, new: object) -> QueueingHint:
+        if not isinstance(old, ClusterNode) or not isinstance(new, ClusterNode):
+            return QueueingHint.QUEUE
+        return _queue(any(old.labels.get(key) != new.labels.get(key) for key in NODE_LABELS))
+
+
+_NOT_ISOLATED = Status.unresolvable("GPUIsolationProviderHAMICore not found on the node")
+_UNREPORTED = Status.unresolvable("node(s) have no Device object")
+
+
+def _rejection(err: DevicesUnavailable) -> Status:
+    make = Status.unresolvable if err.final else Status.unschedulable
+    return make(*err.reasons)
+
+
+def _queue(helps: bool) -> QueueingHint:
+    return QueueingHint.QUEUE if helps else QueueingHint.SKIP
+
+
+def _types(pod: ClusterPod) -> Iterable[str]:
+    """The types of devices that a pod requests."""
+    try:
+        return device_requests(pod.spec.requests)
+    except InvalidRequest:
+        return ()
+
+
+def _with_devices(affinity: NUMATopologyHint, table: DeviceTable) -> frozenset[int] | None:
+    """The NUMA nodes of an affinity; None: any, also where no device has one."""
+    return affinity.nodes if table.layout.numa_nodes else None

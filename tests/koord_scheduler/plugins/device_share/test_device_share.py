@@ -1,0 +1,444 @@
+"""DeviceShare as a profile has it: Filter, Score, Reserve, and what it writes."""
+
+import json
+from typing import Any
+
+import pytest
+
+from koord.api.annotations import DEVICE_ALLOCATED
+from koord_scheduler.plugin import POD_DELETED, Action, ClusterEvent, EventResource
+from koord_scheduler.plugin.koordinator import PluginRequest
+from koord_scheduler.plugin.testing import (
+    FakeCluster,
+    PluginHarness,
+    assert_forms_agree,
+    fake_cluster,
+    make_node,
+    make_pod,
+)
+from koord_scheduler_plugins.device_share.plugin import DEVICE_OBJECTS, DeviceShare
+from koord_scheduler_plugins.device_share.requests import ALLOCATE_HINT, JOINT_ALLOCATE
+from tests.support.scheduler.devices import (
+    CORE,
+    MEMORY,
+    RATIO,
+    RDMA_SHARE,
+    d8,
+    device_object,
+    gpu,
+    h8,
+    nic,
+)
+
+HALF = {"koordinator.sh/gpu.shared": 1, CORE: 50, RATIO: 50}
+
+
+@pytest.fixture
+def cluster() -> FakeCluster:
+    cluster = fake_cluster()
+    cluster.node("d8")
+    return cluster
+
+
+def harness(cluster: FakeCluster, *objects, **args) -> PluginHarness:
+    """A profile with DeviceShare that knows some Device objects."""
+    made = PluginHarness(DeviceShare, cluster, args=args)
+    for each in objects:
+        made.informers.apply(DEVICE_OBJECTS, each)
+    return made
+
+
+def spec(requests: dict[str, int]) -> dict:
+    texts = {name: str(amount) for name, amount in requests.items()}
+    return {"containers": [{"name": "main", "resources": {"requests": texts}}]}
+
+
+def pod(name: str, requests: dict[str, int], **more):
+    return make_pod(name, spec=spec(requests), **more)
+
+
+async def answer(at: PluginHarness, name: str = "") -> Any:
+    """What the REST endpoint says of a node; of all without a name."""
+    assert isinstance(at.subject, DeviceShare)
+    one, every = (endpoint.answer for endpoint in at.subject.endpoints())
+    found: Any = await (one if name else every)(PluginRequest(parameters={"name": name}, query={}))
+    return found
+
+
+def given(cluster: FakeCluster, name: str) -> dict:
+    found = cluster.state.pod(f"default/{name}")
+    assert found is not None
+    return json.loads(dict(found.annotations)[DEVICE_ALLOCATED])
+
+
+def cards(cluster: FakeCluster, name: str) -> list[int]:
+    return [one["minor"] for one in given(cluster, name)["gpu"]]
+
+
+async def test_pods_one_after_the_other(cluster):
+    """19.14: shares are spread, whole cards are near to each other and to those in use."""
+    async with harness(cluster, d8()) as at:
+        for name, requests in (
+            ("a", HALF),
+            ("b", HALF),
+            ("c", {"nvidia.com/gpu": 1}),
+            ("d", {"nvidia.com/gpu": 2}),
+        ):
+            assert (await at.schedule(pod(name, requests))).node == "d8"
+        refused = await at.schedule(pod("e", {"nvidia.com/gpu": 4}))
+        assert refused.status.message == ("0/1 nodes are available: 1 Insufficient GPU Devices.")
+        assert (await at.schedule(pod("f", {CORE: 30, RATIO: 30}))).node == "d8"
+        joint = {
+            JOINT_ALLOCATE: '{"deviceTypes":["gpu","rdma"]}',
+            ALLOCATE_HINT: '{"rdma":{"vfSelector":{}}}',
+        }
+        both = pod("g", {"nvidia.com/gpu": 1, RDMA_SHARE: 1}, annotations=joint)
+        assert (await at.schedule(both)).node == "d8"
+    found = [cards(cluster, name) for name in "abcdfg"]
+    assert found == [[0], [1], [2], [4, 5], [3], [6]]
+    assert given(cluster, "a") == {
+        "gpu": [
+            {
+                "minor": 0,
+                "resources": {CORE: "50", MEMORY: "41600608Ki", RATIO: "50"},
+                "id": "GPU-0",
+            }
+        ]
+    }
+    assert given(cluster, "g")["rdma"] == [
+        {
+            "minor": 4,
+            "resources": {RDMA_SHARE: "1"},
+            "id": "0000:04:00.0",
+            "extension": {"vfs": [{"busID": "0000:b9:00.2"}]},
+        }
+    ]
+
+
+async def test_the_annotation_is_written_as_koordinator_does(cluster):
+    """19.12: keys sorted, fields in Go's order, memory in binary units."""
+    resources = {CORE: "100", RATIO: "100", MEMORY: "16Gi"}
+    found = d8()
+    found["spec"]["devices"][:8] = [
+        gpu(minor, numa=minor // 4, pcie=str(minor // 2), resources=resources) for minor in range(8)
+    ]
+    async with harness(cluster, found) as at:
+        await at.schedule(pod("a", {"nvidia.com/gpu": 2, RDMA_SHARE: 100}))
+    written = dict(cluster.state.pod("default/a").annotations)[DEVICE_ALLOCATED]
+    card = (
+        '"resources":{"koordinator.sh/gpu-core":"100","koordinator.sh/gpu-memory":"16Gi",'
+        '"koordinator.sh/gpu-memory-ratio":"100"}'
+    )
+    assert written == (
+        f'{{"gpu":[{{"minor":0,{card},"id":"GPU-0"}},{{"minor":1,{card},"id":"GPU-1"}}],'
+        '"rdma":[{"minor":1,"resources":{"koordinator.sh/rdma":"100"},"id":"0000:01:00.0"}]}'
+    )
+
+
+@pytest.mark.parametrize(
+    ("objects", "requests", "rejection"),
+    [
+        ([], {CORE: 100, RATIO: 100}, None),
+        ([device_object("d8", [])], {CORE: 100, RATIO: 100}, "Insufficient gpu devices"),
+        ([device_object("d8", [gpu(0, health=False)])], {RATIO: 100}, "Insufficient gpu devices"),
+        ([d8()], {"koordinator.sh/fpga": 100}, "Insufficient fpga devices"),
+        ([d8()], {"nvidia.com/gpu": 8}, None),
+        ([d8()], {"nvidia.com/gpu": 9}, "Insufficient GPU Devices"),
+        ([d8()], {"koordinator.sh/gpu.shared": 1, "koordinator.sh/rdma": 100, RATIO: 1}, None),
+    ],
+)
+async def test_filter(cluster, objects, requests, rejection):
+    """19.9: nodes without a Device are left to the kubelet."""
+    async with harness(cluster, *objects) as at:
+        decided = at.decide(pod("a", requests))
+        assert decided.rejections == ({} if rejection is None else {"d8": rejection})
+        assert_forms_agree(at.subject, pod("a", requests), cluster.state.view())
+
+
+async def test_nodes_without_a_device_can_be_left_out(cluster):
+    async with harness(cluster, requireDevices=True) as at:
+        assert at.decide(pod("a", HALF)).rejections == {"d8": "node(s) have no Device object"}
+        assert at.decide(pod("b", {"cpu": 1})).node == "d8"
+
+
+async def test_what_no_node_can_give_is_refused_before(cluster):
+    async with harness(cluster, d8()) as at:
+        decided = at.decide(pod("a", {CORE: 101, RATIO: 101}))
+        assert decided.status.message == (
+            "invalid resource device requests: "
+            "[koordinator.sh/gpu-core koordinator.sh/gpu-memory-ratio]"
+        )
+        assert decided.candidates == ()
+
+
+PROVIDER = "koordinator.sh/gpu-isolation-provider"
+
+
+async def test_a_share_needs_the_isolation_that_the_pod_names():
+    """21.1: the node is rejected, and the cycle goes on."""
+    cluster = fake_cluster()
+    cluster.node("plain")
+    cluster.node("hami", labels={PROVIDER: "HAMi-core"})
+    async with harness(cluster, d8("plain"), d8("hami")) as at:
+        decided = at.decide(pod("a", HALF, labels={PROVIDER: "HAMi-core"}))
+        assert decided.feasible == ("hami",)
+        assert decided.rejections == {"plain": "GPUIsolationProviderHAMICore not found on the node"}
+
+
+async def test_models_that_cannot_be_shared():
+    labels = {
+        "node.koordinator.sh/gpu-vendor": "huawei",
+        "node.koordinator.sh/gpu-model": "Ascend-310P3-300I-DUO",
+    }
+    cluster = fake_cluster()
+    cluster.node("d8", labels=labels)
+    models = [{"vendor": "huawei", "model": "Ascend-310P3-300I-DUO"}]
+    async with harness(cluster, d8(), gpuShareUnsupportedModels=models) as at:
+        assert at.decide(pod("a", HALF)).rejections == {
+            "d8": 'model "Ascend-310P3-300I-DUO" of vendor "huawei" does not support GPU Share'
+        }
+        assert at.decide(pod("b", {RATIO: 100})).node == "d8"
+
+
+async def test_templates_of_npus():
+    labels = {
+        "node.koordinator.sh/gpu-vendor": "huawei",
+        "node.koordinator.sh/gpu-model": "Ascend-310P",
+    }
+    cluster = fake_cluster()
+    cluster.node("d8", labels=labels)
+    npu = {MEMORY: str(24 * 2**30), RATIO: "100"}
+    npu |= {"huawei.com/npu-core": "8", "huawei.com/npu-cpu": "7", "huawei.com/npu-dvpp": "100"}
+    vir01 = {
+        MEMORY: "3Gi",
+        "huawei.com/npu-core": 1,
+        "huawei.com/npu-cpu": 1,
+        "huawei.com/npu-dvpp": 12,
+    }
+    found = device_object("d8", [gpu(0, resources=npu)])
+    templates = {"huawei-Ascend-310P": {"vir01": vir01}}
+    async with harness(cluster, found, gpuSharedResourceTemplates=templates) as at:
+        asks = {**vir01, MEMORY: 3 * 2**30, "koordinator.sh/gpu.shared": 1}
+        assert (await at.schedule(pod("a", asks))).node == "d8"
+        other = at.decide(pod("b", {**asks, "huawei.com/npu-dvpp": 13}))
+        assert "no matched GPU shared resource template" in other.status.message
+    [one] = given(cluster, "a")["gpu"]
+    assert one["extension"] == {"gpuSharedResourceTemplate": "vir01"}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "expected"), [("LeastAllocated", "empty"), ("MostAllocated", "half")]
+)
+async def test_nodes_are_scored_by_what_is_requested_of_their_devices(strategy, expected):
+    cluster = fake_cluster()
+    cluster.node("empty")
+    cluster.node("half")
+    two = [gpu(0), gpu(1)]
+    async with harness(
+        cluster,
+        device_object("empty", two),
+        device_object("half", two),
+        scoringStrategy={
+            "type": strategy,
+            "resources": [{"name": RATIO, "weight": 1}],
+        },
+    ) as at:
+        cluster.pod("old", "half", spec=spec({RATIO: 100}), annotations=allocated(0))
+        decided = at.decide(pod("a", HALF))
+        assert decided.node == expected
+        assert_forms_agree(at.subject, pod("a", HALF), cluster.state.view())
+
+
+def allocated(*minors: int, percent: int = 100) -> dict[str, str]:
+    """The annotation of a pod that has GPUs."""
+    devices = [{"minor": one, "resources": {RATIO: str(percent)}} for one in minors]
+    return {DEVICE_ALLOCATED: json.dumps({"gpu": devices})}
+
+
+ONE = device_object("d8", [gpu(0)])
+
+
+async def test_devices_of_pods_that_run_are_not_given_again(cluster):
+    cluster.pod("old", "d8", spec=spec({RATIO: 100}), annotations=allocated(0))
+    async with harness(cluster, ONE) as at:
+        assert at.decide(pod("a", HALF)).rejections == {"d8": "Insufficient gpu devices"}
+        cluster.pod(
+            "old", "d8", spec=spec({RATIO: 100}), annotations=allocated(0), phase="Succeeded"
+        )
+        assert at.decide(pod("a", HALF)).node == "d8"
+
+
+@pytest.mark.parametrize(
+    ("requests", "annotations"),
+    [
+        ({}, allocated(0)),
+        ({RATIO: 50}, allocated(0)),
+        ({RATIO: 100}, allocated(0, 1)),
+        ({RATIO: 100}, {DEVICE_ALLOCATED: "["}),
+        ({RATIO: 100}, {DEVICE_ALLOCATED: '{"gpu":[{"minor":0,"resources":{"a":"-1"}}]}'}),
+    ],
+)
+async def test_a_pod_has_no_more_than_its_containers_request(cluster, requests, annotations):
+    """As the agent, which grants nothing of such an annotation."""
+    cluster.pod("liar", "d8", spec=spec(requests), annotations=annotations)
+    async with harness(cluster, ONE) as at:
+        assert at.decide(pod("a", {RATIO: 100})).node == "d8"
+
+
+async def test_an_annotation_of_the_author_means_nothing(cluster):
+    """21.23: it neither blocks the pod, nor does it choose the devices."""
+    async with harness(cluster, d8()) as at:
+        for number, text in enumerate((allocated(0)[DEVICE_ALLOCATED], "[")):
+            name = f"p{number}"
+            one = pod(name, {RATIO: 100}, annotations={DEVICE_ALLOCATED: text})
+            assert (await at.schedule(one)).node == "d8"
+            assert cards(cluster, name) == [number]
+        assert (await at.schedule(pod("c", {RATIO: 100}))).node == "d8"
+        assert cards(cluster, "c") == [2]
+
+
+async def test_the_annotation_is_removed_where_the_kubelet_gives_the_devices(cluster):
+    async with harness(cluster) as at:
+        one = pod("a", {RATIO: 100}, annotations=allocated(0))
+        assert (await at.schedule(one)).node == "d8"
+    assert DEVICE_ALLOCATED not in dict(cluster.state.pod("default/a").annotations)
+
+
+async def test_devices_go_and_come_back_under_pods(cluster):
+    """19.13: nothing is given twice while the object is away, unhealthy or shrunk."""
+    async with harness(cluster, device_object("d8", [gpu(0), gpu(1)])) as at:
+        await at.schedule(pod("a", {RATIO: 100}))
+        at.informers.delete(DEVICE_OBJECTS, "d8")
+        assert at.decide(pod("b", {RATIO: 100})).rejections == {"d8": "Insufficient gpu devices"}
+        at.informers.apply(DEVICE_OBJECTS, device_object("d8", [gpu(0, health=False), gpu(1)]))
+        assert at.decide(pod("b", {RATIO: 100})).node == "d8"
+        at.informers.apply(DEVICE_OBJECTS, ONE)
+        assert at.decide(pod("b", {RATIO: 100})).node is None
+        at.informers.apply(DEVICE_OBJECTS, device_object("d8", [gpu(0), gpu(1)]))
+        assert (await at.schedule(pod("b", {RATIO: 100}))).node == "d8"
+    assert (cards(cluster, "a"), cards(cluster, "b")) == ([0], [1])
+
+
+async def test_an_object_that_cannot_be_understood_gives_nothing(cluster):
+    async with harness(cluster, device_object("d8", [gpu("x")])) as at:
+        assert at.decide(pod("a", {RATIO: 100})).rejections == {"d8": "Insufficient gpu devices"}
+        assert "minor" in at.services.custom_resources.health().reason
+        at.informers.apply(DEVICE_OBJECTS, ONE)
+        assert at.decide(pod("a", {RATIO: 100})).node == "d8"
+
+
+async def test_a_pod_whose_binding_fails_gives_its_devices_back(cluster):
+    async with harness(cluster, ONE) as at:
+        done = await at.schedule(pod("a", {RATIO: 100}))
+        assert done.node == "d8"
+        cluster.delete("Pod", "default/a")
+        assert (await at.schedule(pod("b", {RATIO: 100}))).node == "d8"
+
+
+NODE_CHANGED = ClusterEvent(EventResource.NODE, Action.UPDATE_NODE_LABEL)
+
+
+async def test_what_has_a_pod_tried_again(cluster):
+    """21.17."""
+    async with harness(cluster, ONE) as at:
+        waits = pod("waits", {RATIO: 100})
+        held = pod("a", {RATIO: 100}, annotations=allocated(0))
+        assert at.is_retried_after(waits, POD_DELETED, held, None)
+        assert not at.is_retried_after(waits, POD_DELETED, make_pod("b"), None)
+        model = {"node.koordinator.sh/gpu-model": "H800"}
+        old, new = make_node("d8"), make_node("d8", labels=model)
+        assert at.is_retried_after(waits, NODE_CHANGED, old, new)
+        assert not at.is_retried_after(waits, NODE_CHANGED, old, make_node("d8", labels={"a": "b"}))
+        by = at.subject.name
+        assert not at.is_retried_by(waits, by, DEVICE_OBJECTS, ONE)
+        more = device_object("d8", [gpu(0), gpu(1)])
+        assert at.is_retried_by(waits, by, DEVICE_OBJECTS, more)
+        assert not at.is_retried_by(waits, by, DEVICE_OBJECTS, device_object("d8", [nic(1)]))
+        assert not at.is_retried_by(waits, by, DEVICE_OBJECTS, deleted="d8")
+
+
+async def test_the_forms_agree_on_nodes_of_all_kinds():
+    cluster = fake_cluster()
+    labels = {"node.koordinator.sh/gpu-model": "H800"}
+    for name in ("d8", "h8", "none", "broken"):
+        cluster.node(name, labels=labels if name == "h8" else {})
+    objects = [d8(), h8(), device_object("broken", [gpu("x")])]
+    async with harness(cluster, *objects) as at:
+        cluster.pod("old", "d8", spec=spec({RATIO: 200}), annotations=allocated(0, 5))
+        for requests in (HALF, {"nvidia.com/gpu": 2}, {"nvidia.com/gpu": 8}, {RDMA_SHARE: 1}):
+            assert_forms_agree(at.subject, pod("a", requests), cluster.state.view())
+
+
+async def test_why_a_pod_is_pending_is_said_in_words(cluster):
+    async with harness(cluster, device_object("d8", [gpu(0), gpu(1), gpu(2)])) as at:
+        subject = at.subject
+        assert isinstance(subject, DeviceShare)
+        for number in range(2):
+            cluster.pod(
+                f"s{number}",
+                "d8",
+                spec=spec({RATIO: 40}),
+                annotations=allocated(number, percent=40),
+            )
+        [first, second] = subject.pending_advice(pod("a", {RATIO: 200}))
+        assert first == (
+            "2 devices of type gpu are requested: 1 would do on 1 nodes, at most 1 on one"
+        )
+        assert second.startswith("GPU memory is fragmented: cards in use have up to 60 percent")
+        assert list(subject.pending_advice(pod("b", {"koordinator.sh/fpga": 1}))) == [
+            "no node has a device of type fpga"
+        ]
+        assert list(subject.pending_advice(pod("c", {RATIO: 100}))) == []
+
+
+async def test_cards_that_are_free_apart_from_each_other_are_named(cluster):
+    async with harness(cluster, d8()) as at:
+        subject = at.subject
+        assert isinstance(subject, DeviceShare)
+        cluster.pod("old", "d8", spec=spec({RATIO: 400}), annotations=allocated(0, 2, 4, 6))
+        hint = {ALLOCATE_HINT: '{"gpu":{"requiredTopologyScope":"PCIe"}}'}
+        assert list(subject.pending_advice(pod("a", {RATIO: 200}, annotations=hint))) == [
+            "2 GPUs in one PCIe are requested: nodes have as many free, but at most 1 in one PCIe"
+        ]
+
+
+async def test_the_summary_of_a_node(cluster):
+    async with harness(cluster, device_object("d8", [gpu(0), nic(1)])) as at:
+        await at.schedule(pod("a", {RATIO: 50}))
+        found = await answer(at, "d8")
+        assert found["deviceTotal"] == {
+            CORE: "100",
+            MEMORY: "83201216Ki",
+            RATIO: "100",
+            RDMA_SHARE: "100",
+        }
+        assert found["deviceFree"][RATIO] == "50"
+        assert found["deviceUsedDetail"] == {"gpu": {"0": {MEMORY: "41600608Ki", RATIO: "50"}}}
+        assert found["allocateSet"] == {
+            "gpu": {"default/a": {"0": {MEMORY: "41600608Ki", RATIO: "50"}}}
+        }
+        assert list(await answer(at)) == ["d8"]
+        with pytest.raises(LookupError, match="cannot find node n2"):
+            await answer(at, "n2")
+
+
+async def test_secondary_devices_that_are_not_well_planned_are_counted(cluster):
+    planned = "node.koordinator.sh/secondary-device-well-planned"
+    metric = "scheduler_secondary_device_not_well_planned"
+    async with harness(cluster, device_object("d8", [gpu(0)], labels={planned: "false"})) as at:
+        assert at.metric(metric, node_name="d8") == 1
+        at.informers.apply(DEVICE_OBJECTS, ONE)
+        assert at.metric(metric, node_name="d8") is None
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        {"scoringStrategy": {"type": "Other", "resources": []}},
+        {"scoringStrategy": {"type": "MostAllocated", "resources": [{"name": "a", "weight": 101}]}},
+        {"gpuSharedResourceTemplates": {"a-b": {"t": {"c": "many"}}}},
+    ],
+)
+def test_bad_args(args):
+    with pytest.raises(Exception, match=r"is not supported|not in valid range|not a quantity"):
+        PluginHarness(DeviceShare, args=args)
