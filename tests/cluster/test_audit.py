@@ -54,6 +54,8 @@ UNUSED = {
         Right("delete", CORE, "pods"): "no pod had to make room",
         Right("patch", CORE, "persistentvolumes"): "no pod has a volume",
         Right("patch", CORE, "persistentvolumeclaims"): "no pod has a volume",
+        Right("list", RESERVING, "devices"): "its plugin is not enabled",
+        Right("watch", RESERVING, "devices"): "its plugin is not enabled",
         Right("list", RESERVING, "clusternetworktopologies"): "a flag that is off",
         Right("watch", RESERVING, "clusternetworktopologies"): "a flag that is off",
         Right("list", "scheduling.sigs.k8s.io", "podgroups"): "its plugin is not enabled",

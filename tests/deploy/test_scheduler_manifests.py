@@ -15,6 +15,7 @@ from koord_scheduler.daemon.settings import load_settings
 from koord_scheduler.framework.extension.networktopology import TOPOLOGIES
 from koord_scheduler.framework.profile import PluginRegistry, known_plugins
 from koord_scheduler_plugins.coscheduling.plugin import POD_GROUPS
+from koord_scheduler_plugins.device_share.plugin import DEVICE_OBJECTS
 from koord_scheduler_plugins.elastic_quota.tracker import QUOTAS
 from tests.support.deploy.component import patched
 from tests.support.deploy.replicated import Manifests, group_of
@@ -78,7 +79,9 @@ def test_the_role_covers_what_is_followed() -> None:
         for served in FOLLOWED.values()
     }
     by_flag = {(group_of(TOPOLOGIES.api_version), TOPOLOGIES.plural)}
-    by_plugin = {(group_of(one.api_version), one.plural) for one in (POD_GROUPS, QUOTAS)}
+    by_plugin = {
+        (group_of(one.api_version), one.plural) for one in (POD_GROUPS, QUOTAS, DEVICE_OBJECTS)
+    }
     assert MANIFESTS.followed() == followed | by_flag | by_plugin
 
 
@@ -110,6 +113,12 @@ def test_the_role_has_no_more_than_that() -> None:
         ("events", "create"),
         ("events", "patch"),
     }
+
+
+def test_a_component_lets_nodes_be_locked() -> None:
+    role = MANIFESTS.one("ClusterRole")
+    [more] = patched(role, "scheduler/device-locks")["rules"][len(role["rules"]) :]
+    assert more == {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "patch"]}
 
 
 def test_a_component_grants_one_right_more() -> None:

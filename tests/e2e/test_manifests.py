@@ -90,6 +90,7 @@ def test_the_networkpolicy_follows_the_namespace(
                 "/quota-admission",
                 "/revoke-quotas",
                 "/crds",
+                "/device-locks",
             ],
         ),
     ],
