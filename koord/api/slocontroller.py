@@ -238,7 +238,7 @@ class StrategyConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class _Key:
+class ConfigKey:
     """One key of the ConfigMap. cluster_field None: the cluster's strategy is the whole object."""
 
     name: str
@@ -252,18 +252,18 @@ class _Key:
         return StrategyConfig(self.default)
 
 
-_COLOCATION = _Key(
+_COLOCATION = ConfigKey(
     "colocation-config",
     COLOCATION,
     COLOCATION.dump(ColocationStrategy()),
     cluster_field=None,
     entries_field="nodeConfigs",
 )
-_THRESHOLD = _Key("resource-threshold-config", THRESHOLD, THRESHOLD.dump(ResourceThreshold()))
-_RESOURCE_QOS = _Key("resource-qos-config", RESOURCE_QOS, {})  # agents know what a class needs
-_CPU_BURST = _Key("cpu-burst-config", CPU_BURST, CPU_BURST.dump(CPUBurst()))
-_SYSTEM = _Key("system-config", SYSTEM, SYSTEM.dump(SystemStrategy()))
-_HOST_APPLICATIONS = _Key(
+_THRESHOLD = ConfigKey("resource-threshold-config", THRESHOLD, THRESHOLD.dump(ResourceThreshold()))
+_RESOURCE_QOS = ConfigKey("resource-qos-config", RESOURCE_QOS, {})  # agents know what a class needs
+_CPU_BURST = ConfigKey("cpu-burst-config", CPU_BURST, CPU_BURST.dump(CPUBurst()))
+_SYSTEM = ConfigKey("system-config", SYSTEM, SYSTEM.dump(SystemStrategy()))
+_HOST_APPLICATIONS = ConfigKey(
     "host-application-config",
     HOST_APPLICATIONS,
     {},
@@ -306,9 +306,9 @@ def load_config(
     problems: list[InvalidObject] = []
     refused: set[str] = set()
 
-    def load(key: _Key, last: StrategyConfig) -> StrategyConfig:
+    def load(key: ConfigKey, last: StrategyConfig) -> StrategyConfig:
         try:
-            return _load_key(key, data.get(key.name), problems)
+            return load_key(key, data.get(key.name), problems)
         except InvalidObject as err:
             problems.append(err)
             refused.add(key.name)
@@ -326,8 +326,12 @@ def load_config(
     return config, tuple(problems)
 
 
-def _load_key(key: _Key, text: object, problems: list[InvalidObject]) -> StrategyConfig:
-    """Return what the text of a key says. Entries that it does without are added to problems."""
+def load_key(key: ConfigKey, text: object, problems: list[InvalidObject]) -> StrategyConfig:
+    """Return what the text of a key says. Entries that it does without are added to problems.
+
+    Raises:
+        InvalidObject: the key as a whole is rejected; see load_config.
+    """
     if text is None or text == "":
         return key.unset()
     where = f"{CONFIG_MAP}.{key.name}"
@@ -353,7 +357,7 @@ def _load_key(key: _Key, text: object, problems: list[InvalidObject]) -> Strateg
     return StrategyConfig(cluster, tuple(entries))
 
 
-def _cluster_strategy(key: _Key, root: JsonObject, where: str) -> JsonObject:
+def _cluster_strategy(key: ConfigKey, root: JsonObject, where: str) -> JsonObject:
     found: object = root
     if key.cluster_field is not None:
         where = f"{where}.{key.cluster_field}"
@@ -365,13 +369,15 @@ def _cluster_strategy(key: _Key, root: JsonObject, where: str) -> JsonObject:
     return cluster
 
 
-def _node_strategy(key: _Key, cluster: JsonObject, fields: JsonObject, where: str) -> JsonObject:
+def _node_strategy(
+    key: ConfigKey, cluster: JsonObject, fields: JsonObject, where: str
+) -> JsonObject:
     strategy = key.shape.overlay(cluster, fields) if key.inherits else fields
     key.shape.check(strategy, where)
     return strategy
 
 
-def _entries(key: _Key, root: JsonObject, where: str) -> Iterator[tuple[str, JsonObject]]:
+def _entries(key: ConfigKey, root: JsonObject, where: str) -> Iterator[tuple[str, JsonObject]]:
     place = f"{where}.{key.entries_field}"
     found = member(root, key.entries_field, fold_case=True)
     if not isinstance(found, list | None):

@@ -331,6 +331,9 @@ class ClusterNode(Struct, frozen=True, kw_only=True):
     ready: bool = True
     allocatable: tuple[tuple[str, int], ...] = ()  # by name of the resource
     raw_allocatable: tuple[tuple[str, int], ...] | None = None  # unamplified; None: as allocatable
+    unreserved: tuple[tuple[str, int], ...] | None = None
+    """allocatable of cpu and memory before the node reservation was subtracted; None: the same."""
+    capacity: tuple[tuple[str, int], ...] = ()  # of cpu and memory
     conditions: tuple[tuple[str, str], ...] = ()  # types with their status
     images: ImageSet = NO_IMAGES
     annotations: tuple[tuple[str, str], ...] = ()  # those that plugins declare to read, sorted
@@ -387,6 +390,13 @@ class ReportedAggregate(Struct, frozen=True, gc=False):
     p90: ReportedUsage | None = None
     p95: ReportedUsage | None = None
     p99: ReportedUsage | None = None
+
+
+class ReportedHostUsage(Struct, frozen=True, gc=False):
+    """Usage of one host application, and its priority class; "": no class."""
+
+    usage: ReportedUsage
+    priority: str = ""
 
 
 class ReportedPodUsage(Struct, frozen=True, gc=False):

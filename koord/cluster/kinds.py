@@ -1,6 +1,6 @@
 """The kinds of objects, and the facts that are kept of each."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
@@ -28,6 +28,7 @@ from koord.cluster.facts import (
     Owner,
     PriorityClass,
     ReportedAggregate,
+    ReportedHostUsage,
     ReportedPodUsage,
     ReportedUsage,
     Selector,
@@ -67,6 +68,8 @@ class UsageReport:
     usage: ReportedUsage | None = None  # of the whole node, averaged
     system_usage: ReportedUsage | None = None
     host_usage: ReportedUsage | None = None  # of all host applications together
+    host_applications: tuple[ReportedHostUsage, ...] = ()
+    reclaimable: ReportedUsage | None = None  # what prod pods request and will not use
     aggregated: tuple[ReportedAggregate, ...] = ()
     pods: tuple[ReportedPodUsage, ...] = ()
     interval: float | None = None  # seconds from one report to the next
@@ -242,9 +245,12 @@ def _read_node(found: wire.Node, sharing: SharedSpecs, faults: DecodingFaults) -
     amounts = read_amounts(status.allocatable, "allocatable", faults)
     if MAX_AMOUNT in amounts.values():
         amounts = {name: min(amount, MAX_ALLOCATABLE) for name, amount in amounts.items()}
-    for name, reserved in _reserved(meta.annotations or {}).items():
-        if name in amounts:
-            amounts[name] = max(amounts[name] - reserved, 0)
+    unreserved = None
+    if reservation := _reserved(meta.annotations or {}):
+        unreserved = _of_compute(amounts)
+        for name, reserved in reservation.items():
+            if name in amounts:
+                amounts[name] = max(amounts[name] - reserved, 0)
     conditions = _shared(
         _node_conditions, tuple([(one.type, one.status) for one in status.conditions or ()])
     )
@@ -258,6 +264,8 @@ def _read_node(found: wire.Node, sharing: SharedSpecs, faults: DecodingFaults) -
         ready=all(status == "True" for type_, status in conditions if type_ == "Ready"),
         allocatable=bounded_amounts(amounts, "allocatable", faults),
         raw_allocatable=_raw_allocatable(meta.annotations or {}),
+        unreserved=unreserved,
+        capacity=_of_compute(_compute_amounts(status.capacity, faults)),
         conditions=conditions,
         images=sharing.images.read(status.images, faults),
         annotations=kept_annotations(meta.annotations or {}, sharing.kept.node_annotations, faults),
@@ -265,6 +273,17 @@ def _read_node(found: wire.Node, sharing: SharedSpecs, faults: DecodingFaults) -
             (one.address or "" for one in status.addresses or () if one.type == "InternalIP"), ""
         ),
     )
+
+
+def _compute_amounts(
+    found: Mapping[str, str | int | float] | None, faults: DecodingFaults
+) -> Mapping[str, int]:
+    said = {name: text for name, text in (found or {}).items() if name in _ALWAYS_USED}
+    return read_amounts(said, "capacity", faults)
+
+
+def _of_compute(amounts: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+    return tuple((name, amounts[name]) for name in ("cpu", "memory") if name in amounts)
 
 
 @lru_cache(maxsize=1024)  # most nodes have the same ones
@@ -380,19 +399,28 @@ def _workload(
     return ObjectKind(kind, wire.Workload, keep)
 
 
-def _read_usage(found: wire.NodeMetric, _: SharedSpecs, faults: DecodingFaults) -> UsageReport:
+def read_usage(found: wire.NodeMetric, _: SharedSpecs, faults: DecodingFaults) -> UsageReport:
+    """Return what is kept of a NodeMetric."""
     status = found.status or wire.NodeMetricStatus()
     metric = status.node_metric or wire.NodeUsage()
     policy = (found.spec or wire.NodeMetricSpec()).metric_collect_policy
     interval = None if policy is None else policy.report_interval_seconds
+    reclaimable = status.prod_reclaimable_metric
+    applications = tuple(
+        [
+            ReportedHostUsage(usage, intern(one.priority or ""))
+            for one in status.host_application_metric or ()
+            if (usage := _usage(one.usage, faults)) is not None
+        ]
+    )
     return UsageReport(
         node=found.metadata.name,
         update_time=_time(status.update_time, "updateTime", faults),
         usage=_usage(metric.node_usage, faults),
         system_usage=_usage(metric.system_usage, faults),
-        host_usage=_total(
-            [_usage(one.usage, faults) for one in status.host_application_metric or ()]
-        ),
+        host_usage=_total([one.usage for one in applications]),
+        host_applications=applications,
+        reclaimable=None if reclaimable is None else _usage(reclaimable.resource, faults),
         aggregated=tuple(
             filter(None, [_aggregated(one, faults) for one in metric.aggregated_node_usages or ()])
         ),
@@ -425,11 +453,10 @@ def _aggregated(found: wire.Aggregated, faults: DecodingFaults) -> ReportedAggre
     return ReportedAggregate(duration, *(_usage(one, faults) for one in windows))
 
 
-def _total(found: Iterable[ReportedUsage | None]) -> ReportedUsage | None:
-    known = [one for one in found if one is not None]
-    if not known:
+def _total(found: Sequence[ReportedUsage]) -> ReportedUsage | None:
+    if not found:
         return None
-    return ReportedUsage(sum(one.cores for one in known), sum(one.memory_bytes for one in known))
+    return ReportedUsage(sum(one.cores for one in found), sum(one.memory_bytes for one in found))
 
 
 def _usage(
@@ -496,7 +523,7 @@ def _timestamp(text: str) -> float:
 
 POD = ObjectKind("pod", wire.Pod, _read_pod)
 NODE = ObjectKind("node", wire.Node, _read_node)
-NODE_METRIC = ObjectKind("NodeMetric", wire.NodeMetric, _read_usage)
+NODE_METRIC = ObjectKind("NodeMetric", wire.NodeMetric, read_usage)
 NAMESPACE = ObjectKind("namespace", wire.NamedObject, _read_namespace)
 BUDGET = ObjectKind("PodDisruptionBudget", wire.PodDisruptionBudget, _read_budget)
 PRIORITY_CLASS = ObjectKind("PriorityClass", wire.PriorityClass, _read_priority_class)

@@ -304,6 +304,7 @@ class NodeStatus(Wire):
     deciding = frozenset({"allocatable"})
 
     allocatable: Amounts | None = None
+    capacity: Amounts | None = None
     addresses: list[NodeAddress] | None = None
     conditions: list[NodeCondition] | None = None
     images: Raw = NOTHING
@@ -399,6 +400,11 @@ class PodUsage(Wire):
 
 class HostUsage(Wire):
     usage: ResourceMap | None = None
+    priority: str | None = None
+
+
+class ReclaimableMetric(Wire):
+    resource: ResourceMap | None = None
 
 
 class NodeMetricStatus(Wire):
@@ -406,6 +412,7 @@ class NodeMetricStatus(Wire):
     node_metric: NodeUsage | None = None
     pods_metric: list[PodUsage] | None = None
     host_application_metric: list[HostUsage] | None = None
+    prod_reclaimable_metric: ReclaimableMetric | None = None
 
 
 class CollectPolicy(Wire):

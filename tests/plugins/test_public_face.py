@@ -27,6 +27,7 @@ def test_there_are_plugins():
         "koordlet_plugins",
         "example",
         "koord_descheduler_plugins",
+        "koord_manager_plugins",
         "koord_scheduler_plugins",
         "example-descheduler",
         "example-scheduler",
@@ -36,7 +37,7 @@ def test_there_are_plugins():
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(PLUGINS)))
 def test_a_plugin_imports_public_names(path: Path):
     """Each is in its module's __all__, and koordlet's are in the reference."""
-    for daemon in ("koord_descheduler", "koord_scheduler"):
+    for daemon in ("koord_descheduler", "koord_manager", "koord_scheduler"):
         for module, name in imports(path, daemon):
             assert module.startswith(f"{daemon}.plugin"), f"{module} is no public module"
             assert name in import_module(module).__all__, f"{module} does not export {name}"

@@ -1,0 +1,207 @@
+"""Runs the plugins for one node, and settles what it offers."""
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from koord.api.quantity import Quantity
+from koord_manager.framework.decrease import History, doubts
+from koord_manager.framework.facts import Calculation, NodeFacts, Offered, Term
+from koord_manager.framework.interfaces import NodeResourcePlugin
+
+ORIGIN = "node.koordinator.sh/originExtendedAllocatable"  # annotation of a Node
+NATIVE = frozenset({"cpu", "memory", "pods", "ephemeral-storage", "storage"})  # the kubelet's
+MAX_RESOURCES = 64  # of one plugin
+MAX_AMOUNT = 2**50 - 1  # as koord.cluster reads it
+MAX_TEXT = 4096  # bytes of an annotation
+
+Call = Callable[[NodeResourcePlugin, NodeFacts, Calculation], Calculation]
+"""Calls a plugin; raises what it raises."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OfferedResource:
+    """What a node offers of one resource, and how it came about. None: it has none of it."""
+
+    plugin: str
+    amount: int | None
+    calculated: int | None  # before it was bounded, multiplied, and a part given away
+    original: int | None = None  # before a part was given away
+    given: int | None = None
+    factor: float = 1.0
+    terms: tuple[Term, ...] = ()
+    reason: str = ""  # why it is none, or not what was calculated
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NodeResult:
+    """What one node is to have."""
+
+    resources: Mapping[str, OfferedResource]
+    annotations: Mapping[str, str | None]
+    labels: Mapping[str, str]
+    zones: Mapping[str, Mapping[str, Quantity | None]]
+    doubts: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class _Merged:
+    resources: dict[str, tuple[str, Offered]] = field(default_factory=dict)
+    annotations: dict[str, str | None] = field(default_factory=dict)
+    labels: dict[str, str] = field(default_factory=dict)
+    zones: dict[str, dict[str, Quantity | None]] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+    def view(self) -> Calculation:
+        return Calculation(
+            resources={name: each for name, (_, each) in self.resources.items()},
+            annotations=self.annotations,
+            labels=self.labels,
+            zones=self.zones,
+        )
+
+
+class Calculator:
+    """Calculates what nodes offer."""
+
+    def __init__(
+        self,
+        plugins: Iterable[NodeResourcePlugin],
+        *,
+        declared: Iterable[str],
+        max_decrease_percent: int,
+        call: Call = lambda plugin, node, earlier: plugin.calculate(node, earlier),
+        failed: Callable[[str, str, Exception], None] = lambda plugin, node, error: None,
+    ) -> None:
+        """declared: the annotations of nodes that are kept. failed gets errors of plugins."""
+        self.plugins: Sequence[NodeResourcePlugin] = sorted(plugins, key=lambda one: one.order)
+        self._declared = frozenset(declared)
+        self._percent = max_decrease_percent
+        self._call = call
+        self._failed = failed
+
+    def calculate(self, node: NodeFacts, history: History) -> NodeResult:
+        """Return what a node is to have; history is that of this node, and is brought up to date"""
+        merged = _Merged()
+        for plugin in self.plugins:
+            try:
+                found = self._call(plugin, node, merged.view())
+                self._take(merged, plugin.name, found)
+            except Exception as err:  # third party's code: the others go on
+                merged.problems.append(f"{plugin.name}: {type(err).__name__}: {err}"[:300])
+                self._failed(plugin.name, node.name, err)
+        return self._settle(node, merged, history)
+
+    def _take(self, merged: _Merged, plugin: str, found: Calculation) -> None:
+        if len(found.resources) + len(found.annotations) + len(found.labels) > MAX_RESOURCES:
+            raise ValueError(f"wanted at most {MAX_RESOURCES} resources, annotations and labels")
+        for name, offered in found.resources.items():
+            if name in NATIVE:
+                raise ValueError(f"{name} belongs to the kubelet")
+            amount = offered.amount
+            if amount is not None and not (type(amount) is int and 0 <= amount <= MAX_AMOUNT):
+                raise ValueError(f"{name}: wanted a whole number from 0 on, found {amount!r:.40}")
+        for key, text in found.annotations.items():
+            if key not in self._declared:
+                raise ValueError(f"annotation {key}: declare it with @reads")
+            if text is not None and len(text) > MAX_TEXT:
+                raise ValueError(f"annotation {key}: wanted at most {MAX_TEXT} characters")
+        merged.resources.update({name: (plugin, one) for name, one in found.resources.items()})
+        merged.annotations.update(found.annotations)
+        merged.labels.update(found.labels)
+        for zone, amounts in found.zones.items():
+            merged.zones.setdefault(zone, {}).update(amounts)
+        merged.problems += [f"{plugin}: {one}" for one in found.problems]
+
+    def _settle(self, node: NodeFacts, merged: _Merged, history: History) -> NodeResult:
+        factors = tuple((name, one.factor) for name, (_, one) in merged.resources.items())
+        history.begin((node.strategy, node.node.capacity, node.node.raw_allocatable, factors))
+        doubtful = doubts(node)
+        origin = self._originals(node)
+        present = dict(node.node.allocatable)
+        settled: dict[str, OfferedResource] = {}
+        for name, (plugin, one) in merged.resources.items():
+            before = origin.get(name) if one.given is not None else present.get(name)
+            settled[name] = self._resource(node, name, plugin, one, history, doubtful, before)
+        annotations = dict(merged.annotations)
+        given = {name: one for name, one in settled.items() if one.given is not None}
+        if given and ORIGIN in self._declared:
+            annotations[ORIGIN] = _origin_text(node.annotation(ORIGIN), given)
+        return NodeResult(
+            resources=settled,
+            annotations=annotations,
+            labels=merged.labels,
+            zones=merged.zones,
+            doubts=doubtful,
+            problems=tuple(merged.problems),
+        )
+
+    def _resource(
+        self,
+        node: NodeFacts,
+        name: str,
+        plugin: str,
+        one: Offered,
+        history: History,
+        doubtful: tuple[str, ...],
+        before: int | None,
+    ) -> OfferedResource:
+        if one.amount is None:
+            history.forget(name)
+            return OfferedResource(
+                plugin=plugin, amount=None, calculated=None, given=one.given, reason=one.reason
+            )
+        amount, reason = one.amount, one.reason
+        if one.is_measured:
+            if before is not None and before > 0:
+                history.assume(name, int(before / one.factor))
+            at = (node.report.update_time if node.report else None) or 0.0
+            amount, reason = history.bounded(name, amount, at, self._percent, doubtful)
+        multiplied = scaled(amount, one.factor)
+        return OfferedResource(
+            plugin=plugin,
+            amount=max(multiplied - (one.given or 0), 0),
+            calculated=one.amount,
+            original=multiplied,
+            given=one.given,
+            factor=one.factor,
+            terms=one.terms,
+            reason=reason,
+        )
+
+    def _originals(self, node: NodeFacts) -> Mapping[str, int]:
+        """What was offered before a part was given away, as the node remembers it."""
+        text = node.annotation(ORIGIN)
+        try:
+            found = json.loads(text or "{}").get("resources") or {}
+            return {name: Quantity.parse(each).integer for name, each in found.items()}
+        except (ValueError, AttributeError, TypeError, RecursionError):
+            return {}
+
+
+def scaled(amount: int, factor: float) -> int:
+    """Return the product in whole units, of the product in thousandths rounded up.
+
+    Source: Koordinator, batchresource prepareNodeForResource.
+    """
+    return amount if factor == 1.0 else -(-int(amount * 1000 * factor) // 1000)
+
+
+def _origin_text(present: str | None, given: Mapping[str, OfferedResource]) -> str:
+    """The annotation: resources of others in it stay."""
+    try:
+        found = json.loads(present or "{}").get("resources")
+    except (ValueError, AttributeError, RecursionError):
+        found = None
+    kept = found if isinstance(found, dict) else {}
+    ours = {name: amount_text(name, one.original or 0) for name, one in given.items()}
+    merged = {**kept, **ours}
+    return json.dumps({"resources": dict(sorted(merged.items()))}, separators=(",", ":"))
+
+
+def amount_text(name: str, amount: int) -> str:
+    """Return the quantity as it is written: bytes with binary suffixes, others with decimal ones"""
+    if name.endswith("memory"):
+        return str(Quantity.of_bytes(amount))
+    return str(Quantity.of_milli(amount * 1000))

@@ -1,0 +1,132 @@
+"""A node as plugins see it, and what they say that it is to have."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from koord.api.node import Node
+from koord.api.quantity import Quantity
+from koord.api.slocontroller import COLOCATION, ColocationStrategy, colocation_of_node
+from koord.cluster.facts import ClusterNode, ClusterPod
+from koord.cluster.kinds import UsageReport
+from koord.util.errors import InvalidObject
+from koord_manager.framework.clusterconfig import ClusterConfig
+from koord_manager.framework.objects import NodeDevices, NodeTopology
+
+_NONE: Mapping[str, Any] = MappingProxyType({})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NodeFacts:
+    """All that is known of one node.
+
+    strategy is the effective one; it is enabled only where the cluster's is, too. now and the times
+    of reports are Unix seconds.
+    """
+
+    node: ClusterNode
+    strategy: ColocationStrategy
+    now: float
+    config: ClusterConfig = field(default_factory=ClusterConfig)
+    report: UsageReport | None = None  # None: there is no NodeMetric
+    seen: float | None = None  # when this report was first seen, for clocks that are ahead
+    pods: tuple[ClusterPod, ...] = ()  # finished ones too
+    topology: NodeTopology | None = None  # None: there is no NodeResourceTopology
+    devices: NodeDevices | None = None  # None: there is no Device
+
+    @property
+    def name(self) -> str:
+        return self.node.name
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        return self.node.labels
+
+    def annotation(self, key: str) -> str | None:
+        """An annotation that the plugin's class declares with reads; None: the node has none."""
+        return next((text for name, text in self.node.annotations if name == key), None)
+
+    @property
+    def has_capacity(self) -> bool:
+        """Whether the node says how much CPU and memory it has."""
+        return len(self.node.capacity) == 2
+
+    @property
+    def stale(self) -> str:
+        """Why the report does not count; "": it does.
+
+        Source: Koordinator, noderesource isDegradeNeeded. A time in the future counts from when the
+        report was seen.
+        """
+        if self.report is None:
+            return "there is no NodeMetric"
+        at = self.report.update_time
+        if at is None:
+            return "the NodeMetric has no status yet"
+        if self.seen is not None:
+            at = min(at, self.seen)
+        age = self.now - at
+        limit = self.strategy.degrade_time_minutes * 60
+        if age > limit:
+            return f"the NodeMetric is {age:.0f} s old, of at most {limit} s"
+        return ""
+
+
+def effective_strategy(
+    config: ClusterConfig, node: ClusterNode
+) -> tuple[ColocationStrategy, tuple[InvalidObject, ...]]:
+    """Return the colocation strategy of a node, and what is wrong with its labels and annotation.
+
+    Source: Koordinator, GetNodeColocationStrategy.
+    """
+    found, problems = colocation_of_node(
+        config.slo.colocation.for_labels(node.labels),
+        Node(node.name, labels=node.labels, annotations=dict(node.annotations)),
+    )
+    return found, problems
+
+
+def is_colocation_enabled(config: ClusterConfig, strategy: ColocationStrategy) -> bool:
+    """Whether a node offers resources: both the cluster and the node must say so."""
+    return strategy.enable and COLOCATION.load(config.slo.colocation.cluster).enable
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One line of how an amount came about: what it is, and how much it adds."""
+
+    name: str
+    amount: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Offered:
+    """What a node is to have of one resource, in whole units; None: it is not to have it.
+
+    What is measured does not fall to nothing by one report. A factor is applied after that, and
+    rounded up. given is what others than Kubernetes have of it; None: they can have none.
+    """
+
+    amount: int | None
+    terms: tuple[Term, ...] = ()
+    reason: str = ""  # why there is none
+    is_measured: bool = False
+    factor: float = 1.0
+    given: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Calculation:
+    """What a plugin says of one node. What it does not name stays as it is."""
+
+    resources: Mapping[str, Offered] = field(default_factory=lambda: _NONE)
+    annotations: Mapping[str, str | None] = field(default_factory=lambda: _NONE)
+    """None: the annotation goes. Only keys that the plugin's class declares with reads."""
+    labels: Mapping[str, str] = field(default_factory=lambda: _NONE)
+    zones: Mapping[str, Mapping[str, Quantity | None]] = field(default_factory=lambda: _NONE)
+    """Amounts by zone of the NodeResourceTopology and resource; None: the resource goes."""
+    problems: tuple[str, ...] = ()
+
+
+NOTHING = Calculation()

@@ -1,0 +1,31 @@
+"""Interfaces of plugins."""
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+from koord_manager.framework.facts import Calculation, NodeFacts
+
+
+class Plugin:
+    """A plugin, made once by its factory. Everything runs on the daemon's event loop."""
+
+    name: str
+    """The name that it was registered under, which is its feature gate too; set by the framework"""
+
+    async def close(self) -> None:
+        """Clean up, at the end. By default there is nothing to do."""
+
+
+class NodeResourcePlugin(Plugin, ABC):
+    """Says what resources, annotations and labels nodes are to have."""
+
+    order: ClassVar[int] = 100
+    """Plugins of a lower order come first; of two that say something of one name the later wins."""
+
+    @abstractmethod
+    def calculate(self, node: NodeFacts, earlier: Calculation) -> Calculation:
+        """Return what a node is to have. earlier is what the plugins before this one have said.
+
+        Called at each change of the node: it must only compute. When it raises, the node keeps what
+        it has of this plugin.
+        """

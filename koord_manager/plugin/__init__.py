@@ -1,0 +1,36 @@
+"""The public plugin API: everything of koord-manager that a plugin may use.
+
+Plugins import this module, koord.plugin and koord.api, nothing else of the daemon. docs/manager.md
+has an example.
+"""
+
+from koord.cluster.facts import ClusterNode, ClusterPod, ReportedPodUsage, ReportedUsage
+from koord.cluster.keptfields import KeptFields, reads
+from koord.cluster.kinds import UsageReport
+from koord_manager.framework.facts import NOTHING, Calculation, NodeFacts, Offered, Term
+from koord_manager.framework.handle import Handle
+from koord_manager.framework.interfaces import NodeResourcePlugin, Plugin
+from koord_manager.framework.objects import CpuModel, NodeDevice, NodeDevices, NodeTopology, Zone
+
+__all__ = [
+    "NOTHING",
+    "Calculation",
+    "ClusterNode",
+    "ClusterPod",
+    "CpuModel",
+    "Handle",
+    "KeptFields",
+    "NodeDevice",
+    "NodeDevices",
+    "NodeFacts",
+    "NodeResourcePlugin",
+    "NodeTopology",
+    "Offered",
+    "Plugin",
+    "ReportedPodUsage",
+    "ReportedUsage",
+    "Term",
+    "UsageReport",
+    "Zone",
+    "reads",
+]
