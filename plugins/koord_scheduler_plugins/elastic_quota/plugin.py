@@ -35,6 +35,7 @@ from koord_scheduler.plugin.koordinator import (
     ControllerProvider,
     Endpoint,
     FailedPod,
+    PendingAdvice,
     PluginRequest,
 )
 from koord_scheduler.plugin.preemption import (
@@ -45,6 +46,7 @@ from koord_scheduler.plugin.preemption import (
     Preemptions,
     by_namespace,
 )
+from koord_scheduler_plugins.elastic_quota.advice import Cure, Waiting, find_cure, sentences
 from koord_scheduler_plugins.elastic_quota.checks import (
     AdmissionOptions,
     Rejection,
@@ -140,6 +142,7 @@ class ElasticQuota(
     EnqueueExtensions,
     ControllerProvider,
     APIServiceProvider,
+    PendingAdvice,
 ):
     """Admits pods to their quotas."""
 
@@ -275,6 +278,37 @@ class ElasticQuota(
             preemptible=is_preemptible(pod.labels),
             options=self._admission,
         )
+
+    def pending_advice(self, pod: ClusterPod) -> Iterable[str]:
+        """Which quota lacks what, on which level, and the smallest change that would help."""
+        waiting = self._waiting(pod)
+        if waiting is None:
+            return ()
+        nodes = self._handle.services.cluster.view()
+        return sentences(self.tracker.current(), waiting, self._admission, nodes)
+
+    def cure(self, pod: ClusterPod) -> Cure | None:
+        """The change that the advice names; None: there is none."""
+        waiting = self._waiting(pod)
+        if waiting is None:
+            return None
+        return find_cure(self.tracker.current(), waiting, self._admission)
+
+    def _waiting(self, pod: ClusterPod) -> Waiting | None:
+        """What waits for room if the pod does; with the pods of its group, if it failed so."""
+        known, request = self.tracker.waiting_pod(pod.uid), pod_request(pod)
+        if known is not None:
+            return Waiting(
+                quota=known.quota,
+                need=known.need,
+                request=request,
+                preemptible=known.preemptible,
+            )
+        found = self.tracker.current().quota_of(pod)
+        if found is None or pod.node:
+            return None
+        preemptible = is_preemptible(pod.labels)
+        return Waiting(quota=found[0], need=request, request=request, preemptible=preemptible)
 
     # Services.
 

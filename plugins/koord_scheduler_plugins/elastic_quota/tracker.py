@@ -89,6 +89,10 @@ class QuotaTracker(SharedPart):
         self._waiting.put(pod, room)
         self._woken.set()
 
+    def waiting_pod(self, uid: str) -> WaitingPod | None:
+        """Return a pod that waits; None: it does not."""
+        return self._waiting.find(uid)
+
     def tried(self, pod: ClusterPod, quota: str) -> None:
         """A pod was admitted to its quota."""
         self._waiting.remove(pod.uid)

@@ -67,6 +67,11 @@ class WaitingPods:
             if not waiting.pods:
                 del self._quotas[name]
 
+    def find(self, uid: str) -> WaitingPod | None:
+        """Return a pod that waits; None: it does not."""
+        name = self._places.get(uid)
+        return None if name is None else self._quotas[name].pods[uid]
+
     def tried(self, quota: str) -> bool:
         """A pod was admitted to a quota; return whether others wait for it.
 
