@@ -32,6 +32,7 @@ BENCHMARKS = (
     "extender",
     "plugincosts",
     "quotas",
+    "devices",
     "watchevents",
     "oddobjects",
     "requests",

@@ -149,7 +149,8 @@ class Sort(QueueSortPlugin, BindPlugin, PreBindPlugin, PreBindExtensions):
         await asyncio.sleep(0)
         known = self._state.get(POD, pod.key)
         assert known is not None
-        self._state.put(POD, changed(known, node=node_name))
+        annotations = pod.annotations  # those of a patch, too
+        self._state.put(POD, changed(known, node=node_name, annotations=annotations))
         return None
 
 
@@ -177,7 +178,7 @@ class World:
         registry = PluginRegistry()
         registry.register("Sort", partial(Sort, state=self.state))
         settings = _shipped(registry, self._plugins) if self._shipped else _synthetic(registry)
-        services = replace(
+        self.services = services = replace(
             fake_services(FakeCluster()),
             cluster=self.state,
             clock=self.clock,
@@ -257,7 +258,7 @@ class World:
                 took.append(time.thread_time() - began)
                 assert failure is None
                 self.scheduler.queue.done(pod.uid)
-                self.state.put(POD, changed(pod, node=attempt.node))
+                self.state.put(POD, changed(attempt.pod, node=attempt.node))
         return statistics.median(took)
 
 

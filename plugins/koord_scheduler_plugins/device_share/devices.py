@@ -415,6 +415,7 @@ class DeviceTable:
             else:
                 self.used.setdefault(kind, {}).setdefault(int(minor), {})[name] = amount
         self._free: dict[str, dict[int, Amounts]] = {}
+        self._sums: dict[str, tuple[Amounts, Amounts]] = {}
 
     def free(self, kind: str) -> Mapping[int, Amounts]:
         """What is free of each device of a type."""
@@ -431,6 +432,14 @@ class DeviceTable:
         """The amounts of each device of a type."""
         return self.layout.totals.get(kind, {})
 
+    def sums(self, kind: str) -> tuple[Amounts, Amounts]:
+        """Total and free amounts of all devices of a type together."""
+        found = self._sums.get(kind)
+        if found is None:
+            found = _sum(self.total(kind).values()), _sum(self.free(kind).values())
+            self._sums[kind] = found
+        return found
+
     def devices(self, kind: str) -> Mapping[int, NodeDevice]:
         """The devices of a type by minor; empty: the node has none."""
         return self.layout.by_type.get(kind, {})
@@ -445,10 +454,21 @@ class DeviceTable:
         return frozenset(self.used.get(GPU, ()))
 
 
+def _sum(every: Iterable[Amounts]) -> Amounts:
+    found: dict[str, int] = {}
+    for amounts in every:
+        for name, amount in amounts.items():
+            found[name] = found.get(name, 0) + amount
+    return found
+
+
 def _less(total: Amounts, used: Amounts) -> Amounts:
     return {name: max(amount - used.get(name, 0), 0) for name, amount in total.items()}
 
 
 def fits(request: Amounts, free: Amounts) -> bool:
     """Whether a device has as much free; what it does not have counts as 0."""
-    return all(free.get(name, 0) >= amount for name, amount in request.items())
+    for name, amount in request.items():  # noqa: SIM110 - asked for each device, three times as fast
+        if free.get(name, 0) < amount:
+            return False
+    return True

@@ -73,6 +73,7 @@ from koord_scheduler_plugins.device_share.allocation import (
     Allocation,
     allocate,
     allocate_with_way,
+    has_room,
     instance_request,
     with_memory,
 )
@@ -455,6 +456,8 @@ class DeviceShare(
             if (node.vendor, node.model) in self._unsupported:
                 text = f'model "{node.model}" of vendor "{node.vendor}" does not support GPU Share'
                 return Status.unresolvable(text)
+        if not asked.options.needs_template and has_room(table, wanted):
+            return None
         try:
             allocate(table, wanted, asked.options)
         except DevicesUnavailable as err:

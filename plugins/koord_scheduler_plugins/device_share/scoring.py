@@ -3,10 +3,11 @@
 Source: Koordinator, pkg/scheduler/plugins/deviceshare (scoring); docs/differences.md.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from koord_scheduler_plugins.device_share.devices import (
+    GPU,
     GPU_MEMORY,
     GPU_MEMORY_RATIO,
     WHOLE,
@@ -67,18 +68,10 @@ def node_score(
     """
     scores = []
     for kind, (each, count) in wanted.items():
-        totals = table.total(kind)
+        total, free = table.sums(kind)
         request: Amounts = each
-        if totals:
-            request = with_both(each, next(filter(None, totals.values()), {}))
+        if kind == GPU:
+            request = with_both(each, next(filter(None, table.total(kind).values()), {}))
         whole = {name: amount * count for name, amount in request.items()}
-        scores.append(scorer.score(_sum(totals.values()), _sum(table.free(kind).values()), whole))
+        scores.append(scorer.score(total, free, whole))
     return sum(scores) // len(scores) if scores else 0
-
-
-def _sum(every: Iterable[Amounts]) -> Amounts:
-    found: dict[str, int] = {}
-    for amounts in every:
-        for name, amount in amounts.items():
-            found[name] = found.get(name, 0) + amount
-    return found

@@ -20,7 +20,7 @@ from koord_scheduler_plugins.device_share.devices import (
 )
 
 MAX_TABLES = 16_384  # kept; with more all are made anew
-MAX_KINDS = 64  # of requests of which answers are kept
+MAX_KINDS = 128  # of requests of which answers are kept
 NONE = 0  # code of nodes without a Device
 
 Codes = NDArray[np.int32]

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from koord_scheduler_plugins.device_share.allocation import (
     AllocateOptions,
     allocate,
+    has_room,
     in_order,
     with_memory,
 )
@@ -674,3 +675,12 @@ def test_nothing_is_given_twice_and_no_card_beyond_what_it_has(requests, scorer,
                 for kind in ("gpu", "rdma")
             ]
             assert switches[0] == switches[1]
+
+
+@given(REQUESTS, st.lists(st.integers(0, 100), min_size=8, max_size=8), st.booleans())
+def test_what_certainly_fits_does(wanted, left, partitioned):
+    """The quick look says yes only where the devices can be given."""
+    names = {f"g{minor}": one for minor, one in enumerate(left)}
+    on = table(d8(), percent(**names), node=H8_TRAITS if partitioned else NodeTraits())
+    if has_room(on, wanted):
+        assert allocate(on, wanted)
