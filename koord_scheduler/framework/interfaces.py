@@ -122,6 +122,15 @@ class VectorFilterPlugin(Filtering, ABC):
     def filter_all(self, state: CycleState, pod: ClusterPod, nodes: View) -> Mask | Verdicts:
         """Return which nodes pass; shape (nodes,)."""
 
+    def filter_among(
+        self, state: CycleState, pod: ClusterPod, nodes: View, among: Mask
+    ) -> Mask | Verdicts:
+        """As filter_all, where only some nodes matter: no plugin before has rejected them.
+
+        For plugins to which a node costs much. By default all are looked at.
+        """
+        return self.filter_all(state, pod, nodes)
+
 
 class PostFilterPlugin(Plugin, ABC):
     """Frees resources for a pod that no node is feasible for."""

@@ -54,6 +54,12 @@ UNUSED = {
         Right("delete", CORE, "pods"): "no pod had to make room",
         Right("patch", CORE, "persistentvolumes"): "no pod has a volume",
         Right("patch", CORE, "persistentvolumeclaims"): "no pod has a volume",
+        Right(
+            "list", "topology.node.k8s.io", "noderesourcetopologies"
+        ): "its plugin is not enabled",
+        Right(
+            "watch", "topology.node.k8s.io", "noderesourcetopologies"
+        ): "its plugin is not enabled",
         Right("list", RESERVING, "devices"): "its plugin is not enabled",
         Right("watch", RESERVING, "devices"): "its plugin is not enabled",
         Right("list", RESERVING, "clusternetworktopologies"): "a flag that is off",

@@ -17,6 +17,7 @@ from koord_scheduler.framework.profile import PluginRegistry, known_plugins
 from koord_scheduler_plugins.coscheduling.plugin import POD_GROUPS
 from koord_scheduler_plugins.device_share.plugin import DEVICE_OBJECTS
 from koord_scheduler_plugins.elastic_quota.tracker import QUOTAS
+from koord_scheduler_plugins.node_numa_resource.plugin import TOPOLOGIES as MACHINES
 from tests.support.deploy.component import patched
 from tests.support.deploy.replicated import Manifests, group_of
 
@@ -80,7 +81,8 @@ def test_the_role_covers_what_is_followed() -> None:
     }
     by_flag = {(group_of(TOPOLOGIES.api_version), TOPOLOGIES.plural)}
     by_plugin = {
-        (group_of(one.api_version), one.plural) for one in (POD_GROUPS, QUOTAS, DEVICE_OBJECTS)
+        (group_of(one.api_version), one.plural)
+        for one in (POD_GROUPS, QUOTAS, DEVICE_OBJECTS, MACHINES)
     }
     assert MANIFESTS.followed() == followed | by_flag | by_plugin
 

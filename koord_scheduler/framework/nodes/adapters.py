@@ -41,14 +41,23 @@ _BEYOND = 2.0**62  # a score that no whole number of 64 bits can hold
 
 
 def filter_result(
-    plugin: VectorFilterPlugin, state: CycleState, pod: ClusterPod, nodes: View
+    plugin: VectorFilterPlugin,
+    state: CycleState,
+    pod: ClusterPod,
+    nodes: View,
+    rows: Mask | None = None,
 ) -> Verdicts | Mask:
     """Return what the vector form says about all nodes: where there is one reason, only a mask.
+
+    rows: the only ones that matter; None: all do.
 
     Raises:
         PluginError: it returned what is neither.
     """
-    found = plugin.filter_all(state, pod, nodes)
+    if rows is None:
+        found = plugin.filter_all(state, pod, nodes)
+    else:
+        found = plugin.filter_among(state, pod, nodes, rows)
     if isinstance(found, Verdicts):
         return _checked(plugin, found, len(nodes))
     mask = _column(plugin, found, len(nodes), "mask")
@@ -126,7 +135,7 @@ def filter_results(
 ) -> Verdicts | Mask:
     """As filter_nodes; only a mask, where the vector form says no more."""
     if isinstance(plugin, VectorFilterPlugin):
-        return filter_result(plugin, state, pod, nodes)
+        return filter_result(plugin, state, pod, nodes, rows)
     assert isinstance(plugin, FilterPlugin)  # noqa: S101 - it has one of the forms
     return filter_rows(plugin, state, pod, nodes, rows)
 

@@ -66,6 +66,11 @@ class CpuLayout:
         return max(map(len, self.cores.values()), default=0)
 
     @cached_property
+    def uniform(self) -> bool:
+        """Whether all cores have as many threads."""
+        return len(self.cpus) == self.cpus_per_core * len(self.cores)
+
+    @cached_property
     def cpus_per_node(self) -> int:
         """The CPUs of a NUMA node on average, cut to a whole number."""
         return len(self.cpus) // max(len(self.nodes), 1)

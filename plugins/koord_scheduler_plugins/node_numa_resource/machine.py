@@ -27,6 +27,7 @@ from koord_scheduler_plugins.node_numa_resource.topology import (
 
 _CPU = "cpu"
 _NOTHING: Zones = {}
+UNBOUNDED = 2**62  # what is left of a resource that no NUMA node has
 
 
 class Machine:
@@ -142,12 +143,31 @@ class Machine:
             }
         return found
 
+    def left(self, resource: str) -> int:
+        """What is left of a resource of all NUMA nodes; a large amount where none has it."""
+        if not any(resource in amounts for amounts in self.zones.values()):
+            return UNBOUNDED
+        return sum(amounts.get(resource, 0) for amounts in self._left.values())
+
     @cached_property
-    def uses(self) -> Mapping[int, NUMANodeUse]:
-        """What pods have of NUMA nodes, by their CPUs and amounts; idle ones are absent."""
+    def _left(self) -> Zones:
+        return self.available()
+
+    @cached_property
+    def most_left_cpu(self) -> int:
+        """The most CPU that is left of one NUMA node, in milli-cores."""
+        return max((one.get(_CPU, UNBOUNDED) for one in self._left.values()), default=0)
+
+    def uses(self, *, amounts: bool) -> Mapping[int, NUMANodeUse]:
+        """What pods have of NUMA nodes: by their CPUs, with amounts by these, too.
+
+        Idle ones are absent. Koordinator looks at CPUs only.
+        """
         found: dict[int, NUMANodeUse] = {}
         for held in self.sets:
-            nodes = held.numa | self.layout.nodes_of(held.cpus)
+            nodes = self.layout.nodes_of(held.cpus)
+            if amounts:
+                nodes |= held.numa
             for node in nodes:
                 if len(nodes) > 1:
                     found[node] = NUMANodeUse.SHARED

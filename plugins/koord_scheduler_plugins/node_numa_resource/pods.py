@@ -1,5 +1,6 @@
 """What a pod asks for: CPUs of its own, and NUMA nodes."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -59,11 +60,20 @@ class Wish:
     def clone(self) -> "Wish":
         return self
 
-    def requires_numa_nodes_of_its_own(self) -> bool:
+    @property
+    def asks(self) -> bool:
+        """Whether it asks for CPUs or NUMA nodes, whatever its node asks of it."""
+        return self.binds or self.policy is not None
+
+    @property
+    def requires_own_numa_nodes(self) -> bool:
+        return self.exclusive_numa == "Required"
+
+    @property
+    def wants_own_numa_nodes(self) -> bool:
         """A pod with a NUMA policy of its own does, unless it says otherwise."""
-        return self.exclusive_numa == "Required" or (
-            not self.exclusive_numa and self.policy is not None
-        )
+        implied = not self.exclusive_numa and self.policy is not None
+        return implied or self.requires_own_numa_nodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +168,33 @@ def need_on(wish: Wish, machine: Machine) -> Need | Status:
         required=required is not None,
         exclusive=wish.exclusive,
     )
+
+
+def completed_spec(text: str, need: Need) -> str | None:
+    """Return the annotation resource-spec with the policy that was used; None: it has it.
+
+    text: the annotation as it was, "" if the pod has none.
+    """
+    if need.policy is None or not need.cpus:
+        return None
+    spec = _spec(text) if text else _Spec("", "")
+    required, preferred = spec.required, spec.preferred
+    if need.required and required in ("", _DEFAULT):
+        required = need.policy
+    if preferred == _DEFAULT:
+        preferred = need.policy
+    if not required and not preferred:
+        preferred = need.policy
+    if (required, preferred) == (spec.required, spec.preferred):
+        return None
+    kept = json.loads(text) if text else {}
+    found = {"requiredCPUBindPolicy": required, "preferredCPUBindPolicy": preferred}
+    others = {key: value for key, value in kept.items() if key.lower() not in _LOWER_KEYS}
+    filled = {key: str(value) for key, value in found.items() if value}
+    return json.dumps({**filled, **others}, separators=(",", ":"))
+
+
+_LOWER_KEYS = ("requiredcpubindpolicy", "preferredcpubindpolicy")
 
 
 def policy_on(wish: Wish, machine: Machine) -> NUMATopologyPolicy | Status | None:

@@ -53,7 +53,7 @@ _POLICIES = {
 }
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class MachineReport:
     """A NodeResourceTopology, as far as the scheduler needs it."""
 

@@ -304,10 +304,13 @@ def test_scores_of_hints() -> None:
 def test_uses_of_numa_nodes() -> None:
     """By amounts as well as by CPUs; a node whose number has no zone of its own is no error."""
     alone, both = NUMANodeUse.SINGLE, NUMANodeUse.SHARED
-    assert machine_of("2x1x4x2", held("0-1")).uses == {0: alone}
-    assert machine_of("2x1x4x2", held("0-1"), held("7-8")).uses == {0: both, 1: both}
-    assert machine_of("2x1x4x2", held("", {1: {"cpu": "1"}})).uses == {1: alone}
-    assert machine_of("2x1x4x2", held("", {9: {"cpu": "1"}}), held("4095")).uses == {9: alone}
+    assert machine_of("2x1x4x2", held("0-1")).uses(amounts=True) == {0: alone}
+    assert machine_of("2x1x4x2", held("0-1"), held("7-8")).uses(amounts=True) == {0: both, 1: both}
+    assert machine_of("2x1x4x2", held("", {1: {"cpu": "1"}})).uses(amounts=True) == {1: alone}
+    assert machine_of("2x1x4x2", held("", {1: {"cpu": "1"}})).uses(amounts=False) == {}
+    assert machine_of("2x1x4x2", held("", {9: {"cpu": "1"}}), held("4095")).uses(amounts=True) == {
+        9: alone
+    }
 
 
 def test_statuses_as_they_are_written() -> None:

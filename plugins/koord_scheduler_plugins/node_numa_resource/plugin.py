@@ -1,0 +1,544 @@
+"""NodeNUMAResource: CPUs of their own for pods, and resources of as few NUMA nodes as possible.
+
+Source: Koordinator, pkg/scheduler/plugins/nodenumaresource; docs/differences.md for what differs.
+"""
+
+import json
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from koord.api.gojson import wire
+from koord.plugin import KoordError
+from koord.plugin.args import FieldError, invalid, takes_args
+from koord.plugin.kube import ApiResource
+from koord_scheduler.plugin import (
+    Action,
+    ClusterEvent,
+    ClusterPod,
+    CycleState,
+    EnqueueExtensions,
+    EventResource,
+    FilterPlugin,
+    Handle,
+    HintedEvent,
+    NodeInfo,
+    PreBindPlugin,
+    PreFilterPlugin,
+    PreScorePlugin,
+    QueueingHint,
+    ReservePlugin,
+    ScorePlugin,
+    Status,
+    View,
+    about_itself,
+    claims_pods_with,
+    in_time,
+    pod_changes,
+    reads,
+)
+from koord_scheduler.plugin.koordinator import (
+    APIServiceProvider,
+    Endpoint,
+    FailedPod,
+    NUMATopologyHint,
+    NUMATopologyHintProvider,
+    NUMATopologyPolicy,
+    PluginRequest,
+)
+from koord_scheduler.plugin.vector import (
+    Mask,
+    ResourceSpec,
+    Scores,
+    VectorFilterPlugin,
+    VectorScorePlugin,
+    Verdicts,
+)
+from koord_scheduler_plugins.node_numa_resource.accumulator import BindPolicy
+from koord_scheduler_plugins.node_numa_resource.allocation import (
+    Need,
+    allocate,
+    amplified_requests,
+)
+from koord_scheduler_plugins.node_numa_resource.columns import (
+    REJECTIONS,
+    ColumnScorer,
+    rejections,
+    whole_node_status,
+)
+from koord_scheduler_plugins.node_numa_resource.documents import node_document
+from koord_scheduler_plugins.node_numa_resource.hints import AmountScorer, numa_hints
+from koord_scheduler_plugins.node_numa_resource.holdings import (
+    NUMA_HOLDINGS,
+    RESOURCE_SPEC,
+    RESOURCE_STATUS,
+    Allocation,
+    allocation_of,
+    annotation,
+    status_document,
+)
+from koord_scheduler_plugins.node_numa_resource.machine import Machine
+from koord_scheduler_plugins.node_numa_resource.metrics import NUMAMetrics
+from koord_scheduler_plugins.node_numa_resource.pods import (
+    NO_NUMA_NODES,
+    NUMA_TOPOLOGY_SPEC,
+    Wish,
+    completed_spec,
+    need_on,
+    policy_on,
+    wish_of,
+)
+from koord_scheduler_plugins.node_numa_resource.table import MachineTable
+from koord_scheduler_plugins.node_numa_resource.topology import AMPLIFICATION, read_machine
+
+TOPOLOGIES = ApiResource("topology.node.k8s.io/v1alpha1", "noderesourcetopologies")
+MAX_TRIALS = 64  # nodes with a NUMA policy that are tried for a pod once one of them is good
+
+_EVENTS = "noderesourcetopologies.v1alpha1.topology.node.k8s.io"
+_WISH = "NodeNUMAResource/wish"
+_TRIALS = "NodeNUMAResource/trials"
+_DECISION = "NodeNUMAResource/decision"
+_MAX_ANNOTATION_BYTES = 32 << 10
+_NODES_AT_ONCE = 32  # taken over at the start without a pause
+_NOT_TRIED = Status.unschedulable("node(s) were not tried for NUMA nodes, as others are good")
+_BEST_EFFORT = NUMATopologyPolicy.BEST_EFFORT
+
+_DEFAULT_RESOURCES = (ResourceSpec(name="cpu", weight=1), ResourceSpec(name="memory", weight=1))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NUMAScoringStrategy:
+    """How amounts are scored."""
+
+    type: str = "LeastAllocated"
+    resources: tuple[ResourceSpec, ...] = _DEFAULT_RESOURCES
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NodeNUMAResourceArgs:
+    """Policies of pods that name none, and scores."""
+
+    default_cpu_bind_policy: str = wire("defaultCPUBindPolicy", "FullPCPUs")
+    scoring_strategy: NUMAScoringStrategy | None = NUMAScoringStrategy()
+    numa_scoring_strategy: NUMAScoringStrategy | None = NUMAScoringStrategy()
+
+    def validate(self) -> Iterator[FieldError]:
+        if self.default_cpu_bind_policy not in ("", *BindPolicy):
+            text = "must specified CPU bind policy FullPCPUs or SpreadByPCPUs"
+            yield invalid(("defaultCPUBindPolicy",), self.default_cpu_bind_policy, text)
+        for key, name, strategy in (
+            ("scoringStrategy", "scoring", self.scoring_strategy),
+            ("numaScoringStrategy", "NUMA scoring", self.numa_scoring_strategy),
+        ):
+            if strategy is None:
+                yield invalid((key,), None, f"{name} strategy must be specified")
+            else:
+                yield from _wrong(key, name.lower(), strategy)
+
+
+def _wrong(key: str, name: str, strategy: NUMAScoringStrategy) -> Iterator[FieldError]:
+    if strategy.type not in ("LeastAllocated", "MostAllocated"):
+        text = f"{name} strategy {strategy.type} is not supported"
+        yield invalid((key, "type"), strategy.type, text)
+    for number, each in enumerate(strategy.resources):
+        if not 1 <= each.weight <= 100:
+            text = f"resource weight of {each.name} not in valid range (0, 100]"
+            yield invalid((key, f"resources[{number}]", "weight"), each.weight, text)
+
+
+def _scorer(strategy: NUMAScoringStrategy | None) -> AmountScorer:
+    found = strategy or NUMAScoringStrategy()
+    return AmountScorer(found.resources, found.type == "MostAllocated")
+
+
+class _Trials:
+    """Allocations of the pod of a cycle, by node. A what-if starts empty: its nodes differ."""
+
+    def __init__(self) -> None:
+        self.by_node: dict[str, tuple[Machine, Allocation]] = {}
+
+    def clone(self) -> "_Trials":
+        return _Trials()
+
+
+@dataclass(frozen=True, slots=True)
+class _Decision:
+    """What a pod got, for PreBind."""
+
+    need: Need
+
+    def clone(self) -> "_Decision":
+        return self
+
+
+@takes_args(NodeNUMAResourceArgs)
+@claims_pods_with(RESOURCE_SPEC, NUMA_TOPOLOGY_SPEC)
+@reads(
+    pod_annotations=dict.fromkeys(
+        (RESOURCE_STATUS, RESOURCE_SPEC, NUMA_TOPOLOGY_SPEC), _MAX_ANNOTATION_BYTES
+    ),
+    node_annotations={AMPLIFICATION: 4096},
+)
+class NodeNUMAResource(
+    PreFilterPlugin,
+    FilterPlugin,
+    VectorFilterPlugin,
+    PreScorePlugin,
+    ScorePlugin,
+    VectorScorePlugin,
+    ReservePlugin,
+    PreBindPlugin,
+    EnqueueExtensions,
+    NUMATopologyHintProvider,
+    APIServiceProvider,
+):
+    """Chooses CPUs and NUMA nodes."""
+
+    def __init__(self, args: NodeNUMAResourceArgs, handle: Handle) -> None:
+        services = handle.services
+        default = args.default_cpu_bind_policy
+        self._default = BindPolicy(default) if default else None
+        self._scorer = _scorer(args.scoring_strategy)
+        self._numa_scorer = _scorer(args.numa_scoring_strategy)
+        self._columns = ColumnScorer(self._scorer)
+        self._most = self._numa_scorer.most
+        self._handle = handle
+        self._start = 0  # where the trial of nodes begins
+        self.table = MachineTable()
+        self._metrics = services.metrics.own(NUMAMetrics)
+        self._metrics.show(self._bound_cpus, self._without_topology)
+        services.cluster.keep_account(NUMA_HOLDINGS)
+        services.custom_resources.follow(
+            TOPOLOGIES,
+            read_machine,
+            self.table.take_report,
+            without="no pod gets CPUs of its own, and NUMA policies of kubelets are not known",
+        )
+        services.hooks.add("NodeNUMAResource", self._catch_up)
+        services.failures.register(after=self._failed)
+
+    def events_to_register(self) -> Iterable[HintedEvent]:
+        node = Action.ADD | Action.UPDATE_NODE_ALLOCATABLE | Action.UPDATE_NODE_ANNOTATION
+        itself = ClusterEvent(EventResource.UNSCHEDULED_POD, Action.UPDATE)
+        return (
+            HintedEvent(ClusterEvent(EventResource.POD, Action.DELETE), self._deletion_helps),
+            HintedEvent(ClusterEvent(_EVENTS, Action.ALL), _report_helps),
+            HintedEvent(ClusterEvent(EventResource.NODE, node | Action.UPDATE_NODE_LABEL)),
+            HintedEvent(itself, about_itself),
+        )
+
+    # PreFilter and Filter.
+
+    def pre_filter(self, state: CycleState, pod: ClusterPod, nodes: View) -> Status | None:
+        wish = wish_of(pod, self._default)
+        if isinstance(wish, Status):
+            return wish
+        state.write(_WISH, wish)
+        if not wish.requests:
+            return Status.skip()
+        self.table.follow(nodes)
+        return None if wish.asks or self.table.has_special else Status.skip()
+
+    def pre_filter_reuse_key(self, pod: ClusterPod, nodes: View) -> Hashable | None:
+        self.table.follow(nodes)
+        return self.table.has_special
+
+    def filter_reuse_key(self, state: CycleState, pod: ClusterPod, nodes: View) -> Hashable | None:
+        """None where nodes have to be tried: what other plugins say of NUMA nodes counts there."""
+        self.table.follow(nodes)
+        if self._tries(state.read(_WISH, Wish)):
+            return None
+        return self.table.version
+
+    def filter(self, state: CycleState, pod: ClusterPod, node: NodeInfo) -> Status | None:
+        self.table.follow(node.view)
+        wish = state.read(_WISH, Wish)
+        machine = self.table.machine(node.view, node.row)
+        policy = policy_on(wish, machine)
+        if isinstance(policy, Status):
+            return policy
+        found = whole_node_status(wish, policy, machine, node, most=self._most)
+        if found is not None or policy is None or policy is _BEST_EFFORT:
+            return found
+        return self._admit(state, pod, node, machine, wish, policy)
+
+    def filter_all(self, state: CycleState, pod: ClusterPod, nodes: View) -> Mask | Verdicts:
+        return self.filter_among(state, pod, nodes, np.ones(len(nodes), np.bool_))
+
+    def filter_among(
+        self, state: CycleState, pod: ClusterPod, nodes: View, among: Mask
+    ) -> Mask | Verdicts:
+        """Reject by columns first; then the nodes that are left are tried, if they have to be."""
+        self.table.follow(nodes)
+        wish = state.read(_WISH, Wish)
+        numbers, tried = rejections(wish, self.table, nodes)
+        statuses = list(REJECTIONS)
+        known = {status: number for number, status in enumerate(statuses, 1)}
+        altered = np.zeros(len(nodes), np.bool_)
+        altered[list(nodes.altered)] = True
+        good, trials = 0, 0
+        rows = np.flatnonzero((tried | altered) & among & ((numbers == 0) | altered))
+        rows = np.roll(rows, -(self._start % max(len(rows), 1)))
+        for row in in_time(rows.tolist()):
+            if trials >= MAX_TRIALS and good and not altered[row]:
+                status: Status | None = _NOT_TRIED
+            else:
+                status = self.filter(state, pod, NodeInfo(nodes, row))
+                trials += 1
+                good += status is None
+            if status is None:
+                numbers[row] = 0
+                continue
+            if not status.rejected:
+                raise KoordError(status.message)
+            numbers[row] = known.setdefault(status, len(known) + 1)
+        return Verdicts(numbers, tuple(known))
+
+    def _tries(self, wish: Wish) -> bool:
+        """Whether nodes may have to be tried for a pod."""
+        return wish.policy is not None or self.table.has_policy
+
+    def _admit(
+        self,
+        state: CycleState,
+        pod: ClusterPod,
+        node: NodeInfo,
+        machine: Machine,
+        wish: Wish,
+        policy: NUMATopologyPolicy,
+    ) -> Status | None:
+        """Choose NUMA nodes; None: there are some."""
+        if not machine.zones:  # Filter has rejected such a node, but it may have changed
+            return NO_NUMA_NODES
+        status = self._handle.numa().admit(
+            state,
+            pod,
+            node,
+            tuple(machine.zones),
+            policy,
+            exclusive=wish.wants_own_numa_nodes,
+            uses=machine.uses(amounts=wish.requires_own_numa_nodes),
+        )
+        self._metrics.admissions.labels(policy, "admitted" if status.ok else "refused").inc()
+        return None if status.ok else status
+
+    # NUMA hints.
+
+    def pod_topology_hints(
+        self, state: CycleState, pod: ClusterPod, node: NodeInfo
+    ) -> Mapping[str, list[NUMATopologyHint]] | Status:
+        found = self._need(state, node)
+        if isinstance(found, Status):
+            return found
+        machine, need, policy = found
+        return numa_hints(machine, need, policy or _BEST_EFFORT, self._numa_scorer, most=self._most)
+
+    def allocate(
+        self, state: CycleState, affinity: NUMATopologyHint, pod: ClusterPod, node: NodeInfo
+    ) -> Status | None:
+        found = self._need(state, node)
+        if isinstance(found, Status):
+            return found
+        machine, need, _ = found
+        chosen = allocate(machine, need, affinity.nodes, most=self._most)
+        if isinstance(chosen, Status):
+            return chosen
+        self._trials(state).by_node[node.name] = machine, chosen
+        return None
+
+    def _need(
+        self, state: CycleState, node: NodeInfo
+    ) -> tuple[Machine, Need, NUMATopologyPolicy | None] | Status:
+        self.table.follow(node.view)
+        wish = state.read(_WISH, Wish)
+        machine = self.table.machine(node.view, node.row)
+        need, policy = need_on(wish, machine), policy_on(wish, machine)
+        if isinstance(need, Status):
+            return need
+        return policy if isinstance(policy, Status) else (machine, need, policy)
+
+    def _trials(self, state: CycleState) -> _Trials:
+        found = state.find(_TRIALS, _Trials)
+        if found is None:
+            found = _Trials()
+            state.write(_TRIALS, found)
+        return found
+
+    # Score.
+
+    def pre_score(
+        self, state: CycleState, pod: ClusterPod, nodes: View, feasible: Mask
+    ) -> Status | None:
+        return None if pod.spec.requests else Status.skip()
+
+    def pre_score_reuse_key(self, pod: ClusterPod, nodes: View) -> Hashable | None:
+        return ()
+
+    def score_reuse_key(self, state: CycleState, pod: ClusterPod, nodes: View) -> Hashable | None:
+        self.table.follow(nodes)
+        wish = state.read(_WISH, Wish)
+        return None if nodes.altered or self._tries(wish) else self.table.version
+
+    def score(self, state: CycleState, pod: ClusterPod, node: NodeInfo) -> int:
+        self.table.follow(node.view)
+        wish = state.read(_WISH, Wish)
+        machine = self.table.machine(node.view, node.row)
+        policy, need = policy_on(wish, machine), need_on(wish, machine)
+        if isinstance(need, Status) or isinstance(policy, Status):
+            return 0
+        if policy is None or policy is _BEST_EFFORT:
+            return self._columns.of_node(pod, machine, need, node)
+        trial = self._trials(state).by_node.get(node.name)
+        if trial is None:
+            return 0
+        return self._score_of(machine, need, trial[1], pod, node)
+
+    def score_all(self, state: CycleState, pod: ClusterPod, nodes: View) -> Scores:
+        self.table.follow(nodes)
+        wish = state.read(_WISH, Wish)
+        scores, by_trial = self._columns.of_all(pod, wish, self.table, nodes)
+        trials = self._trials(state).by_node if self._tries(wish) else {}
+        scores[by_trial] = 0
+        rows = [row for name in trials if (row := nodes.row(name)) is not None]
+        for row in {*rows, *nodes.altered}:
+            scores[row] = self.score(state, pod, NodeInfo(nodes, row))
+        return scores
+
+    def _score_of(
+        self, machine: Machine, need: Need, found: Allocation, pod: ClusterPod, node: NodeInfo
+    ) -> int:
+        """The score of the NUMA nodes that the pod would be on; without any, of the node."""
+        chosen = [one for one, _ in found.numa]
+        if not chosen:
+            return self._columns.of_node(pod, machine, need, node)
+        capacity: dict[str, int] = {}
+        used: dict[str, int] = {}
+        for one in chosen:
+            for name, amount in machine.zones.get(one, {}).items():
+                capacity[name] = capacity.get(name, 0) + amount
+            for name, amount in machine.used.get(one, {}).items():
+                used[name] = used.get(name, 0) + amount
+        return self._numa_scorer.score(capacity, used, amplified_requests(machine, need))
+
+    # Reserve.
+
+    def reserve(self, state: CycleState, pod: ClusterPod, node_name: str) -> Status | None:
+        """Choose CPUs and amounts of NUMA nodes; the account has them with the pod from then on.
+
+        An annotation that the pod came with is not the scheduler's: it is replaced, or removed.
+        """
+        nodes = self._handle.services.cluster.view()
+        row = nodes.row(node_name)
+        wish = state.find(_WISH, Wish)
+        if row is None or wish is None:
+            return Status.failed(f'getting nil node "{node_name}" from Snapshot')
+        had = annotation(pod, RESOURCE_STATUS)
+        changes = pod_changes(state).annotations
+        found = self._chosen(state, pod, wish, NodeInfo(nodes, row), is_known=bool(had))
+        if isinstance(found, Status):
+            self._metrics.allocations.labels("refused").inc()
+            return found
+        if found is None:
+            if had:
+                changes[RESOURCE_STATUS] = None
+            return None
+        _, need, allocation = found
+        document = status_document(allocation)
+        changes[RESOURCE_STATUS] = json.dumps(document, separators=(",", ":"))
+        state.write(_DECISION, _Decision(need))
+        self._metrics.allocations.labels("chosen").inc()
+        self._start += MAX_TRIALS
+        return None
+
+    def unreserve(self, state: CycleState, pod: ClusterPod, node_name: str) -> None:
+        """Nothing: a pod that is forgotten holds nothing in the next view."""
+
+    def pre_bind_pre_flight(
+        self, state: CycleState, pod: ClusterPod, node_name: str
+    ) -> Status | None:
+        return None if state.find(_DECISION, _Decision) is not None else Status.skip()
+
+    async def pre_bind(self, state: CycleState, pod: ClusterPod, node_name: str) -> Status | None:
+        """Say in the pod's annotation which policy its CPUs have."""
+        need = state.read(_DECISION, _Decision).need
+        spec = completed_spec(annotation(pod, RESOURCE_SPEC), need)
+        if spec is not None:
+            pod_changes(state).annotations[RESOURCE_SPEC] = spec
+        return None
+
+    def _chosen(
+        self, state: CycleState, pod: ClusterPod, wish: Wish, node: NodeInfo, *, is_known: bool
+    ) -> tuple[Machine, Need, Allocation] | Status | None:
+        """What the pod gets on its node; None: it needs nothing."""
+        self.table.follow(node.view)
+        machine = self.table.machine(node.view, node.row)
+        if is_known:
+            machine = self.table.without(node.view, node.row, pod)
+        policy, need = policy_on(wish, machine), need_on(wish, machine)
+        if isinstance(policy, Status):
+            return policy
+        if isinstance(need, Status):
+            return need
+        if not wish.requests or (not need.cpus and policy is None):
+            return None
+        chosen: frozenset[int] | None = None
+        if policy is not None:
+            if policy is _BEST_EFFORT or self._trials(state).by_node.get(node.name) is None:
+                refused = self._admit(state, pod, node, machine, wish, policy)
+                if refused is not None:
+                    return refused
+            affinity = self._handle.numa().affinity(state, node.name)
+            chosen = None if affinity is None else affinity.nodes
+            trial = self._trials(state).by_node.get(node.name)
+            if trial is not None and trial[0] is machine:
+                return machine, need, trial[1]
+        found = allocate(machine, need, chosen, most=self._most)
+        return found if isinstance(found, Status) else (machine, need, found)
+
+    # Beside the cycles.
+
+    def endpoints(self) -> Iterable[Endpoint]:
+        return (Endpoint("GET", "/nodes/{node}", self._node),)
+
+    async def _node(self, request: PluginRequest) -> object:
+        name, nodes = request.parameters["node"], self._handle.services.cluster.view()
+        row = nodes.row(name)
+        if row is None:
+            raise LookupError(f'nodeinfo not found for node name "{name}"')
+        self.table.follow(nodes)
+        machine = self.table.machine(nodes, row)
+        if not machine.layout.valid:
+            raise ValueError("invalid topology, please check the NodeResourceTopology object")
+        if machine.rules.ratios is None:
+            raise ValueError(f"failed to amplify NUMANode Resources, err: {AMPLIFICATION}")
+        return node_document(machine, nodes.pods(row))
+
+    def _failed(self, failed: FailedPod) -> bool:
+        """Have other nodes tried first the next time."""
+        self._start += MAX_TRIALS
+        return False
+
+    async def _catch_up(self) -> None:
+        """Take over all nodes, some at a time so that all else goes on."""
+        services = self._handle.services
+        while not self.table.follow(services.cluster.view(), _NODES_AT_ONCE):
+            await services.clock.sleep(0)
+
+    def _deletion_helps(self, pod: ClusterPod, old: object, new: object) -> QueueingHint:
+        """It had CPUs or amounts of NUMA nodes, or CPU that an amplified node counts."""
+        if not isinstance(old, ClusterPod) or not old.node:
+            return QueueingHint.SKIP
+        helps = self.table.is_amplified or bool(allocation_of(old))
+        return QueueingHint.QUEUE if helps else QueueingHint.SKIP
+
+    def _bound_cpus(self) -> float:
+        return float(self.table.column("bound").sum())
+
+    def _without_topology(self) -> float:
+        return float((self.table.column("threads") == 0).sum())
+
+
+def _report_helps(pod: ClusterPod, old: object, new: object) -> QueueingHint:
+    """It says something else than before."""
+    return QueueingHint.SKIP if new is None or old == new else QueueingHint.QUEUE

@@ -1,0 +1,224 @@
+"""All nodes as pods find them: one Machine each, and columns for what needs no trial."""
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from koord_scheduler.plugin import ClusterPod, View
+from koord_scheduler.plugin.koordinator import NUMATopologyPolicy
+from koord_scheduler_plugins.node_numa_resource.accumulator import BindPolicy
+from koord_scheduler_plugins.node_numa_resource.holdings import NUMA_HOLDINGS
+from koord_scheduler_plugins.node_numa_resource.layout import CpuLayout
+from koord_scheduler_plugins.node_numa_resource.machine import Machine
+from koord_scheduler_plugins.node_numa_resource.topology import NO_REPORT, MachineReport
+
+_POLICIES = {one: number for number, one in enumerate(NUMATopologyPolicy, 1)}
+_BINDS = {one: number for number, one in enumerate(BindPolicy, 1)}
+BEST_EFFORT = _POLICIES[NUMATopologyPolicy.BEST_EFFORT]
+
+_COLUMNS = np.dtype(
+    [
+        ("free", np.int32),  # CPUs that a pod could have
+        ("whole", np.int32),  # those of whole cores
+        ("cores", np.int32),  # cores with at least one
+        ("threads", np.int32),  # of a core; 0: the topology is not known
+        ("uneven", np.bool_),  # cores differ in their threads
+        ("bound", np.int32),  # CPUs that pods have
+        ("bind", np.int8),  # 0: none; otherwise the place of a BindPolicy
+        ("policy", np.int8),  # 0: none; otherwise the place of a NUMATopologyPolicy
+        ("left", np.int64),  # milli-cores of all NUMA nodes
+        ("memory", np.int64),  # bytes of all NUMA nodes
+        ("most", np.int64),  # milli-cores of the NUMA node that has most
+        ("ratio", np.float64),  # of CPUs, 1 or more; NaN: not readable
+    ]
+)
+Column = NDArray[Any]
+NO_ZONES = -1  # in left and most, of a node without NUMA nodes
+
+
+class MachineTable:
+    """Machines by row of a view, and their columns. Belongs to one event loop.
+
+    What follows depends on the rows' generations and on version, on nothing else.
+    """
+
+    def __init__(self) -> None:
+        self.version = 0  # grows when NodeResourceTopology objects change
+        self._reports: dict[str, MachineReport] = {}
+        self._stale: set[str] = set()  # nodes whose report has changed
+        self._machines: list[Machine | None] = []
+        self._rows: dict[str, int] = {}
+        self._columns = np.zeros(0, _COLUMNS)
+        self._special = np.zeros(0, np.bool_)
+        self._view: View | None = None
+        self._imagined: dict[int, tuple[int, Machine]] = {}  # by row: of what-ifs
+
+    def take_report(self, old: MachineReport | None, new: MachineReport | None) -> None:
+        """A NodeResourceTopology has come, changed or gone."""
+        name = (new or old or NO_REPORT).name
+        if new is None:
+            self._reports.pop(name, None)
+        elif self._reports.get(name) == new:
+            return
+        else:
+            self._reports[name] = new
+        self._stale.add(name)
+        self.version += 1
+
+    def follow(self, nodes: View, most: int | None = None) -> bool:
+        """Take over at most so many rows that have changed; return whether that is all of them."""
+        if nodes is self._view and not self._stale:
+            return True
+        if len(self._machines) != len(nodes):
+            self._resize(len(nodes))
+        changed = self._changed(nodes)
+        for row in changed[:most]:
+            if row not in nodes.altered:
+                self._place(nodes, row)
+        complete = most is None or len(changed) <= most
+        self._view = nodes if complete else None
+        if complete:
+            self._stale.clear()
+        return complete
+
+    def column(self, name: str) -> Column:
+        """A column of the nodes of the view that was followed last; only to be read."""
+        found: Column = self._columns[name]
+        return found
+
+    @property
+    def has_special(self) -> bool:
+        """Whether a node asks something of pods that ask for nothing, or amplifies its CPUs."""
+        return bool(self._special.any())
+
+    @property
+    def has_policy(self) -> bool:
+        """Whether a node has a NUMA policy."""
+        return bool(self._columns["policy"].any())
+
+    @property
+    def is_amplified(self) -> bool:
+        return bool((self._columns["ratio"] != 1).any())
+
+    def machine(self, nodes: View, row: int) -> Machine:
+        """The node of a row, after follow; in a what-if with its pods."""
+        found = self._machines[row]
+        if row not in nodes.altered:
+            assert found is not None  # noqa: S101 - follow has made it
+            return found
+        generation, last = int(nodes.generations[row]), self._imagined.get(row)
+        node = nodes.node(row)
+        pool = nodes.account.pool(NUMA_HOLDINGS, node.name)
+        if found is not None and found.node is node and found.pool is pool:
+            return found
+        report = self._reports.get(node.name, NO_REPORT)
+        if last is not None and last[0] == generation and last[1].report is report:
+            return last[1]
+        imagined = Machine(node, report, pool)
+        if len(self._imagined) >= len(nodes):
+            self._imagined.clear()
+        self._imagined[row] = generation, imagined
+        return imagined
+
+    def without(self, nodes: View, row: int, pod: ClusterPod) -> Machine:
+        """The node of a row without what one of its pods holds."""
+        account = nodes.account.with_pods([(pod, nodes.node(row).name)], [])
+        pool = account.pool(NUMA_HOLDINGS, nodes.node(row).name)
+        machine = self.machine(nodes, row)
+        return Machine(machine.node, machine.report, pool)
+
+    def report_of(self, name: str) -> MachineReport:
+        return self._reports.get(name, NO_REPORT)
+
+    def _resize(self, count: int) -> None:
+        self._machines = self._machines[:count] + [None] * (count - len(self._machines))
+        self._columns = np.resize(self._columns, count)
+        self._special = np.resize(self._special, count)
+        self._imagined.clear()
+        self._rows = {}
+        for row, machine in enumerate(self._machines):
+            if machine is None:
+                self._columns[row], self._special[row] = _NO_MACHINE, False
+            else:
+                self._rows[machine.node.name] = row
+
+    def _changed(self, nodes: View) -> list[int]:
+        """Rows that are not as they were placed last, as far as that costs little to say."""
+        if self._view is not None:
+            found = nodes.generations.other_rows(self._view.generations)
+            stale = [row for name in self._stale if (row := nodes.row(name)) is not None]
+            return [row for row in (*found, *stale) if row < len(nodes)]
+        return [
+            row
+            for row, machine in enumerate(self._machines)
+            if row not in nodes.altered and not self._is_current(machine, nodes, row)
+        ]
+
+    def _is_current(self, machine: Machine | None, nodes: View, row: int) -> bool:
+        if machine is None or machine.node is not nodes.node(row):
+            return False
+        name = machine.node.name
+        return machine.pool is nodes.account.pool(NUMA_HOLDINGS, name) and (
+            machine.report is self.report_of(name)
+        )
+
+    def _place(self, nodes: View, row: int) -> None:
+        if self._is_current(self._machines[row], nodes, row):
+            return  # a pod has come or gone that holds nothing here
+        node = nodes.node(row)
+        pool = nodes.account.pool(NUMA_HOLDINGS, node.name)
+        machine = self._machines[row] = Machine(node, self.report_of(node.name), pool)
+        self._rows[node.name] = row
+        rules = machine.rules
+        ratio = float("nan") if rules.ratios is None else rules.cpu_ratio
+        bind = 0 if rules.bind is None else _BINDS[rules.bind]
+        policy = 0 if rules.policy is None else _POLICIES[rules.policy]
+        self._columns[row] = (
+            *_free_counts(machine),
+            machine.layout.cpus_per_core,
+            not machine.layout.uniform,
+            machine.bound_cpus,
+            bind,
+            policy,
+            machine.left("cpu") if machine.zones else NO_ZONES,
+            machine.left("memory") if machine.zones else NO_ZONES,
+            machine.most_left_cpu if machine.zones else NO_ZONES,
+            ratio,
+        )
+        self._special[row] = bool(bind or policy or ratio != 1)
+
+
+_NO_MACHINE = np.array([(0, 0, 0, 0, False, 0, 0, 0, 0, 0, 0, 1.0)], _COLUMNS)[0]
+
+
+def _free_counts(machine: Machine) -> tuple[int, int, int]:
+    """Free CPUs, those of whole cores, and cores with at least one."""
+    if not machine.use.counts:  # as most nodes of a cluster, which are of few kinds
+        return _counts(machine.layout, machine.report.reserved)
+    return _counted(machine.layout, machine.free)
+
+
+@lru_cache(maxsize=256)
+def _counts(layout: CpuLayout, reserved: frozenset[int]) -> tuple[int, int, int]:
+    return _counted(layout, layout.all - reserved)
+
+
+def _counted(layout: CpuLayout, free: frozenset[int]) -> tuple[int, int, int]:
+    whole = cores = 0
+    for cpus in layout.cores.values():
+        there = sum([cpu in free for cpu in cpus])
+        cores += there > 0
+        whole += there if there == len(cpus) else 0
+    return len(free), whole, cores
+
+
+def bind_number(policy: BindPolicy | None) -> int:
+    """The place of a policy in the column bind; 0: none."""
+    return 0 if policy is None else _BINDS[policy]
+
+
+def policy_number(policy: NUMATopologyPolicy | None) -> int:
+    """The place of a policy in the column policy; 0: none."""
+    return 0 if policy is None else _POLICIES[policy]
