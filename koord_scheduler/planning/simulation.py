@@ -15,6 +15,7 @@ from koord_scheduler.framework.binding import PodBinding
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.enqueueing import Enqueueing
 from koord_scheduler.framework.handle import Services
+from koord_scheduler.framework.interfaces import pod_changes
 from koord_scheduler.framework.status import Status
 from koord_scheduler.framework.types import QueuedPod
 from koord_scheduler.planning.offline import PlannedProfiles
@@ -136,6 +137,12 @@ class Simulation:
         if not status.ok:
             cluster.put(POD, pod)
             return Placed(pod, None, status.message)
+        written = pod_changes(decision.state).annotations
+        if written:  # what the pod holds is read from them, as devices are
+            merged = {**dict(there.annotations), **written}
+            kept = sorted((key, text) for key, text in merged.items() if text is not None)
+            there = changed(there, annotations=tuple(kept))
+            cluster.put(POD, there)
         changes.notify(POD, pod, there)
         return Placed(pod, node)
 

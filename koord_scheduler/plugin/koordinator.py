@@ -19,6 +19,7 @@ from koord_scheduler.framework.extension.networktopology import (
     TopologyNode,
 )
 from koord_scheduler.framework.extension.numa import NUMATopologyHintProvider
+from koord_scheduler.framework.extension.plannedreserve import PlannedReservePlugin
 from koord_scheduler.framework.extension.providers import (
     APIServiceProvider,
     ControllerProvider,
@@ -89,6 +90,7 @@ __all__ = [
     "NoGroupPlan",  # answer of a GroupPlanner that found none
     "NodeOrder",  # argument of a GroupPlanner
     "PendingAdvice",  # says in explanations what a pod waits for
+    "PlannedReservePlugin",
     "PluginRequest",
     "Pool",  # the sums of one pool
     "PostFilterTransformer",  # interface of Koordinator's transformers

@@ -18,6 +18,7 @@ from koord.util.timebudget import is_time_over
 from koord_scheduler.framework.calls import ExtensionPointError
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.diagnosis import NodeStatuses
+from koord_scheduler.framework.extension.plannedreserve import PlannedReserve
 from koord_scheduler.framework.groupplan import FeasibleNodes, GroupPlan, NodeOrder, NoGroupPlan
 from koord_scheduler.framework.nodes.adapters import Rows
 from koord_scheduler.framework.nodes.scoring import NodeScoring
@@ -43,6 +44,7 @@ class GroupSearch:
     def __init__(self, plugins: ProfilePlugins, search: NodeSearch, scoring: NodeScoring) -> None:
         self._search = search
         self._scoring = scoring
+        self._reserve = PlannedReserve(plugins)
         plugins.complete_groups(self)
 
     def plan(
@@ -55,7 +57,8 @@ class GroupSearch:
     ) -> GroupPlan | NoGroupPlan:
         """See GroupPlanner."""
         most = MAX_DEAD_ENDS if dead_ends is None else dead_ends
-        return _Planning(self._search, self._scoring, pods, nodes, order, most).run()
+        parts = self._search, self._scoring, self._reserve
+        return _Planning(*parts, pods, nodes, order, most).run()
 
 
 @dataclass(slots=True)
@@ -71,6 +74,7 @@ class _Level:
 class _Planning:
     search: NodeSearch
     scoring: NodeScoring
+    reserve: PlannedReserve
     pods: Sequence[ClusterPod]
     nodes: View
     order: NodeOrder | None
@@ -151,7 +155,7 @@ class _Planning:
 
     def _place(self, level: _Level, number: int, node: str) -> None:
         pod = self._shapes[number].pods.pop(0)
-        self._cluster.add(pod, node)
+        self._cluster.add(self.reserve.placed(pod, self._cluster.view(), node), node)
         key = number, node
         self._counts[key] = self._counts.get(key, 0) + 1
         level.placed = pod, node, number

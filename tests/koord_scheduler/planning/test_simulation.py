@@ -8,14 +8,15 @@ from msgspec.structs import replace
 
 from koord.cluster.facts import ClusterPod
 from koord.cluster.kinds import POD
+from koord.cluster.state import ClusterState
 from koord.cluster.view import View
 from koord.controlplane.testing import make_pod
 from koord_scheduler.config.profiles import Point
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.diagnosis import NodeStatuses
 from koord_scheduler.framework.handle import Handle
-from koord_scheduler.framework.interfaces import PostFilterPlugin
-from koord_scheduler.framework.status import PostFilterResult
+from koord_scheduler.framework.interfaces import PostFilterPlugin, ReservePlugin, pod_changes
+from koord_scheduler.framework.status import PostFilterResult, Status
 from koord_scheduler.planning.offline import UnknownScheduler
 from koord_scheduler.planning.report import simulation_report
 from koord_scheduler.planning.simulation import Simulated, Simulation, Utilization
@@ -59,6 +60,36 @@ async def test_reserve_has_its_say() -> None:
     assert [(one.node, one.message) for one in result.pods] == [("a", ""), (None, "no more")]
     assert accounts.reserved == {"default/one": "a"}
     assert result.after["cpu"].mean == 0.25
+
+
+class Numbers(ReservePlugin):
+    """Writes on each pod how many before it have a number: what an account would read."""
+
+    def __init__(self) -> None:
+        self.cluster: ClusterState | None = None
+
+    def reserve(self, state: CycleState, pod: ClusterPod, node_name: str) -> Status | None:
+        assert self.cluster is not None
+        view = self.cluster.view()
+        before = [one for row in range(len(view)) for one in view.pods(row) if one.annotations]
+        pod_changes(state).annotations["number"] = str(len(before))
+        return None
+
+    def unreserve(self, state: CycleState, pod: ClusterPod, node_name: str) -> None:
+        """Nothing is kept."""
+
+
+async def test_pods_have_what_reserve_writes_on_them() -> None:
+    """Accounts read it: devices of one pod are not those of the next."""
+    cluster, numbers = small_cluster(a=4), Numbers()
+    numbers.cluster = cluster
+    profiles, services = await planned(cluster, reserve={"Numbers": numbers})
+    await Simulation(profiles, services).play([pending("one"), pending("two")], ("cpu",), Random(1))
+    found = [cluster.pod(f"default/{name}") for name in ("one", "two")]
+    assert [None if one is None else one.annotations for one in found] == [
+        (("number", "0"),),
+        (("number", "1"),),
+    ]
 
 
 async def test_nothing_is_tried_when_a_pod_asks_for_another_scheduler() -> None:
