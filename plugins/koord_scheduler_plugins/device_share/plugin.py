@@ -44,6 +44,7 @@ from koord_scheduler.plugin.koordinator import (
     NUMATopologyHint,
     NUMATopologyHintProvider,
     PendingAdvice,
+    PlannedReservePlugin,
     PluginRequest,
 )
 from koord_scheduler.plugin.vector import (
@@ -148,6 +149,7 @@ class DeviceShare(
     PreBindPlugin,
     EnqueueExtensions,
     NUMATopologyHintProvider,
+    PlannedReservePlugin,
     PendingAdvice,
     APIServiceProvider,
 ):
@@ -283,6 +285,19 @@ class DeviceShare(
 
     def unreserve(self, state: CycleState, pod: ClusterPod, node_name: str) -> None:
         """Do nothing: the account does not have the pod any more once it is forgotten."""
+
+    def planned_annotations(self, pod: ClusterPod, node: NodeInfo) -> Mapping[str, str]:
+        """Return the devices that a member of a group would get, whatever its NUMA nodes."""
+        try:
+            asked = self._request(pod)
+            table = None if asked is None else self.tables.table(node.view, node.row)
+            if asked is None or table is None:
+                return {}
+            options = replace(asked.options, scorer=self._scorer)
+            found = with_memory(allocate(table, asked.wanted, options), table, node.name)
+        except (InvalidRequest, DevicesUnavailable):
+            return {}
+        return {DEVICE_ALLOCATED: allocated_text(found, {})}
 
     # Device plugins of vendors.
 
