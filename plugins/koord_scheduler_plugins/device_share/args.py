@@ -6,6 +6,7 @@ Source: Koordinator, pkg/scheduler/apis/config (DeviceShareArgs).
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from koord.api.gojson import wire
 from koord.api.quantity import Quantity
 from koord.plugin.args import FieldError, Int32, Key, invalid
 from koord_scheduler_plugins.device_share.devices import (
@@ -66,7 +67,7 @@ class DeviceShareArgs:
     """How devices are scored, and where they are shared."""
 
     scoring_strategy: DeviceScoringStrategy = DeviceScoringStrategy()
-    disable_device_numa_topology_alignment: bool = False
+    disable_device_numa_topology_alignment: bool = wire("disableDeviceNUMATopologyAlignment", False)
     gpu_shared_resource_templates_config: TemplatesConfig = TemplatesConfig()
     gpu_shared_resource_templates: Mapping[str, Mapping[str, Mapping[str, object]]] = field(
         default_factory=dict
