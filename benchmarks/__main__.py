@@ -33,6 +33,7 @@ BENCHMARKS = (
     "plugincosts",
     "quotas",
     "devices",
+    "cpusets",
     "watchevents",
     "oddobjects",
     "requests",

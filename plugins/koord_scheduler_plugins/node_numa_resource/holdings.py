@@ -77,6 +77,8 @@ def parse_allocation(text: str) -> Allocation:
 def allocation_of(pod: ClusterPod) -> Allocation:
     """Return what a pod has: no more than it requests, whatever its annotation says.
 
+    A list of more CPUs counts as none, as the node agent refuses it.
+
     Raises:
         InvalidObject: the annotation is malformed.
     """
@@ -84,8 +86,9 @@ def allocation_of(pod: ClusterPod) -> Allocation:
     if not text:
         return NO_ALLOCATION
     found, requests = parse_allocation(text), dict(pod.spec.requests)
-    most = requests.get(_CPU, 0) // 1000
-    cpus = found.cpus if len(found.cpus) <= most else frozenset(sorted(found.cpus)[:most])
+    asked = requests.get(_CPU, 0)
+    is_granted = len(found.cpus) * 1000 <= asked and not asked % 1000
+    cpus = found.cpus if is_granted else frozenset()
     left, numa = dict(requests), []
     for node, amounts in found.numa:
         kept = {}

@@ -409,7 +409,7 @@ async def test_a_topology_that_comes_late_loses_nothing() -> None:
         pytest.param({"phase": "Succeeded"}, "0-3", id="finished"),
         pytest.param({}, "8-11", id="running"),
         pytest.param({"annotations": {RESOURCE_STATUS: "x"}}, "0-3", id="unreadable"),
-        pytest.param({"cpu": 2}, "8-11", id="of more than it requests only as many count"),
+        pytest.param({"cpu": 2}, "0-3", id="more than it requests"),
     ],
 )
 async def test_what_pods_hold(change: Mapping[str, Any], wanted: str) -> None:
