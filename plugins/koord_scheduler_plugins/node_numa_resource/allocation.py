@@ -15,13 +15,13 @@ from koord_scheduler_plugins.node_numa_resource.accumulator import (
     take_cpus,
 )
 from koord_scheduler_plugins.node_numa_resource.holdings import Allocation
-from koord_scheduler_plugins.node_numa_resource.machine import Machine, in_nodes
+from koord_scheduler_plugins.node_numa_resource.machine import Machine, UsableCpus
 from koord_scheduler_plugins.node_numa_resource.topology import Amounts, Zones, amplify
 
 NO_ZONES = Status.unresolvable("insufficient resources on NUMA Node")
 
 _CPU = "cpu"
-_NO_ZONES: Zones = {}
+_NONE = UsableCpus(frozenset(), {})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,43 +59,61 @@ def allocate(
     *,
     most: bool,
     offer: Offer = NO_OFFER,
+    trial: bool = False,
 ) -> Allocation | Status:
     """Return what a pod gets of a node, or why it gets nothing.
 
     nodes: NUMA nodes of which all of it comes; None: any, and no amounts are kept. most: NUMA nodes
-    with fewer free CPUs come first, unless the node says otherwise.
+    with fewer free CPUs come first, unless the node says otherwise. trial: CPUs are not chosen
+    where it is certain that there are enough.
     """
-    cpus = _free_cpus(machine, need, offer) if need.cpus else frozenset()
+    usable = _usable(machine, need, offer) if need.cpus else _NONE
     numa: list[tuple[int, dict[str, int]]] = []
     if nodes is not None:
-        found = _amounts(machine, need, nodes, cpus, offer)
+        found = _amounts(machine, need, nodes, usable, offer)
         if isinstance(found, Status):
             return found
         numa = found
     taken: frozenset[int] = frozenset()
-    if need.cpus:
+    if need.cpus and not (trial and _is_certain(machine, need, usable, numa)):
         try:
-            taken = _cpus(machine, need, cpus, numa, most=most, offer=offer)
+            taken = _cpus(machine, need, usable, numa, most=most, offer=offer)
         except TooFewCpus as err:
             return Status.unschedulable(str(err))
     return Allocation(taken, tuple(numa))
 
 
-def _free_cpus(machine: Machine, need: Need, offer: Offer) -> frozenset[int]:
-    """The CPUs that the pod could have."""
-    free = machine.free
-    if offer.preferred or offer.preemptible:
-        free = machine.free_with(offer.preferred, offer.preemptible)
+def _is_certain(
+    machine: Machine, need: Need, usable: UsableCpus, numa: list[tuple[int, dict[str, int]]]
+) -> bool:
+    """Whether there are CPUs for a pod, as counting them says."""
     policy = need.required_policy
-    return free if policy is None else machine.bindable(free, policy)
+    if policy is not None and not machine.layout.uniform:
+        return False
+    unit = machine.layout.cpus_per_core if policy is BindPolicy.FULL_PCPUS else 1
+    if not numa:
+        return need.cpus <= len(usable.cpus) and not need.cpus % unit and policy is None
+    counts = [(node, amounts.get(_CPU, 0) // 1000) for node, amounts in numa]
+    return sum(count for _, count in counts) == need.cpus and all(
+        count <= len(usable.by_node.get(node, ())) and not count % unit for node, count in counts
+    )
+
+
+def _usable(machine: Machine, need: Need, offer: Offer) -> UsableCpus:
+    """The CPUs that the pod could have."""
+    policy = need.required_policy
+    if not (offer.preferred or offer.preemptible):
+        return machine.usable(policy)
+    free = machine.free_with(offer.preferred, offer.preemptible)
+    return UsableCpus.of(machine.layout, free if policy is None else machine.bindable(free, policy))
 
 
 def free_amounts(
-    machine: Machine, need: Need, cpus: frozenset[int], offer: Offer = NO_OFFER
+    machine: Machine, need: Need, usable: UsableCpus, offer: Offer = NO_OFFER
 ) -> dict[int, dict[str, int]]:
     """What NUMA nodes have for a pod; of CPUs no more than it could have of its own.
 
-    cpus: those that it could have. The CPU of pods with CPUs of their own is not amplified.
+    The CPU of pods with CPUs of their own is not amplified.
     """
     if offer.required:
         found = {node: dict(amounts) for node, amounts in offer.required.items()}
@@ -105,18 +123,18 @@ def free_amounts(
         ratio = machine.rules.cpu_ratio
         for node, amounts in found.items():
             if _CPU in amounts:
-                there = 1000 * len(in_nodes(machine.layout, cpus, node))
+                there = 1000 * len(usable.by_node.get(node, ()))
                 amounts[_CPU] = min(int(amounts[_CPU] / ratio), there)
     return found
 
 
 def _amounts(
-    machine: Machine, need: Need, nodes: frozenset[int], cpus: frozenset[int], offer: Offer
+    machine: Machine, need: Need, nodes: frozenset[int], usable: UsableCpus, offer: Offer
 ) -> list[tuple[int, dict[str, int]]] | Status:
     """Divide what a pod requests among NUMA nodes; fewer free ones come first."""
     if not machine.zones:
         return NO_ZONES
-    free = free_amounts(machine, need, cpus, offer)
+    free = free_amounts(machine, need, usable, offer)
     found: dict[int, dict[str, int]] = {}
     lacking: list[str] = []
     for name, amount in sorted(need.requests.items()):
@@ -150,23 +168,23 @@ def _parts(
 def _cpus(
     machine: Machine,
     need: Need,
-    free: frozenset[int],
+    usable: UsableCpus,
     numa: list[tuple[int, dict[str, int]]],
     *,
     most: bool,
     offer: Offer,
 ) -> frozenset[int]:
     """Return the CPUs of a pod. Raises TooFewCpus."""
-    if len(free) < need.cpus:
+    if len(usable.cpus) < need.cpus:
         raise TooFewCpus(NOT_ENOUGH)
     packs = machine.rules.most
     packs = most if packs is None else packs
     if not numa:
-        taken = _take(machine, need, free, need.cpus, packs, offer)
+        taken = _take(machine, need, usable.cpus, need.cpus, packs, offer)
     else:
         taken = frozenset()
         for node, amounts in numa:
-            there = in_nodes(machine.layout, free, node)
+            there = usable.by_node.get(node, frozenset())
             count = min(len(there), amounts.get(_CPU, 0) // 1000)
             taken |= _take(machine, need, there, count, packs, offer)
         if len(taken) != need.cpus:

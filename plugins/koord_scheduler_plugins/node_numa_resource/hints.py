@@ -99,9 +99,7 @@ class _Trial:
         machine, need = self._machine, self._need
         if not need.cpus:
             return self._left
-        policy, free = need.required_policy, machine.free
-        cpus = free if policy is None else machine.bindable(free, policy)
-        return free_amounts(machine, need, cpus)
+        return free_amounts(machine, need, machine.usable(need.required_policy))
 
     def score(self, chosen: Sequence[int], found: dict[str, list[NUMATopologyHint]]) -> int | None:
         """The score of NUMA nodes; None: the pod does not fit. Notes the resources they have."""
@@ -114,7 +112,9 @@ class _Trial:
             return None
         if self._need.cpus:
             nodes = frozenset(chosen)
-            if isinstance(allocate(self._machine, self._need, nodes, most=self._most), Status):
+            if isinstance(
+                allocate(self._machine, self._need, nodes, most=self._most, trial=True), Status
+            ):
                 return None
         total, left = _sum(zones, chosen), _sum(self._left, chosen)
         taken = {name: amount - left.get(name, 0) for name, amount in total.items()}

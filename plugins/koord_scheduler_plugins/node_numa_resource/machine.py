@@ -1,6 +1,7 @@
 """A node as pods find it: its CPUs and NUMA nodes, and what pods have of them."""
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Mapping, Set
+from dataclasses import dataclass
 from functools import cached_property
 
 from koord_scheduler.plugin import ClusterNode
@@ -108,6 +109,18 @@ class Machine:
                 found += there
         return frozenset(found)
 
+    def usable(self, policy: BindPolicy | None) -> "UsableCpus":
+        """The CPUs that a pod could have; policy: that it requires; None: it requires none."""
+        found = self._usable.get(policy)
+        if found is None:
+            cpus = self.free if policy is None else self.bindable(self.free, policy)
+            found = self._usable[policy] = UsableCpus.of(self.layout, cpus)
+        return found
+
+    @cached_property
+    def _usable(self) -> dict[BindPolicy | None, "UsableCpus"]:
+        return {}
+
     @cached_property
     def bound(self) -> Mapping[int, int]:
         """How many CPUs of each NUMA node pods have."""
@@ -134,6 +147,11 @@ class Machine:
 
     def available(self, reusable: Zones = _NOTHING) -> dict[int, dict[str, int]]:
         """What is left of NUMA nodes; reusable: what pods have of it, and another pod may use."""
+        if not reusable:
+            return {node: dict(amounts) for node, amounts in self._left.items()}
+        return self._available(reusable)
+
+    def _available(self, reusable: Zones) -> dict[int, dict[str, int]]:
         found: dict[int, dict[str, int]] = {}
         for node, amounts in self.zones.items():
             used, again = self.used.get(node, {}), reusable.get(node, {})
@@ -151,7 +169,7 @@ class Machine:
 
     @cached_property
     def _left(self) -> Zones:
-        return self.available()
+        return self._available(_NOTHING)
 
     @cached_property
     def most_left_cpu(self) -> int:
@@ -176,6 +194,14 @@ class Machine:
         return found
 
 
-def in_nodes(layout: CpuLayout, cpus: Iterable[int], node: int) -> frozenset[int]:
-    """The CPUs among some that are of a NUMA node."""
-    return frozenset(cpu for cpu in cpus if layout.cpus[cpu].node == node)
+@dataclass(frozen=True, slots=True)
+class UsableCpus:
+    """CPUs that a pod could have."""
+
+    cpus: frozenset[int]
+    by_node: Mapping[int, frozenset[int]]  # by NUMA node
+
+    @classmethod
+    def of(cls, layout: CpuLayout, cpus: frozenset[int]) -> "UsableCpus":
+        by_node = {node: cpus.intersection(there) for node, there in layout.nodes.items()}
+        return cls(cpus, by_node)

@@ -153,10 +153,10 @@ def _scorer(strategy: NUMAScoringStrategy | None) -> AmountScorer:
 
 
 class _Trials:
-    """Allocations of the pod of a cycle, by node. A what-if starts empty: its nodes differ."""
+    """Amounts of NUMA nodes for the pod of a cycle, by node. A what-if starts empty."""
 
     def __init__(self) -> None:
-        self.by_node: dict[str, tuple[Machine, Allocation]] = {}
+        self.by_node: dict[str, Allocation] = {}
 
     def clone(self) -> "_Trials":
         return _Trials()
@@ -341,10 +341,10 @@ class NodeNUMAResource(
         if isinstance(found, Status):
             return found
         machine, need, _ = found
-        chosen = allocate(machine, need, affinity.nodes, most=self._most)
+        chosen = allocate(machine, need, affinity.nodes, most=self._most, trial=True)
         if isinstance(chosen, Status):
             return chosen
-        self._trials(state).by_node[node.name] = machine, chosen
+        self._trials(state).by_node[node.name] = chosen
         return None
 
     def _need(
@@ -392,7 +392,7 @@ class NodeNUMAResource(
         trial = self._trials(state).by_node.get(node.name)
         if trial is None:
             return 0
-        return self._score_of(machine, need, trial[1], pod, node)
+        return self._score_of(machine, need, trial, pod, node)
 
     def score_all(self, state: CycleState, pod: ClusterPod, nodes: View) -> Scores:
         self.table.follow(nodes)
@@ -490,9 +490,6 @@ class NodeNUMAResource(
                     return refused
             affinity = self._handle.numa().affinity(state, node.name)
             chosen = None if affinity is None else affinity.nodes
-            trial = self._trials(state).by_node.get(node.name)
-            if trial is not None and trial[0] is machine:
-                return machine, need, trial[1]
         found = allocate(machine, need, chosen, most=self._most)
         return found if isinstance(found, Status) else (machine, need, found)
 

@@ -333,6 +333,8 @@ def test_a_whole_allocation_is_one_that_the_node_has(
     nodes = data.draw(st.none() | st.frozensets(st.sampled_from(sorted(machine.zones)), min_size=1))
     need = request(data.draw(st.integers(1, 8)), policy, required=required)
     found = allocate(machine, need, nodes, most=data.draw(st.booleans()))
+    trial = allocate(machine, need, nodes, most=False, trial=True)
+    assert isinstance(trial, Status) == isinstance(found, Status)
     if isinstance(found, Status):
         assert found.rejected
         return
