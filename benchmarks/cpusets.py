@@ -89,7 +89,8 @@ async def _rates(nodes: int, pods: int) -> list[Row]:
 async def _beside(nodes: int, pods: int) -> list[Row]:
     """Pods without CPUs of their own, on nodes that ask for none, with the plugin and without."""
     times: dict[str, list[float]] = {"with": [], "without": []}
-    worlds = {"with": await _world(nodes, "NodeNUMAResource"), "without": await _world(nodes)}
+    plugins = ("DefaultPreBind", "NodeNUMAResource")
+    worlds = {"with": await _world(nodes, *plugins), "without": await _world(nodes, plugins[0])}
     for number in range(ROUNDS + 1):
         for name, world in worlds.items():
             took = await world.bind(

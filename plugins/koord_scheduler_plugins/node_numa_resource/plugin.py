@@ -428,12 +428,13 @@ class NodeNUMAResource(
 
         An annotation that the pod came with is not the scheduler's: it is replaced, or removed.
         """
+        wish, had = state.read(_WISH, Wish), annotation(pod, RESOURCE_STATUS)
+        if not had and not wish.asks and not self.table.has_special:
+            return None  # a view of the cluster with the pod costs more than all else here
         nodes = self._handle.services.cluster.view()
         row = nodes.row(node_name)
-        wish = state.find(_WISH, Wish)
-        if row is None or wish is None:
+        if row is None:
             return Status.failed(f'getting nil node "{node_name}" from Snapshot')
-        had = annotation(pod, RESOURCE_STATUS)
         changes = pod_changes(state).annotations
         found = self._chosen(state, pod, wish, NodeInfo(nodes, row), is_known=bool(had))
         if isinstance(found, Status):

@@ -51,7 +51,7 @@ class MachineTable:
         self._machines: list[Machine | None] = []
         self._rows: dict[str, int] = {}
         self._columns = np.zeros(0, _COLUMNS)
-        self._special = np.zeros(0, np.bool_)
+        self._flags: tuple[bool, bool, bool] | None = None  # None: to be computed
         self._view: View | None = None
         self._imagined: dict[int, tuple[int, Machine]] = {}  # by row: of what-ifs
 
@@ -91,16 +91,24 @@ class MachineTable:
     @property
     def has_special(self) -> bool:
         """Whether a node asks something of pods that ask for nothing, or amplifies its CPUs."""
-        return bool(self._special.any())
+        return self._flags_now[0]
 
     @property
     def has_policy(self) -> bool:
         """Whether a node has a NUMA policy."""
-        return bool(self._columns["policy"].any())
+        return self._flags_now[1]
 
     @property
     def is_amplified(self) -> bool:
-        return bool((self._columns["ratio"] != 1).any())
+        return self._flags_now[2]
+
+    @property
+    def _flags_now(self) -> tuple[bool, bool, bool]:
+        if self._flags is None:
+            policy, amplified = self._columns["policy"].any(), (self._columns["ratio"] != 1).any()
+            bind = self._columns["bind"].any()
+            self._flags = bool(bind or policy or amplified), bool(policy), bool(amplified)
+        return self._flags
 
     def machine(self, nodes: View, row: int) -> Machine:
         """The node of a row, after follow; in a what-if with its pods."""
@@ -135,12 +143,12 @@ class MachineTable:
     def _resize(self, count: int) -> None:
         self._machines = self._machines[:count] + [None] * (count - len(self._machines))
         self._columns = np.resize(self._columns, count)
-        self._special = np.resize(self._special, count)
+        self._flags = None
         self._imagined.clear()
         self._rows = {}
         for row, machine in enumerate(self._machines):
             if machine is None:
-                self._columns[row], self._special[row] = _NO_MACHINE, False
+                self._columns[row] = _NO_MACHINE
             else:
                 self._rows[machine.node.name] = row
 
@@ -187,7 +195,7 @@ class MachineTable:
             machine.most_left_cpu if machine.zones else NO_ZONES,
             ratio,
         )
-        self._special[row] = bool(bind or policy or ratio != 1)
+        self._flags = None
 
 
 _NO_MACHINE = np.array([(0, 0, 0, 0, False, 0, 0, 0, 0, 0, 0, 1.0)], _COLUMNS)[0]
