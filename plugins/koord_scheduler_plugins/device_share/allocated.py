@@ -4,7 +4,7 @@ Source: Koordinator, apis/extension/device_share.go; docs/decisions/account.md.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from koord.api.annotations import DEVICE_ALLOCATED, AllocatedDevice, device_allocations
 from koord.api.quantity import Quantity, memory_text
@@ -46,6 +46,16 @@ def _device(one: GivenDevice, device_id: str) -> dict[str, object]:
     if extension:
         found["extension"] = extension
     return found
+
+
+def used_amounts(allocation: Allocation) -> Iterator[tuple[str, int]]:
+    """Yield what an allocation takes of a node, by used_key."""
+    for kind, devices in allocation.items():
+        for one in devices:
+            for name, amount in one.amounts.items():
+                yield used_key(kind, one.minor, name), amount
+            for address in one.functions:
+                yield used_key(kind, one.minor, f"{FUNCTION}{address}"), 1
 
 
 def amounts_text(amounts: Amounts) -> dict[str, str]:

@@ -3,7 +3,7 @@
 Source: Koordinator, pkg/scheduler/plugins/deviceshare; docs/differences.md for what differs.
 """
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -68,6 +68,7 @@ from koord_scheduler_plugins.device_share.allocated import (
     DEVICES,
     allocated_devices,
     allocated_text,
+    used_amounts,
 )
 from koord_scheduler_plugins.device_share.allocation import (
     AllocateOptions,
@@ -165,6 +166,7 @@ class DeviceShare(
         self._cluster.keep_account(DEVICES)
         self.metrics = services.metrics.own(DeviceMetrics)
         self.tables = DeviceTables()
+        self.tables.expected = self._expected
         followed = services.custom_resources.follow(
             DEVICE_OBJECTS,
             read_devices,
@@ -288,16 +290,27 @@ class DeviceShare(
 
     def planned_annotations(self, pod: ClusterPod, node: NodeInfo) -> Mapping[str, str]:
         """Return the devices that a member of a group would get, whatever its NUMA nodes."""
+        table = self.tables.table(node.view, node.row)
+        found = None if table is None else self._planned(pod, table)
+        return {} if found is None else {DEVICE_ALLOCATED: allocated_text(found, {})}
+
+    def _planned(self, pod: ClusterPod, table: DeviceTable) -> Allocation | None:
+        """What a pod would get of a node; None: it requests no devices, or there are none."""
         try:
             asked = self._request(pod)
-            table = None if asked is None else self.tables.table(node.view, node.row)
-            if asked is None or table is None:
-                return {}
+            if asked is None:
+                return None
             options = replace(asked.options, scorer=self._scorer)
-            found = with_memory(allocate(table, asked.wanted, options), table, node.name)
+            return with_memory(allocate(table, asked.wanted, options), table, "")
         except (InvalidRequest, DevicesUnavailable):
-            return {}
-        return {DEVICE_ALLOCATED: allocated_text(found, {})}
+            return None
+
+    def _expected(self, pod: ClusterPod, table: DeviceTable) -> Sequence[tuple[str, int]]:
+        """What a pod takes that a what-if has put on a node; one that was planned holds it."""
+        if any(key == DEVICE_ALLOCATED for key, _ in pod.annotations):
+            return ()
+        found = self._planned(pod, table)
+        return () if found is None else tuple(used_amounts(found))
 
     # Device plugins of vendors.
 

@@ -1,6 +1,6 @@
 """The devices of all nodes of a view: equal nodes share one table, so each is looked at once."""
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -56,6 +56,8 @@ class DeviceTables:
         """Devices by the name of the node."""
         self.unread: Collection[str] = ()
         """Names of Devices that cannot be understood; live."""
+        self.expected: Callable[[ClusterPod, DeviceTable], Sequence[tuple[str, int]]] = _nothing
+        """What a pod would get of a node, by used_key, on which a what-if has put it."""
         self._changes = 0
         self._gone: dict[str, None] = {}  # nodes whose Device was deleted
         self._known: dict[str, _Known] = {}
@@ -92,13 +94,26 @@ class DeviceTables:
         pool = nodes.account.pool(DEVICES, name)
         missing = devices is None and self._is_missing(name, pool)
         known = self._known.get(name)
-        if known is not None and known.of(devices, node, pool, missing):
-            return known.table
-        table = None
-        if devices is not None or missing:
-            layout = NO_DEVICES if devices is None else devices.layout
-            table = self._shared(layout, NodeTraits.of(node.labels), pool)
-        self._known[name] = _Known(devices, node, pool, missing, table)
+        if known is None or not known.of(devices, node, pool, missing):
+            table = None
+            if devices is not None or missing:
+                layout = NO_DEVICES if devices is None else devices.layout
+                table = self._shared(layout, NodeTraits.of(node.labels), pool.allocated)
+            known = self._known[name] = _Known(devices, node, pool, missing, table)
+        if known.table is not None and row in nodes.altered:
+            return self._with_expected(known.table, pool, nodes.pods(row))
+        return known.table
+
+    def _with_expected(
+        self, table: DeviceTable, pool: Pool, pods: Sequence[ClusterPod]
+    ) -> DeviceTable:
+        """The devices that are left beside pods that are to come, as those nominated to a node."""
+        used = dict(pool.allocated)
+        for pod in pods:
+            if not pod.node:
+                for key, amount in self.expected(pod, table):
+                    used[key] = used.get(key, 0) + amount
+                table = self._shared(table.layout, table.node, used)
         return table
 
     def table_without(self, nodes: View, row: int, pod: ClusterPod) -> DeviceTable | None:
@@ -109,7 +124,7 @@ class DeviceTables:
         if devices is None and not self._is_missing(node.name, pool):
             return None
         layout = NO_DEVICES if devices is None else devices.layout
-        return self._shared(layout, NodeTraits.of(node.labels), pool)
+        return self._shared(layout, NodeTraits.of(node.labels), pool.allocated)
 
     def _is_missing(self, name: str, pool: Pool) -> bool:
         """Whether a node without a Device that can be read has, or had, one none the less."""
@@ -147,17 +162,23 @@ class DeviceTables:
         for name in [name for name in self._gone if name not in names]:
             del self._gone[name]
 
-    def _shared(self, layout: DeviceLayout, traits: NodeTraits, pool: Pool) -> DeviceTable:
-        key = layout, traits, frozenset(pool.allocated.items())
+    def _shared(
+        self, layout: DeviceLayout, traits: NodeTraits, used: Mapping[str, int]
+    ) -> DeviceTable:
+        key = layout, traits, frozenset(used.items())
         found = self._tables.get(key)
         if found is None:
-            found = self._tables[key] = DeviceTable(layout, traits, pool.allocated.items())
+            found = self._tables[key] = DeviceTable(layout, traits, used.items())
         return found
 
     def _forget(self) -> None:
         self._tables.clear()
         self._known.clear()
         self._numbers, self._every, self._last = {None: NONE}, [None], None
+
+
+def _nothing(pod: ClusterPod, table: DeviceTable) -> Sequence[tuple[str, int]]:
+    return ()
 
 
 class Answers(Generic[T]):

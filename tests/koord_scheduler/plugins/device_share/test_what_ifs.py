@@ -7,9 +7,9 @@ import pytest
 from koord_scheduler.framework.groupplan import GroupPlan, NoGroupPlan
 from koord_scheduler.framework.handle import Handle
 from koord_scheduler.framework.interfaces import PreEnqueuePlugin
-from koord_scheduler.plugin import ClusterPod
-from koord_scheduler.plugin.testing import ProfileHarness, fake_cluster, make_pod
-from koord_scheduler_plugins.device_share.plugin import DEVICE_OBJECTS
+from koord_scheduler.plugin import POD, ClusterPod
+from koord_scheduler.plugin.testing import PluginHarness, ProfileHarness, fake_cluster, make_pod
+from koord_scheduler_plugins.device_share.plugin import DEVICE_OBJECTS, DeviceShare
 from tests.support.scheduler.devices import CORE, RATIO, device_object, gpu
 
 
@@ -98,3 +98,20 @@ async def test_pods_with_devices_leave_for_one_of_higher_priority(kit):
     assert high.nominated is not None
     assert {one.name for one in high.victims} <= {one.name for one in low}
     assert len(high.victims) == 1
+
+
+async def test_a_card_is_kept_for_the_pod_that_is_nominated_to_it():
+    """Its victim has left, and pods of lower priority come first; others take what is left."""
+    cluster = fake_cluster()
+    cluster.node("n1")
+    at = PluginHarness(DeviceShare, cluster)
+    at.informers.apply(DEVICE_OBJECTS, device_object("n1", [gpu(0), gpu(1)]))
+    async with at:
+        waits = asks("high", 100, priority=10, status={"nominatedNodeName": "n1"})
+        cluster.state.put(POD, waits)
+        low = asks("low", 200, priority=1)
+        assert at.decide(low).rejections == {"n1": "Insufficient gpu devices"}
+        assert at.decide(asks("one", 100, priority=1)).node == "n1"
+        assert at.decide(asks("higher", 200, priority=20)).node == "n1"
+        cluster.delete("Pod", "default/high")
+        assert at.decide(low).node == "n1"
