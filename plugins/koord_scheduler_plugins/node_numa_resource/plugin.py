@@ -45,6 +45,7 @@ from koord_scheduler.plugin.koordinator import (
     NUMATopologyHint,
     NUMATopologyHintProvider,
     NUMATopologyPolicy,
+    PendingAdvice,
     PluginRequest,
 )
 from koord_scheduler.plugin.vector import (
@@ -56,6 +57,7 @@ from koord_scheduler.plugin.vector import (
     Verdicts,
 )
 from koord_scheduler_plugins.node_numa_resource.accumulator import BindPolicy
+from koord_scheduler_plugins.node_numa_resource.advice import advice
 from koord_scheduler_plugins.node_numa_resource.allocation import (
     Need,
     allocate,
@@ -192,6 +194,7 @@ class NodeNUMAResource(
     EnqueueExtensions,
     NUMATopologyHintProvider,
     APIServiceProvider,
+    PendingAdvice,
 ):
     """Chooses CPUs and NUMA nodes."""
 
@@ -498,6 +501,13 @@ class NodeNUMAResource(
 
     def endpoints(self) -> Iterable[Endpoint]:
         return (Endpoint("GET", "/nodes/{node}", self._node),)
+
+    def pending_advice(self, pod: ClusterPod) -> Iterable[str]:
+        wish = wish_of(pod, self._default)
+        if isinstance(wish, Status):
+            return ()
+        self.table.follow(self._handle.services.cluster.view())
+        return advice(wish, self.table)
 
     async def _node(self, request: PluginRequest) -> object:
         name, nodes = request.parameters["node"], self._handle.services.cluster.view()

@@ -653,6 +653,34 @@ def test_good_args(policy: str) -> None:
     PluginHarness(NodeNUMAResource, args={"defaultCPUBindPolicy": policy})
 
 
+@pytest.mark.parametrize(
+    ("pod", "wanted"),
+    [
+        (pod_of(qos="LS"), []),
+        (pod_of(cpu=2), ["1 of 2 nodes have no CPU topology"]),
+        (pod_of(cpu=9), ["1 of 2", "9 CPUs of its own are requested, and at most 8 are free"]),
+        (
+            pod_of(spec=required("FullPCPUs")),
+            ["1 of 2", "4 CPUs of whole cores are requested, and at most 0 are free on one node; "],
+        ),
+        (pod_of(cpu=8, spec=required("SpreadByPCPUs")), ["1 of 2"]),
+        (pod_of(annotations={RESOURCE_SPEC: "x"}), []),
+    ],
+)
+async def test_advice(pod: ClusterPod, wanted: list[str]) -> None:
+    """Of each core one CPU is in use."""
+    cluster = Cluster()
+    cluster.node()
+    cluster.node("bare", topology=False)
+    cluster.placed("a", "n1", 8, held("0,2,4,6,8,10,12,14"))
+    async with cluster.harness as harness:
+        plugin = harness.subject
+        assert isinstance(plugin, NodeNUMAResource)
+        found = list(plugin.pending_advice(pod))
+        assert len(found) == len(wanted)
+        assert all(text.startswith(start) for text, start in zip(found, wanted, strict=True))
+
+
 async def test_only_so_many_nodes_are_tried() -> None:
     """Of 200 nodes with a NUMA policy 64 are tried, and all of them while none is good."""
     cluster = Cluster()
