@@ -28,10 +28,12 @@ class Wire(Struct, rename="camel", gc=False):
 
 
 class OwnerReference(Wire):
+    api_version: str | None = None
     kind: str | None = None
     name: str | None = None
     uid: str | None = None
     controller: bool | None = None
+    block_owner_deletion: bool | None = None
 
 
 class Metadata(Wire):

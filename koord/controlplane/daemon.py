@@ -283,11 +283,11 @@ class CommonParts:
         plain: Iterable[str],
         configuration: Callable[[], object],
         create: Callable[[HttpSources], web.Application],
-        page: Callable[[], Page],
+        page: Callable[[], Page] | None,
     ) -> None:
         """Make what listens, and take all common parts in, of which the certificate is the last.
 
-        page: makes the status page, if there is to be one.
+        page: makes the status page, if there is to be one; None: the daemon has none.
 
         Raises:
             CertificateError: it cannot be used.
@@ -298,7 +298,7 @@ class CommonParts:
             clock=self._clock,
             guard=self._connection.guard,
             configuration=configuration,
-            page=page() if self._settings.options.status_page.value else None,
+            page=page() if page and self._settings.options.status_page.value else None,
             home=self._home,
         )
         self._servers = Servers(plain, self._settings.options, sources, lambda: create(sources))

@@ -27,6 +27,7 @@ from koord.kube.errors import ConfigError, KubeError
 from koord.kube.events import Event, EventRecorder, EventType, ObjectRef
 from koord.kube.eviction import PodEvictions
 from koord.kube.kubeconfig import find_config
+from koord.kube.managedobjects import NODE_METRIC, NODE_SLO, ManagedObject
 from koord.kube.metrics import EventMetrics, KubeMetrics
 from koord.kube.responses import Object
 from koord.kube.transport import Limits, Transport
@@ -39,7 +40,6 @@ from koordlet.daemon.other_agents import OtherAgent
 from koordlet.daemon.settings import Settings
 from koordlet.host.topology import NumaNode
 from koordlet.kubelet import KubeletClient, KubeletMetrics, KubeletOptions, own_pod_uid
-from koordlet.manager_fallback.changes import NODE_METRIC, NODE_SLO, ManagedObject
 from koordlet.manager_fallback.mode import ManagerRoleMode
 from koordlet.manager_fallback.roles import ManagerRoleOptions, ManagerRoles
 from koordlet.metriccache.cache import MetricCache

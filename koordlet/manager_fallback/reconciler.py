@@ -8,6 +8,7 @@ from typing import Any
 
 from koord.api.gojson import Json
 from koord.api.node import Node
+from koord.api.slocontroller import SLOConfig
 from koord.kube.client import ApiClient
 from koord.kube.errors import (
     ApiError,
@@ -21,15 +22,22 @@ from koord.kube.errors import (
     RequestTooLarge,
     Unauthorized,
 )
+from koord.kube.managedobjects import (
+    ManagedObject,
+    SpecWriter,
+    StoredObject,
+    changes,
+    new_object,
+    only_if_unchanged,
+)
 from koord.kube.reflector import resource_version
+from koord.kube.sloconfig import FOREVER, ConfigSource
 from koord.util.clock import Clock
 from koord.util.flowcontrol import Backoff
 from koord.util.health import HealthStatus, PartHealth
 from koord.util.logs import LogState, get_logger
 from koord.util.stop import Stop
-from koordlet.manager_fallback.changes import ManagedObject, changes, new_object, only_if_unchanged
-from koordlet.manager_fallback.config import FOREVER, ConfigSource
-from koordlet.statesinformer.kube_sources import OwnObjectSource, SpecWriter, StoredObject
+from koordlet.statesinformer.kube_sources import OwnObjectSource
 
 # Seconds between attempts, doubled at most by jitter.
 FIRST_PAUSE, MAX_PAUSE = 1.0, 30.0  # after an error that may pass by itself
@@ -166,7 +174,7 @@ class SpecReconciler:
         managed_object: ManagedObject,
         source: OwnObjectSource[Any],
         node: OwnObjectSource[Node],
-        config: ConfigSource,
+        config: ConfigSource[SLOConfig],
         *,
         client: ApiClient,
         clock: Clock,

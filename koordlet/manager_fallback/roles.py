@@ -10,14 +10,15 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Gauge
 
 from koord.api.node import Node
+from koord.api.slocontroller import SLOConfig, load_config
 from koord.kube.client import LEASES, ApiClient, field_selector
 from koord.kube.leases import LeaseHolding, read_holding
+from koord.kube.managedobjects import ManagedObject
 from koord.kube.reflector import Change, Reflector, Watched
+from koord.kube.sloconfig import ConfigSource
 from koord.util.clock import Clock
 from koord.util.health import OK, PartHealth
 from koord.util.stop import Stop
-from koordlet.manager_fallback.changes import ManagedObject
-from koordlet.manager_fallback.config import ConfigSource
 from koordlet.manager_fallback.mode import ManagerRoleMode
 from koordlet.manager_fallback.reconciler import UNDECIDED, RoleState, SpecReconciler
 from koordlet.statesinformer.kube_sources import OwnObjectSource
@@ -162,7 +163,14 @@ class ManagerRoles:
         self._denied: str | None = None  # the latest answer of observe_only; None: none yet
         self._mode = options.mode
         self._config = ConfigSource(
-            client, options.config_namespace, options.config_name, clock, self._wake, report
+            client,
+            options.config_namespace,
+            options.config_name,
+            clock,
+            self._wake,
+            report,
+            load=load_config,
+            unset=SLOConfig(),
         )
         self._lease = (
             ManagerLease(client, options.config_namespace, clock, self._wake)

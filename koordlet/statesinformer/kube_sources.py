@@ -1,12 +1,11 @@
 """Objects of this node on the API server by watch: Node, NodeSLO, NodeMetric, published."""
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from koord.api.fields import Fields
-from koord.api.gojson import JsonObject
 from koord.api.node import Node, parse_node
 from koord.api.nodemetric import NodeMetricSpec, parse_spec
 from koord.api.nodeslo import NodeSLO
@@ -21,6 +20,7 @@ from koord.kube.client import (
 )
 from koord.kube.events import Event, EventType, ObjectRef
 from koord.kube.listwatch import MissingKind
+from koord.kube.managedobjects import StoredObject, parse_stored
 from koord.kube.reflector import Change, ChangeKind, Reflector, Watched
 from koord.kube.responses import Object
 from koord.util.clock import Clock
@@ -32,52 +32,6 @@ from koordlet.rules.node_resource_topology import PublishedTopology, parse_publi
 from koordlet.statesinformer.file_sources import ObjectReading, read_node_slo
 from koordlet.statesinformer.informer import StatesInformer, StateType
 from koordlet.statesinformer.podmeta import ReportTarget
-
-
-@dataclass(frozen=True, slots=True)
-class SpecWriter:
-    """A field manager that has set fields of the spec; time is that of the API server's clock."""
-
-    name: str
-    time: str
-
-
-@dataclass(frozen=True, slots=True)
-class StoredObject:
-    """One version of an object. spec is empty where it has none."""
-
-    uid: str
-    version: str
-    spec: JsonObject
-    owners: tuple[JsonObject, ...]
-    writers: frozenset[SpecWriter]
-
-
-def parse_stored(item: Object) -> StoredObject:
-    """Return the version of an object from the API server; malformed fields count as absent."""
-    metadata = item["metadata"]
-    return StoredObject(
-        uid=str(metadata.get("uid", "")),
-        version=str(metadata["resourceVersion"]),
-        spec=_as_object(item.get("spec")),
-        owners=tuple(_as_objects(metadata.get("ownerReferences"))),
-        writers=frozenset(_spec_writers(metadata.get("managedFields"))),
-    )
-
-
-def _spec_writers(managed_fields: object) -> Iterator[SpecWriter]:
-    for entry in _as_objects(managed_fields):
-        if "f:spec" in _as_object(entry.get("fieldsV1")) and not entry.get("subresource"):
-            yield SpecWriter(str(entry.get("manager", "")), str(entry.get("time", "")))
-
-
-def _as_object(value: object) -> JsonObject:
-    return value if isinstance(value, Mapping) else {}
-
-
-def _as_objects(value: object) -> Iterator[JsonObject]:
-    return (item for item in (value if isinstance(value, list) else ()) if _as_object(item))
-
 
 FIELD_MANAGER = "koordlet-reporter"
 """This agent's name in managedFields. Koordinator's agent has its program's name, koordlet."""

@@ -10,9 +10,9 @@ from prometheus_client import CollectorRegistry
 
 from koord.kube.client import CONFIG_MAPS, LEASES, NODE_METRICS, NODE_SLOS, NODES, ApiClient
 from koord.kube.credentials import ApiConfig
+from koord.kube.managedobjects import NODE_METRIC, NODE_SLO
 from koord.kube.transport import Limits, Transport
 from koord.util.stop import Stop
-from koordlet.manager_fallback.changes import NODE_METRIC, NODE_SLO
 from koordlet.manager_fallback.mode import ManagerRoleMode
 from koordlet.manager_fallback.roles import ManagerRoleOptions, ManagerRoles
 from koordlet.plugin.testing.scripted import SimulatedClock

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from koord.api.managedspecs import node_metric_spec_for, node_slo_for
 from koord.api.node import Node
 from koord.api.nodemetric import DEFAULT_SPEC, parse_spec, spec_to_json
 from koord.api.nodeslo import NodeSLO, merge_nodeslo
@@ -17,7 +18,6 @@ from koord.api.slocontroller import (
     ratio_percent,
 )
 from koord.util.errors import InvalidObject
-from koordlet.rules.manager_fallback import node_metric_spec_for, node_slo_for
 
 STRATEGY = "node.koordinator.sh/colocation-strategy"
 BANDWIDTH = "node.koordinator.sh/network-bandwidth"

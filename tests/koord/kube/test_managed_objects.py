@@ -5,17 +5,17 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from koord.api.managedspecs import node_metric_spec_for, node_slo_for
 from koord.api.node import Node
 from koord.api.slocontroller import SLOConfig
-from koordlet.manager_fallback.changes import (
+from koord.kube.managedobjects import (
     NODE_METRIC,
     NODE_SLO,
     ManagedObject,
     changes,
     only_if_unchanged,
+    parse_stored,
 )
-from koordlet.rules.manager_fallback import node_metric_spec_for, node_slo_for
-from koordlet.statesinformer.kube_sources import parse_stored
 from tests.support.kube.object_store import json_patch
 
 NODE = Node("n1", uid="node-uid")

@@ -1,16 +1,66 @@
-"""Changes that bring an object to the cluster's configuration. Pure."""
+"""NodeMetric and NodeSLO: objects whose spec is kept as the cluster's configuration says.
 
-from collections.abc import Callable, Mapping
+By koord-manager, or by the agent of the node while there is none. Pure.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from koord.api.gojson import Json, JsonObject
+from koord.api.managedspecs import Problems, node_metric_spec_for, node_slo_for
 from koord.api.node import Node
 from koord.api.slocontroller import SLOConfig
 from koord.kube.client import NODE_METRICS, NODE_SLOS, Resource
 from koord.kube.responses import Object
-from koordlet.rules.manager_fallback import Problems, node_metric_spec_for, node_slo_for
-from koordlet.rules.object_patch import Operation
-from koordlet.statesinformer.kube_sources import StoredObject
+
+Operation = dict[str, object]
+"""One operation of a JSON patch."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpecWriter:
+    """A field manager that has set fields of the spec; time is that of the API server's clock."""
+
+    name: str
+    time: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoredObject:
+    """One version of an object. spec is empty where it has none."""
+
+    uid: str
+    version: str
+    spec: JsonObject
+    owners: tuple[JsonObject, ...]
+    writers: frozenset[SpecWriter]
+
+
+def parse_stored(item: Object) -> StoredObject:
+    """Return the version of an object from the API server; malformed fields count as absent."""
+    metadata = item["metadata"]
+    return StoredObject(
+        uid=str(metadata.get("uid", "")),
+        version=str(metadata["resourceVersion"]),
+        spec=_as_object(item.get("spec")),
+        owners=tuple(_as_objects(metadata.get("ownerReferences"))),
+        writers=frozenset(_spec_writers(metadata.get("managedFields"))),
+    )
+
+
+def _spec_writers(managed_fields: object) -> Iterator[SpecWriter]:
+    for entry in _as_objects(managed_fields):
+        if "f:spec" in _as_object(entry.get("fieldsV1")) and not entry.get("subresource"):
+            yield SpecWriter(str(entry.get("manager", "")), str(entry.get("time", "")))
+
+
+def _as_object(value: object) -> JsonObject:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _as_objects(value: object) -> Iterator[JsonObject]:
+    return (item for item in (value if isinstance(value, list) else ()) if _as_object(item))
+
 
 Field = tuple[str, ...]  # the path of a field, from the spec on
 

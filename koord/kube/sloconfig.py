@@ -1,9 +1,9 @@
-"""slo-controller-config on the API server, followed while a manager role here needs it."""
+"""slo-controller-config on the API server, followed while it is needed."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Generic, TypeVar
 
-from koord.api.slocontroller import SLOConfig, load_config
 from koord.kube.client import CONFIG_MAPS, ApiClient, field_selector
 from koord.kube.reflector import Change, ChangeKind, Reflector, Watched
 from koord.kube.responses import Object
@@ -13,12 +13,16 @@ from koord.util.health import OK, HealthStatus, PartHealth
 from koord.util.logs import get_logger
 from koord.util.stop import Stop
 
+C = TypeVar("C")
+Load = Callable[[Mapping[str, object] | None, C], tuple[C, tuple[InvalidObject, ...]]]
+"""Takes the data of the ConfigMap, None where there is none, and the last good configuration."""
+
 FOREVER = 3600.0  # seconds; what ends a wait is an event
 
-log = get_logger("koordlet.manager_fallback")
+log = get_logger("koord.sloconfig")
 
 
-class ConfigSource:
+class ConfigSource(Generic[C]):
     """Keeps the configuration; changed is called when it does.
 
     current is None while it is not known. A key that is not understood keeps its last good value.
@@ -30,9 +34,12 @@ class ConfigSource:
 
     def __init__(
         self, client: ApiClient, namespace: str, name: str, clock: Clock,
-        changed: Callable[[], None], report: Callable[[str], None],
+        changed: Callable[[], None], report: Callable[[str], None], *,
+        load: Load[C], unset: C,
     ) -> None:  # fmt: skip
-        self.current: SLOConfig | None = None
+        """load reads the data; unset is what there is before anything was read."""
+        self.current: C | None = None
+        self._load = load
         self._client = client
         self._place = f"{namespace}/{name}"
         self._watched = Watched(
@@ -46,7 +53,7 @@ class ConfigSource:
         self._clock = clock
         self._changed = changed
         self._report = report
-        self._last_good = SLOConfig()
+        self._last_good = unset
         self._problems: tuple[str, ...] = ()
         self._needed = False
         self._turned = asyncio.Event()  # needed has changed
@@ -92,10 +99,16 @@ class ConfigSource:
     def _see(self, change: Change[object]) -> None:
         if change.kind is ChangeKind.SYNCED and self._reflector and self._reflector.objects:
             return
-        self._last_good, problems = _load(change.new, self._last_good)
+        self._last_good, problems = self._read(change.new)
         self._note(tuple(f"{self._place}: {problem}" for problem in problems))
         self.current = self._last_good
         self._changed()
+
+    def _read(self, data: object) -> tuple[C, tuple[InvalidObject, ...]]:
+        """Return the configuration in a ConfigMap's data; None: there is no ConfigMap."""
+        if data is not None and not isinstance(data, dict):
+            return self._last_good, (InvalidObject("data", wanted="an object", found=data),)
+        return self._load(data, self._last_good)
 
     def _note(self, problems: tuple[str, ...]) -> None:
         if problems and problems != self._problems:
@@ -105,13 +118,6 @@ class ConfigSource:
         elif self._problems and not problems:
             log.info("config.recovered")
         self._problems = problems
-
-
-def _load(data: object, last: SLOConfig) -> tuple[SLOConfig, tuple[InvalidObject, ...]]:
-    """Return the configuration in a ConfigMap's data; None: there is no ConfigMap."""
-    if data is not None and not isinstance(data, dict):
-        return last, (InvalidObject("data", wanted="an object", found=data),)
-    return load_config(data, last)
 
 
 def _data(item: Object) -> object:
