@@ -174,6 +174,10 @@ class ClusterFeed:
         """Degraded: the server does not answer about a kind, or an object is not understood."""
         return {name: kind.health() for name, kind in self._kinds.items()}
 
+    def is_listed(self, kind: ObjectKind[Any]) -> bool:
+        """Whether a kind has been listed once."""
+        return self._kinds[kind.name].protocol.synced
+
     async def wait_synced(self) -> None:
         """Return when all kinds have been listed once, or do not exist in this cluster."""
         for kind in self._kinds.values():

@@ -287,7 +287,9 @@ class ApiServer:
             new = merge_patch(old, patch)
         else:
             raise Refused(415, "UnsupportedMediaType", request.content_type)
-        if place.subresource == "status":
+        if place.subresource == "status" and place.collection == "/api/v1/nodes":
+            new = new | {"spec": old.get("spec", {})}  # as Kubernetes, with the metadata
+        elif place.subresource == "status":
             new = old | {"status": new.get("status")}
         if request.query.get("dryRun") == "All":
             return new

@@ -1,0 +1,1 @@
+"""The command koord-manager, and its commands beside the daemon."""

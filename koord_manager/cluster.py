@@ -1,0 +1,215 @@
+"""The cluster as the manager follows it: nodes, pods, reports, and objects beside each node."""
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import Raw
+
+from koord.api.gojson import JsonObject
+from koord.cluster import kinds, wire
+from koord.cluster.decoder import ObjectKind
+from koord.cluster.facts import ClusterNode, ClusterPod
+from koord.cluster.kinds import UsageReport, read_usage
+from koord.cluster.lenient_decoding import UNREADABLE, DecodingFaults
+from koord.cluster.pod_specs import SharedSpecs
+from koord.cluster.state import ClusterState
+from koord.controlplane.clusterfeed import SERVED_KINDS, ServedKind
+from koord.kube.client import DEVICES, NODE_SLOS, NODE_TOPOLOGIES, ApiClient, Resource
+from koord.kube.informer import SharedInformer
+from koord.kube.listwatch import MissingKind
+from koord.kube.managedobjects import StoredObject, parse_stored
+from koord.kube.reflector import Change, Watched
+from koord.kube.responses import Object
+from koord.util.clock import Clock
+from koord_manager.framework.objects import NodeDevices, NodeTopology, read_devices, read_topology
+
+T = TypeVar("T")
+POD_DELAY = 2.0  # seconds in which the pods of a node change together
+
+
+class _ManagedMetric(wire.Wire):
+    metadata: wire.Metadata
+    spec: Raw = wire.NOTHING
+    status: wire.NodeMetricStatus | None = None
+
+
+class MetricObject(msgspec.Struct, frozen=True):
+    """A NodeMetric: what it reports, and the version of its spec."""
+
+    report: UsageReport
+    stored: StoredObject
+
+    @property
+    def key(self) -> str:
+        return self.report.node
+
+
+_SPEC = msgspec.json.Decoder(wire.NodeMetricSpec | None)
+
+
+@lru_cache(maxsize=1024)  # the nodes of a cluster have the same few
+def _spec_of(data: bytes) -> tuple[JsonObject, wire.NodeMetricSpec | None]:
+    found = msgspec.json.decode(data)
+    try:
+        known = _SPEC.decode(data)
+    except UNREADABLE:
+        known = None
+    return MappingProxyType(found) if isinstance(found, dict) else {}, known
+
+
+def _read_metric(
+    found: _ManagedMetric, sharing: SharedSpecs, faults: DecodingFaults
+) -> MetricObject:
+    meta = found.metadata
+    spec, known = _spec_of(bytes(found.spec))
+    report = read_usage(wire.NodeMetric(meta, known, found.status), sharing, faults)
+    owners = tuple([_owner_json(one) for one in meta.owner_references or ()])
+    stored = StoredObject(meta.uid or "", meta.resource_version or "", spec, owners, frozenset())
+    return MetricObject(report, stored)
+
+
+def _owner_json(one: wire.OwnerReference) -> JsonObject:
+    fields = {
+        "apiVersion": one.api_version,
+        "kind": one.kind,
+        "name": one.name,
+        "uid": one.uid,
+        "controller": one.controller,
+        "blockOwnerDeletion": one.block_owner_deletion,
+    }
+    return {key: value for key, value in fields.items() if value is not None}
+
+
+METRIC = ObjectKind("NodeMetric", _ManagedMetric, _read_metric)
+FOLLOWED: Mapping[ObjectKind[Any], ServedKind] = {
+    kinds.NODE: SERVED_KINDS[kinds.NODE],
+    kinds.POD: SERVED_KINDS[kinds.POD],
+    METRIC: SERVED_KINDS[kinds.NODE_METRIC],
+}
+"""What a ManagerCluster is fed with."""
+
+Listener = Callable[[str, float], None]
+"""Takes the name of a node of which something has changed, and how long that may wait."""
+
+
+class ManagerCluster(ClusterState):
+    """Nodes, pods and NodeMetrics; listeners hear which node changed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.metrics: dict[str, MetricObject] = {}  # by node, of deleted nodes too
+        self.seen: dict[str, tuple[float | None, float]] = {}
+        """Time of each node's newest report, and when it came; Unix seconds."""
+        self.now: Callable[[], float] = lambda: 0.0
+        self._listeners: list[Listener] = []
+
+    def listen(self, listener: Listener) -> None:
+        """Tell a listener of each change from now on. It must not block."""
+        self._listeners.append(listener)
+
+    def put(self, kind: ObjectKind[T], item: T) -> None:
+        if isinstance(item, MetricObject):
+            name, before = item.key, self.metrics.get(item.key)
+            self.metrics[name] = item
+            if before is None or before.report.update_time != item.report.update_time:
+                self.seen[name] = (item.report.update_time, self.now())
+            super().put(kinds.NODE_METRIC, item.report)
+            self._tell(name, 0.0)
+            return
+        if isinstance(item, ClusterNode):
+            known = self.snapshot.node(item.name)
+            super().put(kind, item)
+            if known != item:
+                self._tell(item.name, 0.0)
+            return
+        if isinstance(item, ClusterPod):
+            old = self.snapshot.pod(item.key)
+            super().put(kind, item)
+            if old is None or (old.node, old.phase, old.spec) != (item.node, item.phase, item.spec):
+                for name in {item.node, old.node if old else ""} - {""}:
+                    self._tell(name, POD_DELAY)
+            return
+        super().put(kind, item)
+
+    def remove(self, kind: ObjectKind[Any], key: str, uid: str = "") -> None:
+        name = key
+        if kind is METRIC:
+            self.metrics.pop(key, None)
+            self.seen.pop(key, None)
+            super().remove(kinds.NODE_METRIC, key, uid)
+        else:
+            pod = self.snapshot.pod(key) if kind is kinds.POD else None
+            name = pod.node if pod else key
+            super().remove(kind, key, uid)
+        if name:
+            self._tell(name, POD_DELAY if kind is kinds.POD else 0.0)
+
+    def keys(self, kind: ObjectKind[Any]) -> Iterable[str]:
+        return self.metrics if kind is METRIC else super().keys(kind)
+
+    def _tell(self, name: str, delay: float) -> None:
+        for listener in self._listeners:
+            listener(name, delay)
+
+
+_DISCOVERY = 60.0  # seconds between questions for a kind whose CRD is missing
+_PAGE = 250  # objects
+
+
+class NodeObjects:
+    """NodeResourceTopologies, Devices and NodeSLOs by node, followed while run runs."""
+
+    def __init__(self, client: ApiClient, clock: Clock, changed: Listener) -> None:
+        self._changed = changed
+        self._specs: dict[bytes, JsonObject] = {}
+        make = self._informer
+        self.topologies: SharedInformer[NodeTopology] = make(
+            client, clock, NODE_TOPOLOGIES, read_topology, "zones and CPU models are not known"
+        )
+        self.devices: SharedInformer[NodeDevices] = make(
+            client, clock, DEVICES, read_devices, "GPUs and RDMA devices are not known"
+        )
+        self.slos: SharedInformer[StoredObject] = make(
+            client, clock, NODE_SLOS, self._read_slo, "no NodeSLO is kept"
+        )
+        self.all: Mapping[str, SharedInformer[Any]] = {
+            "topologies": self.topologies,
+            "devices": self.devices,
+            "slos": self.slos,
+        }
+
+    def _informer(
+        self,
+        client: ApiClient,
+        clock: Clock,
+        resource: Resource,
+        read: Callable[[Object], T],
+        without: str,
+    ) -> SharedInformer[T]:
+        def note(change: Change[T]) -> None:
+            if change.key and change.old != change.new:
+                self._changed(change.key, 0.0)
+
+        watched = Watched(
+            name=resource.plural,
+            path=resource.collection(),
+            read=read,
+            on_change=note,
+            page_size=_PAGE,
+            is_large=True,
+            absent=MissingKind(pause=_DISCOVERY, hint=f"install its CRD: {without}"),
+            without=without,
+        )
+        return SharedInformer(client, watched, clock)
+
+    def _read_slo(self, item: Object) -> StoredObject:
+        """The NodeSLO; equal specs are one object."""
+        found = parse_stored(item)
+        key = msgspec.json.encode(found.spec, order="deterministic")
+        if len(self._specs) > 1024:
+            self._specs.clear()
+        spec = self._specs.setdefault(key, found.spec)
+        return StoredObject(found.uid, found.version, spec, found.owners, frozenset())

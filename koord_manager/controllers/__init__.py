@@ -1,0 +1,1 @@
+"""What the leader keeps in the cluster: resources of nodes, NodeMetrics, NodeSLOs."""

@@ -1,0 +1,259 @@
+"""Keeps what nodes offer: one patch of a node's status, and one of its zones, when they differ."""
+
+import copy
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from koord.api.slocontroller import ColocationStrategy
+from koord.cluster.facts import ClusterPod
+from koord.kube.client import MERGE_PATCH, NODE_TOPOLOGIES, NODES, ApiClient
+from koord.kube.errors import KubeError
+from koord.kube.events import Event, EventType, ObjectRef
+from koord.kube.transport import METADATA
+from koord.util.clock import Clock
+from koord.util.logs import get_logger
+from koord_manager import NAME, PREFIX
+from koord_manager.cluster import ManagerCluster, NodeObjects
+from koord_manager.controllers.worker import NodeWorker
+from koord_manager.framework.calculator import Calculator, NodeResult
+from koord_manager.framework.clusterconfig import ClusterConfig
+from koord_manager.framework.decrease import History
+from koord_manager.framework.facts import NodeFacts, effective_strategy, is_colocation_enabled
+from koord_manager.framework.writing import node_patch, zone_operations
+
+SWEEP = 60.0  # seconds in which each node is looked at, also when nothing happens
+MAX_NAMED = 5  # pods in an event
+
+log = get_logger("koord_manager.noderesource")
+
+
+class NodeResourceMetrics(Collector):
+    """Counters by outcome, and what each node offers."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.reconciles = Counter(
+            f"{PREFIX}_node_resource_reconcile_count",
+            "Looks at nodes by status (succeeded or failed) and reason.",
+            ["status", "reason"],
+            registry=registry,
+        )
+        self.plugin_runs = Counter(
+            f"{PREFIX}_node_resource_run_plugin_status",
+            "Failures of plugins by status and stage.",
+            ["plugin", "status", "reason"],
+            registry=registry,
+        )
+        self.latency = Histogram(
+            f"{PREFIX}_node_resource_patch_latency_seconds",
+            "Time from a report's arrival to the patch of its node.",
+            buckets=(0.1, 0.25, 0.5, 1, 2, 5, 10, 30, 60),
+            registry=registry,
+        )
+        self.offered: dict[str, Mapping[str, int | None]] = {}
+        registry.register(self)
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the gauge of all nodes."""
+        family = GaugeMetricFamily(
+            f"{PREFIX}_node_extended_resource_allocatable_internal",
+            "What a node offers, before any factor: cores for CPU, bytes for memory.",
+            labels=["node", "resource", "unit"],
+        )
+        for node, amounts in tuple(self.offered.items()):
+            for name, amount in amounts.items():
+                if amount is not None:
+                    unit = "byte" if name.endswith("memory") else "core"
+                    value = amount / 1000 if name.endswith("cpu") else float(amount)
+                    family.add_metric([node, name, unit], value)
+        yield family
+
+
+@dataclass(slots=True)
+class _NodeState:
+    history: History = field(default_factory=History)
+    written: float | None = None  # Unix seconds
+    zones_written: float | None = None
+    short: frozenset[str] = frozenset()  # resources of which pods hold more than is offered
+
+
+@dataclass(frozen=True, slots=True)
+class Shortage:
+    """Pods that hold more of a resource than their node offers."""
+
+    offered: int
+    held: int
+    pods: tuple[str, ...]  # namespace/name, the largest first
+
+
+def shortages(result: NodeResult, pods: Iterable[ClusterPod]) -> Mapping[str, Shortage]:
+    """Return, by resource, where the pods of a node hold more than it offers."""
+    holders: dict[str, list[tuple[int, str]]] = {}
+    for pod in pods:
+        if not pod.finished:
+            for name, amount in pod.spec.requests:
+                if name in result.resources and amount:
+                    holders.setdefault(name, []).append((amount, pod.key))
+    found: dict[str, Shortage] = {}
+    for name, held in holders.items():
+        total, offered = sum(amount for amount, _ in held), result.resources[name].amount or 0
+        if total > offered:
+            names = tuple(key for _, key in sorted(held, reverse=True))
+            found[name] = Shortage(offered, total, names)
+    return found
+
+
+class NodeResources(NodeWorker):
+    """Keeps the resources of nodes. Belongs to the event loop."""
+
+    name = "noderesource"
+
+    def __init__(
+        self,
+        cluster: ManagerCluster,
+        objects: NodeObjects | None,
+        calculator: Calculator,
+        config: Callable[[], ClusterConfig | None],
+        client: ApiClient,
+        clock: Clock,
+        metrics: NodeResourceMetrics,
+        emit: Callable[[Event], None],
+        *,
+        dry_run: bool = False,
+    ) -> None:
+        """config returns the configuration; None: it is not known yet."""
+        super().__init__(clock)
+        self._cluster = cluster
+        self._objects = objects
+        self._calculator = calculator
+        self._config = config
+        self._client = client
+        self._metrics = metrics
+        self._emit = emit
+        self._dry_run = dry_run
+        self._states: dict[str, _NodeState] = {}
+
+    def ready(self) -> bool:
+        return self._config() is not None
+
+    def everything(self) -> Iterable[str]:
+        return tuple(self._cluster.snapshot.node_names())
+
+    def facts(self, name: str) -> NodeFacts | None:
+        """Return what is known of a node; None: there is none, or no configuration."""
+        node, config = self._cluster.snapshot.node(name), self._config()
+        if node is None or config is None:
+            return None
+        strategy, problems = effective_strategy(config, node)
+        if problems:
+            log.debug("node.partly_rejected", node=name, problems=[str(one) for one in problems])
+        if not is_colocation_enabled(config, strategy):
+            strategy = replace(strategy, enable=False)
+        report = self._cluster.reports.get(name)
+        seen = self._cluster.seen.get(name)
+        objects = self._objects
+        return NodeFacts(
+            node=node,
+            strategy=strategy,
+            now=self._clock.wall(),
+            config=config,
+            report=report,
+            seen=seen[1] if seen else None,
+            pods=self._cluster.pods_of_node(name),
+            topology=objects.topologies.objects.get(name) if objects else None,
+            devices=objects.devices.objects.get(name) if objects else None,
+        )
+
+    def explain(self, name: str) -> tuple[NodeFacts, NodeResult, Mapping[str, Shortage]] | None:
+        """Return what a node is to have now, and why; None: it is not known."""
+        facts = self.facts(name)
+        if facts is None:
+            return None
+        state = self._states.get(name) or _NodeState()
+        result = self._calculator.calculate(facts, copy.deepcopy(state.history))
+        return facts, result, shortages(result, facts.pods)
+
+    async def reconcile(self, name: str) -> None:
+        facts = self.facts(name)
+        if facts is None:
+            self._forget(name)
+            return
+        self.queue.add(name, SWEEP)
+        state = self._states.setdefault(name, _NodeState())
+        result = self._calculator.calculate(facts, state.history)
+        self._metrics.offered[name] = {key: one.calculated for key, one in result.resources.items()}
+        self._note_shortages(facts, result, state)
+        try:
+            await self._write_zones(facts, result, state)
+        except KubeError as err:  # the node is written all the same
+            self._count("failed", "updateNodeResourceTopology")
+            log.debug("zones.failed", node=name, error=str(err))
+        await self._write_node(facts, result, state)
+
+    async def _write_node(self, facts: NodeFacts, result: NodeResult, state: _NodeState) -> None:
+        name, now = facts.name, facts.now
+        patch = node_patch(facts.node, result, facts.strategy, written=state.written, now=now)
+        if patch is None:
+            return
+        log.debug("node.patched", node=name, reason=patch.reason, dry_run=self._dry_run)
+        if self._dry_run:
+            return
+        path = NODES.object(name, subresource="status")
+        try:
+            await self._client.patch(
+                path, patch.body, MERGE_PATCH, accept=METADATA, field_manager=NAME
+            )
+        except KubeError:
+            self._count("failed", "updateNodeStatus")
+            raise
+        state.written = now
+        self._count("succeeded", "reconcileSuccess")
+        seen = self._cluster.seen.get(name)
+        if seen is not None and now - seen[1] < SWEEP / 2:
+            self._metrics.latency.observe(max(self._clock.wall() - seen[1], 0.0))
+
+    async def _write_zones(self, facts: NodeFacts, result: NodeResult, state: _NodeState) -> None:
+        topology = facts.topology
+        if topology is None or not result.zones or self._dry_run:
+            return
+        strategy = facts.strategy
+        limit = strategy.update_time_threshold_seconds
+        if state.zones_written is None or facts.now - state.zones_written > limit:
+            strategy = _writes_all(strategy)
+        operations = zone_operations(topology, result.zones, strategy)
+        if operations:
+            await self._client.json_patch(
+                NODE_TOPOLOGIES.object(facts.name), operations, field_manager=NAME
+            )
+            state.zones_written = facts.now
+
+    def _note_shortages(self, facts: NodeFacts, result: NodeResult, state: _NodeState) -> None:
+        found = shortages(result, facts.pods)
+        for name in found.keys() - state.short:
+            one = found[name]
+            named = ", ".join(one.pods[:MAX_NAMED])
+            more = f" and {len(one.pods) - MAX_NAMED} more" if len(one.pods) > MAX_NAMED else ""
+            why = result.resources[name].reason
+            message = (
+                f"{name}: {one.offered} offered, {one.held} held by {named}{more}"
+                f"{f'; {why}' if why else ''}"
+            )
+            log.info("node.short", node=facts.name, resource=name, offered=one.offered,
+                     held=one.held, pods=one.pods[:MAX_NAMED])  # fmt: skip
+            about = ObjectRef("v1", "Node", facts.name, uid=facts.name)
+            self._emit(Event(about, EventType.WARNING, "LessThanHeld", message, NAME))
+        state.short = frozenset(found)
+
+    def _forget(self, name: str) -> None:
+        self._states.pop(name, None)
+        self._metrics.offered.pop(name, None)
+
+    def _count(self, status: str, reason: str) -> None:
+        self._metrics.reconciles.labels(status, reason).inc()
+
+
+def _writes_all(strategy: ColocationStrategy) -> ColocationStrategy:
+    return replace(strategy, resource_diff_threshold=0.0)

@@ -1,0 +1,1 @@
+"""The daemon: builds and wires everything; start and stop order."""

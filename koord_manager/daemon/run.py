@@ -1,0 +1,265 @@
+"""The life of the daemon: start in order, stand by, lead, stop in order."""
+
+import socket
+from collections.abc import Iterator, Mapping
+from functools import partial
+
+from aiohttp import web
+
+from koord.component.http.endpoints import guarded
+from koord.component.http.exposition import Exposition
+from koord.component.supervisor import supervise
+from koord.controlplane import serving
+from koord.controlplane.cluster_access import ClusterAccess, LeaderClient, connect
+from koord.controlplane.daemon import CommonParts, run_in_background
+from koord.controlplane.sections import ComponentInfo
+from koord.controlplane.serving import HttpSources
+from koord.kube.client import CONFIG_MAPS
+from koord.kube.events import Event, EventType, ObjectRef
+from koord.kube.managedobjects import NODE_METRIC, NODE_SLO, StoredObject
+from koord.kube.sloconfig import ConfigSource
+from koord.util.clock import Clock
+from koord.util.logs import get_logger
+from koord.util.stop import Stop
+from koord_manager import NAME, PREFIX, __version__
+from koord_manager.cluster import FOLLOWED, METRIC, ManagerCluster, NodeObjects
+from koord_manager.config.configuration import to_document
+from koord_manager.controllers.noderesource import NodeResourceMetrics, NodeResources
+from koord_manager.controllers.specs import ManagedSpecs, SpecMetrics
+from koord_manager.controllers.worker import NodeWorker
+from koord_manager.daemon.settings import Settings
+from koord_manager.framework.calculator import Calculator
+from koord_manager.framework.clusterconfig import ClusterConfig, load_cluster_config
+from koord_manager.framework.loading import Plugins, fields_read
+from koord_manager.planning.report import explain_handler
+
+PROGRAM = ComponentInfo(NAME, PREFIX, __version__)
+
+log = get_logger("koord_manager.daemon")
+
+
+async def run_daemon(
+    settings: Settings, exposition: Exposition, clock: Clock, *, stop: Stop | None = None
+) -> None:
+    """Run until stop is set, or until SIGINT or SIGTERM when there is none.
+
+    Raises:
+        LeaseLost: another replica may lead.
+        FinishedWithoutElection: stop was set, and there is no leader election.
+        KoordError: the daemon could not start; the message says why.
+    """
+    hostname = socket.gethostname()
+    connection = connect_daemon(settings, exposition, clock, hostname)
+    try:
+        await Daemon(settings, connection, exposition, clock, hostname).run(stop)
+    finally:
+        await connection.close()
+
+
+def connect_daemon(
+    settings: Settings, exposition: Exposition, clock: Clock, hostname: str
+) -> ClusterAccess[ManagerCluster]:
+    """Make what talks to the API server. Raises ConfigError; see connect."""
+    cluster = ManagerCluster()
+    cluster.now = clock.wall
+    return connect(
+        settings.configuration.client_connection,
+        cluster,
+        FOLLOWED,
+        PROGRAM,
+        environ=settings.environ,
+        hostname=hostname,
+        clock=clock,
+        registry=exposition.internal,
+        kept=fields_read(settings.registry, settings.enabled),
+    )
+
+
+class Daemon:
+    """One daemon, run once."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        connection: ClusterAccess[ManagerCluster],
+        exposition: Exposition,
+        clock: Clock,
+        hostname: str,
+    ) -> None:
+        """Build all parts.
+
+        Raises:
+            KoordError: the certificate cannot be used.
+        """
+        self._settings = settings
+        self._connection = connection
+        self._clock = clock
+        self._common = CommonParts(PROGRAM, settings, connection, exposition, clock)
+        client = LeaderClient(connection.transport, clock, self._common.is_leader)
+        registry, cluster = exposition.internal, connection.state
+        configuration, own = settings.configuration, settings.own
+        metrics = NodeResourceMetrics(registry)
+        self._plugins = Plugins(
+            settings.registry,
+            settings.enabled,
+            configuration.args,
+            settings.gates,
+            clock,
+            lambda name: metrics.plugin_runs.labels(name, "failed", "ResourceCalculate").inc(),
+        )
+        self._config: ConfigSource[ClusterConfig] = ConfigSource(
+            connection.client,
+            own.config_namespace.value,
+            own.config_name.value,
+            clock,
+            self._look_at_all,
+            self._report_config,
+            load=load_cluster_config,
+            unset=ClusterConfig(),
+        )
+        self._objects = NodeObjects(connection.client, clock, self._changed)
+        kept = fields_read(settings.registry, settings.enabled)
+        self._resources = NodeResources(
+            cluster,
+            self._objects,
+            Calculator(
+                self._plugins.node_resource,
+                declared=kept.node_annotations,
+                max_decrease_percent=configuration.max_decrease_percent,
+                call=self._plugins.calculate,
+                failed=self._plugins.failed,
+            ),
+            lambda: self._config.current,
+            client,
+            clock,
+            metrics,
+            connection.events.emit,
+            dry_run=configuration.dry_run,
+        )
+        self._workers: list[NodeWorker] = [
+            self._resources,
+            *self._specs(cluster, client, SpecMetrics(registry)),
+        ]
+        cluster.listen(self._changed)
+        self._common.elect(self._lead, hostname=hostname, component=NAME)
+        self._common.serve(
+            (settings.options.plain_address, *own.addresses),
+            lambda: to_document(configuration),
+            self._create_app,
+            None,
+        )
+        self._add_components()
+
+    def _specs(
+        self, cluster: ManagerCluster, client: LeaderClient, metrics: SpecMetrics
+    ) -> list[ManagedSpecs]:
+        snapshot, slos = cluster.snapshot, self._objects.slos
+
+        def metric_objects() -> Mapping[str, StoredObject]:
+            return _StoredMetrics(cluster)
+
+        make = partial(
+            ManagedSpecs,
+            nodes=snapshot.node,
+            node_names=lambda: tuple(snapshot.node_names()),
+            config=lambda: self._config.current,
+            client=client,
+            clock=self._clock,
+            metrics=metrics,
+            dry_run=self._settings.configuration.dry_run,
+        )
+        is_listed = self._connection.feed.is_listed
+        return [
+            make(NODE_METRIC, metric_objects, is_synced=lambda: is_listed(METRIC)),
+            make(NODE_SLO, lambda: slos.objects, is_synced=lambda: slos.synced),
+        ]
+
+    def _add_components(self) -> None:
+        components = self._common.components
+        health, runs = components.health, components.runs
+        for name, informer in self._objects.all.items():
+            health.register(name, informer.health)
+            runs[name] = informer.run
+        health.register(self._config.name, self._config.health)
+        runs[self._config.name] = self._config.run
+        health.register("plugins", self._plugins.health)
+        for worker in self._workers:
+            health.register(worker.name, worker.health)
+
+    def _create_app(self, sources: HttpSources) -> web.Application:
+        app = serving.create_app(sources)
+        handler = explain_handler(self._resources, self._common.is_leader)
+        app.router.add_get("/explain", guarded(sources.guard, handler))
+        return app
+
+    async def run(self, stop: Stop | None) -> None:
+        """Start, work until stop, and stop. Raises as run_daemon."""
+        self._config.need(True)
+        await self._common.run(self._work, self._plugins.close, stop)
+
+    async def _work(self, stop: Stop) -> None:
+        settings = self._settings
+        facts = {
+            "plugins": [one.name for one in self._plugins.node_resource],
+            "dry_run": settings.configuration.dry_run,
+        }
+        self._common.announce(facts, settings.document())
+        await self._common.lead(self._lead, stop)
+
+    async def _lead(self, stop: Stop) -> None:
+        """Keep all nodes in line, once the cluster is known, until stop."""
+        began = self._clock.monotonic()
+        await stop.bound(self._know_cluster())
+        if stop.is_set():
+            return
+        seconds = round(self._clock.monotonic() - began, 3)
+        log.info("cluster.synced", nodes=len(self._connection.state.snapshot), seconds=seconds)
+        async with run_in_background(self._clock) as start:
+            for worker in self._workers:
+                start(partial(self._run_worker, worker))
+            await stop.wait()
+
+    async def _run_worker(self, worker: NodeWorker, stop: Stop) -> None:
+        health = self._common.components.health
+        await supervise(worker.name, worker.run, stop, self._clock, health)
+
+    async def _know_cluster(self) -> None:
+        await self._connection.feed.wait_synced()
+        for informer in self._objects.all.values():
+            await informer.wait_answered()
+
+    def _changed(self, name: str, delay: float) -> None:
+        for worker in self._workers:
+            worker.queue.add(name, delay)
+
+    def _look_at_all(self) -> None:
+        for worker in self._workers:
+            for name in worker.everything():
+                worker.queue.add(name)
+
+    def _report_config(self, text: str) -> None:
+        own = self._settings.own
+        about = ObjectRef(
+            CONFIG_MAPS.api_version, "ConfigMap", own.config_name.value, own.config_namespace.value
+        )
+        log.warning("config_map.rejected", message=text)
+        if self._common.is_leader():
+            self._connection.events.emit(
+                Event(about, EventType.WARNING, "SLOCfgUnmarshalFailed", text, NAME)
+            )
+
+
+class _StoredMetrics(Mapping[str, StoredObject]):
+    """The NodeMetrics of a cluster, as they are stored; a live view."""
+
+    def __init__(self, cluster: ManagerCluster) -> None:
+        self._metrics = cluster.metrics
+
+    def __getitem__(self, name: str) -> StoredObject:
+        return self._metrics[name].stored
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._metrics)
+
+    def __len__(self) -> int:
+        return len(self._metrics)

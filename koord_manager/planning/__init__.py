@@ -1,0 +1,1 @@
+"""What nodes offer and would offer, explained, without or beside a running manager."""

@@ -1,0 +1,123 @@
+"""What a node offers and why, as JSON and as tables."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from typing import Any
+
+from aiohttp import web
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from koord.component.http.responses import json_body, json_bytes
+from koord_manager.controllers.noderesource import NodeResources, Shortage
+from koord_manager.framework.calculator import NodeResult, OfferedResource, amount_text
+from koord_manager.framework.facts import NodeFacts
+
+Json = dict[str, Any]
+MAX_NAME_LENGTH = 253
+MAX_PODS = 100  # that are named as holding more than there is
+
+
+def node_report(facts: NodeFacts, result: NodeResult, short: Mapping[str, Shortage]) -> Json:
+    """Return what a node offers: each resource with the lines that lead to it."""
+    present = dict(facts.node.allocatable)
+    report = facts.report
+    return {
+        "node": facts.name,
+        "enabled": facts.strategy.enable,
+        "report": {
+            "time": None if report is None else report.update_time,
+            "stale": facts.stale,
+            "doubts": list(result.doubts),
+        },
+        "resources": {
+            name: _resource(name, one, present.get(name), short.get(name))
+            for name, one in result.resources.items()
+        },
+        "annotations": dict(result.annotations),
+        "labels": dict(result.labels),
+        "zones": {
+            zone: {name: None if one is None else str(one) for name, one in amounts.items()}
+            for zone, amounts in result.zones.items()
+        },
+        "problems": list(result.problems),
+    }
+
+
+def _resource(name: str, one: OfferedResource, present: int | None, short: Shortage | None) -> Json:
+    found: Json = {
+        "plugin": one.plugin,
+        "offered": _text(name, one.amount),
+        "onNode": _text(name, present),
+        "calculated": _text(name, one.calculated),
+        "terms": [{"name": term.name, "amount": term.amount} for term in one.terms],
+        "factor": one.factor,
+        "thirdParties": one.given or 0,
+        "reason": one.reason,
+    }
+    if short is not None:
+        found["held"] = {"amount": short.held, "pods": list(short.pods[:MAX_PODS])}
+    return found
+
+
+def _text(name: str, amount: int | None) -> str | None:
+    return None if amount is None else amount_text(name, amount)
+
+
+def explain_handler(
+    resources: NodeResources, is_leader: Callable[[], bool]
+) -> Callable[[web.Request], Awaitable[web.Response]]:
+    """Return the handler of /explain?node=NAME. The caller that mounts it guards it."""
+
+    async def explain(request: web.Request) -> web.Response:
+        name = request.query.get("node", "")
+        if not 0 < len(name) <= MAX_NAME_LENGTH:
+            raise web.HTTPBadRequest(text="wanted ?node=NAME\n")
+        found = resources.explain(name)
+        if found is None:
+            raise web.HTTPNotFound(text=f"node {name}: not known, or there is no configuration\n")
+        body = {"kind": "Explanation", "leader": is_leader(), **node_report(*found)}
+        return json_body(await asyncio.to_thread(json_bytes, body))
+
+    return explain
+
+
+def explanation_view(report: Mapping[str, Any]) -> Iterator[RenderableType]:
+    """Yield the tables of an explanation."""
+    about = report["report"]
+    yield Text(f"node {report['node']}", style="bold")
+    if about["stale"]:
+        yield Text(f"  {about['stale']}")
+    for doubt in about["doubts"]:
+        yield Text(f"  doubtful: {doubt}")
+    for problem in report["problems"]:
+        yield Text(f"  {problem}")
+    for name, one in report["resources"].items():
+        yield from _resource_view(name, one)
+    for key, text in report["annotations"].items():
+        yield Text(f"annotation {key}: {text if text is not None else 'none'}")
+
+
+def _resource_view(name: str, one: Mapping[str, Any]) -> Iterator[RenderableType]:
+    offered = one["offered"] if one["offered"] is not None else "none"
+    on_node = one["onNode"] if one["onNode"] is not None else "none"
+    yield Text(f"\n{name}: {offered} (on the node: {on_node}), by {one['plugin']}", style="bold")
+    if one["terms"]:
+        table = Table(show_header=False, box=None, pad_edge=True)
+        table.add_column(justify="left")
+        table.add_column(justify="right")
+        for term in one["terms"]:
+            table.add_row(term["name"], f"{term['amount']:,}")
+        table.add_row("calculated", str(one["calculated"]))
+        if one["factor"] != 1.0:
+            table.add_row("factor", f"{one['factor']:.2f}")
+        if one["thirdParties"]:
+            table.add_row("third parties", f"{-one['thirdParties']:,}")
+        yield table
+    if one["reason"]:
+        yield Text(f"  {one['reason']}")
+    held = one.get("held")
+    if held:
+        pods = ", ".join(held["pods"][:5])
+        yield Text(f"  {held['amount']} held by {len(held['pods'])} pods: {pods}")

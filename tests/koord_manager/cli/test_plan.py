@@ -1,0 +1,118 @@
+"""`koord-manager plan` and `explain`: their tables and JSON."""
+
+import json
+
+import pytest
+
+from koord.component.terminal import show
+from koord_manager.cli import plan
+from koord_manager.cli.manager import main
+from koord_manager.controllers.noderesource import shortages
+from koord_manager.planning.report import explanation_view, node_report
+from tests.support.manager import (
+    calculate,
+    facts,
+    node,
+    pod,
+    pod_usage,
+    quantities,
+    report,
+    usage,
+)
+
+BATCH_CPU = "kubernetes.io/batch-cpu"
+
+
+@pytest.fixture
+def dump(tmp_path):
+    kinds = (
+        ("v1", "Node", node(quantities(cpu=100, memory="100G"))),
+        ("v1", "Pod", pod("prod", quantities(cpu=30, memory="10G"), qos="LS")),
+        ("v1", "Pod", pod("be", {BATCH_CPU: "30000"}, qos="BE")),
+        (
+            "slo.koordinator.sh/v1alpha1",
+            "NodeMetric",
+            report(
+                node=usage(30, "10G"),
+                system=usage(0, 0),
+                pods=[pod_usage("prod", 30, "10G")],
+            ),
+        ),
+    )
+    items = [{"apiVersion": version, "kind": kind, **item} for version, kind, item in kinds]
+    path = tmp_path / "dump.json"
+    path.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
+    return path
+
+
+def run(capsys, *argv):
+    status = main(["plan", *map(str, argv)])
+    return status, capsys.readouterr()
+
+
+def test_a_plan_compares_two_strategies(dump, capsys):
+    status, out = run(
+        capsys, "--from", dump, "--set", "cpuReclaimThresholdPercent=50", "--output", "json"
+    )
+
+    assert status == 0, out.err
+    found = json.loads(out.out)
+    assert found["totals"][BATCH_CPU] == {"before": 30000, "after": 20000, "gained": -10000}
+    assert found["nodes"][0]["short"][BATCH_CPU] == {
+        "offered": 20000,
+        "held": 30000,
+        "pods": ["default/be"],
+    }
+
+
+def test_the_strategies_come_from_files(dump, capsys, tmp_path):
+    config_map = tmp_path / "config.yaml"
+    config_map.write_text(
+        'kind: ConfigMap\ndata:\n  colocation-config: |\n    {"enable": true, '
+        '"cpuReclaimThresholdPercent": 90}\n'
+    )
+    other = tmp_path / "other.json"
+    other.write_text('{"enable": true, "cpuReclaimThresholdPercent": 100}')
+
+    status, out = run(capsys, "--from", dump, "--config-map", config_map, "--what-if", other)
+
+    assert status == 0, out.err
+    assert "60k" in out.out
+    assert "70k" in out.out
+    assert "+10k" in out.out
+
+
+def test_a_strategy_that_is_rejected_is_an_error(dump, capsys):
+    status, out = run(capsys, "--from", dump, "--set", "cpuReclaimThresholdPercent=-5")
+
+    assert status == 1
+    assert "colocation-config" in out.err
+
+
+def test_an_unknown_node_is_an_error(dump, capsys):
+    status, out = run(capsys, "--from", dump, "--node", "n9")
+
+    assert status == 2
+    assert "--node" in out.err
+
+
+def test_settings_are_fields_with_values():
+    assert plan._setting("a=7") == ("a", 7)
+    assert plan._setting("a=text") == ("a", "text")
+
+
+def test_an_explanation_shows_what_takes_off(capsys):
+    found = facts(
+        node(quantities(cpu=100, memory="100G")),
+        [pod("be", {BATCH_CPU: "90000"}, qos="BE")],
+        report(node=usage(1, 1), system=usage(1, "1G")),
+    )
+    result = calculate(found)
+    text = node_report(found, result, shortages(result, found.pods))
+
+    show(text, lambda: explanation_view(text), "table")
+
+    out = capsys.readouterr().out
+    assert "kubernetes.io/batch-cpu: 59k (on the node: none), by BatchResource" in out
+    assert "safety margin" in out
+    assert "90000 held by 1 pods: default/be" in out
