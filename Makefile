@@ -28,7 +28,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 
 .PHONY: help run run-descheduler run-scheduler demo test e2e-test image-test cluster cluster-test cluster-soak lint format docs site dashboards bench bench-descheduler bench-smoke soak vm-test lock \
-	build-koord-descheduler docker-build-koord-descheduler docker-build-koord-scheduler install-systemd clean
+	build-koord-descheduler docker-build-koord-descheduler docker-build-koord-manager docker-build-koord-scheduler install-systemd clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-31s %s\n", $$1, $$2}'
@@ -151,6 +151,10 @@ build-koord-descheduler:  ## The command with all it needs in build/koord-desche
 
 docker-build-koord-descheduler:  ## Its image (docker or podman; IMAGE=name:tag DEBIAN_DIGEST=... DISTROLESS_DIGEST=...)
 	$(DOCKER) build --target koord-descheduler -t $(IMAGE) $(DIGESTS) -f deploy/Containerfile .
+
+docker-build-koord-manager:  ## The image of koord-manager (IMAGE=name:tag)
+	$(DOCKER) build --target koord-manager -t $(IMAGE:koord-descheduler%=koord-manager%) \
+		$(DIGESTS) -f deploy/Containerfile .
 
 docker-build-koord-scheduler:  ## The image of koord-scheduler (IMAGE=name:tag)
 	$(DOCKER) build --target koord-scheduler -t $(IMAGE:koord-descheduler%=koord-scheduler%) \

@@ -11,10 +11,12 @@ from koord.component.flags import FlagRow
 
 _KOORDLET = "Measure a node, report it, and run QoS plugins."
 _DESCHEDULER = "Move pods from nodes with a high load to others."
+_MANAGER = "Offer what prod pods leave to batch and mid pods."
 _SCHEDULER = "Place pods by what nodes have, by their load and by the network."
 _ROOT = 0  # user id
 _COMMANDS = {
     "koord-descheduler": ("plan", "explain", "record", "replay"),
+    "koord-manager": ("plan", "explain"),
     "koord-scheduler": ("place", "simulate", "explain"),
 }  # each a module of the program's package cli
 _NAMES = {
@@ -81,6 +83,12 @@ def _koord_descheduler() -> argparse.ArgumentParser:
     return _daemon("koord-descheduler", _DESCHEDULER, new_flags()[0].describe())
 
 
+def _koord_manager() -> argparse.ArgumentParser:
+    from koord_manager.daemon.settings import new_flags
+
+    return _daemon("koord-manager", _MANAGER, new_flags()[0].describe())
+
+
 def _koord_scheduler() -> argparse.ArgumentParser:
     from koord_scheduler.daemon.settings import new_flags
 
@@ -92,6 +100,7 @@ _PARSERS = {
     "kubectl-koordlet": _kubectl_koordlet,
     "koordlet": _koordlet,
     "koord-descheduler": _koord_descheduler,
+    "koord-manager": _koord_manager,
     "koord-scheduler": _koord_scheduler,
 }
 

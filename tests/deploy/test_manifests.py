@@ -33,11 +33,14 @@ CLUSTER_WIDE = {
 }
 OWN = ("/proc", "/sys")  # mounted into every container, read-only but for the processes
 
+APART = (DEPLOY / "chart", DEPLOY / "manager")
+
 
 def objects(*patterns: str) -> Iterator[dict[str, Any]]:
     for pattern in patterns or ("*.yaml", "*/*.yaml"):
         for path in sorted(DEPLOY.glob(pattern)):
-            if path.name != "kustomization.yaml" and path.parent != DEPLOY / "chart":
+            # the manager is in another namespace: test_manager_manifests.py
+            if path.name != "kustomization.yaml" and path.parent not in APART:
                 yield from copy.deepcopy(_documents(path))
 
 
@@ -369,6 +372,11 @@ def test_prometheus_finds_the_pods() -> None:
         (
             "koord-descheduler",
             {"koord", "koord_descheduler", "plugins/koord_descheduler_plugins"},
+            "descheduler.txt",
+        ),
+        (
+            "koord-manager",
+            {"koord", "koord_manager", "plugins/koord_manager_plugins"},
             "descheduler.txt",
         ),
         (

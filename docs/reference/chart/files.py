@@ -22,7 +22,8 @@ _NAMESPACE = "koordlet-system"
 _IN_NAMESPACE = ".Values.installation.namespace"
 _HEADER = "{{- /* Written by `make docs` from the files of deploy; do not edit. */ -}}\n"
 _SEPARATOR = "---\n"
-_APART = ("alerts", "chart", "crds", "dashboards", "descheduler", "scheduler")
+# manager is a kustomization in a namespace of its own.
+_APART = ("alerts", "chart", "crds", "dashboards", "descheduler", "manager", "scheduler")
 _CRDS = ("crds", "descheduler/crds", "scheduler/crds")
 _KEPT = {"helm.sh/resource-policy": "keep"}  # a CRD takes all objects of its kind with it
 

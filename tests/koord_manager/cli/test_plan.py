@@ -85,8 +85,8 @@ def test_the_strategies_come_from_files(dump, capsys, tmp_path):
 def test_a_strategy_that_is_rejected_is_an_error(dump, capsys):
     status, out = run(capsys, "--from", dump, "--set", "cpuReclaimThresholdPercent=-5")
 
-    assert status == 1
-    assert "colocation-config" in out.err
+    assert status == 2
+    assert "cpuReclaimThresholdPercent" in out.err
 
 
 def test_an_unknown_node_is_an_error(dump, capsys):

@@ -1,0 +1,100 @@
+"""The manager's manifests agree with each other and with what they promise."""
+
+from koord.component.plugins.discovery import discover
+from koord_manager import LEASE
+from koord_manager.cluster import FOLLOWED
+from koord_manager.config.configuration import DEFAULT_PORT
+from koord_manager.daemon.settings import load_settings
+from tests.support.deploy.replicated import Manifests, group_of
+
+MANIFESTS = Manifests("manager", "koord-manager")
+NAMESPACE = "koordinator-system"
+
+
+def arguments() -> list[str]:
+    return [one.replace("$(POD_NAMESPACE)", NAMESPACE) for one in MANIFESTS.container["args"]]
+
+
+def test_the_arguments_are_the_daemon_s() -> None:
+    """Each has a meaning, and the lease is where agents look for it."""
+    settings = load_settings(arguments(), {}, discover=discover)
+
+    assert settings.warnings() == []
+    election = settings.configuration.leader_election
+    assert (election.resource_namespace, election.resource_name) == (NAMESPACE, LEASE)
+    [port] = MANIFESTS.container["ports"]
+    assert settings.options.plain_address == f"0.0.0.0:{port['containerPort']}"
+    assert port["containerPort"] == DEFAULT_PORT
+
+
+def test_koordinators_arguments_start_it() -> None:
+    """Those of its Deployment."""
+    settings = load_settings(
+        [
+            "--enable-leader-election",
+            "--metrics-addr=:8080",
+            "--health-probe-addr=:8000",
+            "--leader-election-namespace=koordinator-system",
+            "--config-namespace=koordinator-system",
+            "--sync-period=0",
+        ],
+        {},
+        discover=discover,
+    )
+
+    assert settings.own.addresses == ["0.0.0.0:8080", "0.0.0.0:8000"]
+    assert settings.configuration.leader_election.leader_elect
+
+
+def test_pods_are_restricted_and_of_one_namespace() -> None:
+    """No privilege, a read-only root, two replicas."""
+    context = MANIFESTS.container["securityContext"]
+    assert context["readOnlyRootFilesystem"]
+    assert context["capabilities"] == {"drop": ["ALL"]}
+    assert MANIFESTS.one("Deployment")["spec"]["replicas"] == 2
+    for each in MANIFESTS.objects():
+        assert each["metadata"].get("namespace", NAMESPACE) == NAMESPACE
+
+
+def test_the_role_covers_what_is_followed_and_writes_no_pod() -> None:
+    """Lists and watches of what it follows; of nodes the status alone is written."""
+    followed = {
+        (group_of(served.resource.api_version), served.resource.plural)
+        for served in FOLLOWED.values()
+    }
+    followed |= {
+        ("slo.koordinator.sh", "nodeslos"),
+        ("topology.node.k8s.io", "noderesourcetopologies"),
+        ("scheduling.koordinator.sh", "devices"),
+    }
+    rules = MANIFESTS.one("ClusterRole")["rules"]
+    listed = {
+        (rule["apiGroups"][0], what)
+        for rule in rules
+        if {"list", "watch"} <= set(rule["verbs"])
+        for what in rule["resources"]
+    }
+    assert listed == followed
+    writes = {
+        (what, verb)
+        for rule in rules
+        for what in rule["resources"]
+        for verb in rule["verbs"]
+        if verb not in ("list", "watch")
+    }
+    specs = {(what, verb) for what in ("nodemetrics", "nodeslos")
+             for verb in ("create", "patch", "delete")}  # fmt: skip
+    assert writes == specs | {
+        ("nodes/status", "patch"),
+        ("noderesourcetopologies", "patch"),
+        ("events", "create"),
+        ("events", "patch"),
+    }
+
+
+def test_lease_and_configuration_are_reached_by_name() -> None:
+    """Of all others of their kinds nothing can be read or changed."""
+    assert MANIFESTS.named_rights() == {
+        ("leases", LEASE): {"get", "update"},
+        ("configmaps", "slo-controller-config"): {"list", "watch"},
+    }
