@@ -220,6 +220,13 @@ class ColumnScorer:
             uses[at] = None if use is None else use._replace(requested=use.requested + more)
         return self._formula.of_node(uses)
 
+    def of_plain_node(self, pod: ClusterPod, node: NodeInfo) -> int:
+        """The score of a node without amplified CPU, for a pod without CPUs of its own."""
+        view, row = node.view, node.row
+        return self._formula.of_node(
+            [use_of_node(pod, view, row, name, nonzero=False) for name in self._names]
+        )
+
     def of_all(
         self, pod: ClusterPod, wish: Wish, table: MachineTable, nodes: View
     ) -> tuple[Scores, Mask]:

@@ -26,7 +26,6 @@ from koord_scheduler.plugin import (
     NodeInfo,
     PreBindPlugin,
     PreFilterPlugin,
-    PreScorePlugin,
     QueueingHint,
     ReservePlugin,
     ScorePlugin,
@@ -186,7 +185,6 @@ class NodeNUMAResource(
     PreFilterPlugin,
     FilterPlugin,
     VectorFilterPlugin,
-    PreScorePlugin,
     ScorePlugin,
     VectorScorePlugin,
     ReservePlugin,
@@ -370,14 +368,6 @@ class NodeNUMAResource(
 
     # Score.
 
-    def pre_score(
-        self, state: CycleState, pod: ClusterPod, nodes: View, feasible: Mask
-    ) -> Status | None:
-        return None if pod.spec.requests else Status.skip()
-
-    def pre_score_reuse_key(self, pod: ClusterPod, nodes: View) -> Hashable | None:
-        return ()
-
     def score_reuse_key(self, state: CycleState, pod: ClusterPod, nodes: View) -> Hashable | None:
         self.table.follow(nodes)
         wish = state.read(_WISH, Wish)
@@ -386,6 +376,10 @@ class NodeNUMAResource(
     def score(self, state: CycleState, pod: ClusterPod, node: NodeInfo) -> int:
         self.table.follow(node.view)
         wish = state.read(_WISH, Wish)
+        if not wish.requests:
+            return 0
+        if not wish.asks and not self.table.has_special and not node.view.altered:
+            return self._columns.of_plain_node(pod, node)
         machine = self.table.machine(node.view, node.row)
         policy, need = policy_on(wish, machine), need_on(wish, machine)
         if isinstance(need, Status) or isinstance(policy, Status):
@@ -400,6 +394,8 @@ class NodeNUMAResource(
     def score_all(self, state: CycleState, pod: ClusterPod, nodes: View) -> Scores:
         self.table.follow(nodes)
         wish = state.read(_WISH, Wish)
+        if not wish.requests:
+            return np.zeros(len(nodes), np.int64)
         scores, by_trial = self._columns.of_all(pod, wish, self.table, nodes)
         trials = self._trials(state).by_node if self._tries(wish) else {}
         scores[by_trial] = 0

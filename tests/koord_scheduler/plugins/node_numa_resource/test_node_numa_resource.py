@@ -27,6 +27,7 @@ from koord_scheduler.plugin.testing import (
     make_pod,
 )
 from koord_scheduler_plugins.default_binding import DefaultPreBind
+from koord_scheduler_plugins.default_preemption import DefaultPreemption
 from koord_scheduler_plugins.node_numa_resource.accumulator import BindPolicy
 from koord_scheduler_plugins.node_numa_resource.allocation import Need
 from koord_scheduler_plugins.node_numa_resource.holdings import RESOURCE_SPEC, RESOURCE_STATUS
@@ -540,12 +541,12 @@ async def test_scores_of_amplified_nodes(
             assert_forms_agree(cluster.harness.subject, pod, cluster.cluster.state.view())
 
 
-async def test_a_node_without_a_topology_scores_0_for_a_node_that_binds() -> None:
+async def test_a_pod_that_requests_nothing_scores_0() -> None:
     cluster = Cluster()
-    cluster.node("a", labels=FULL_ONLY)
+    cluster.node("a")
     cluster.node("b")
     async with cluster.harness:
-        assert set(cluster.scores(pod_of(qos="LS"))) == {"a", "b"}
+        assert cluster.scores(pod_of(cpu=0)) == {"a": 0, "b": 0}
 
 
 async def test_the_numa_node_that_the_strategy_prefers() -> None:
@@ -577,6 +578,23 @@ async def test_a_pod_that_leaves_in_a_what_if_gives_its_cpus_back() -> None:
         decided = cluster.harness.decide(pod_of())
         assert decided.candidates == ("n1",)
         assert decided.rejections == {"n1": "not enough cpus available to satisfy request"}
+
+
+async def test_pods_are_preempted_for_their_cpus() -> None:
+    """Two victims of 4 CPUs each hold whole cores; the fewest that are needed leave."""
+    cluster = fake_cluster()
+    cluster.node("n1", cpu=64)
+    cluster.pod("low", "n1", cpu=4, annotations=held("0-3"), priority=1)
+    cluster.pod("lower", "n1", cpu=4, annotations=held("4-7"), priority=0)
+    cluster.pod("high", "n1", cpu=8, annotations=held("8-15"), priority=99999)
+    harness = PluginHarness(
+        NodeNUMAResource, cluster, extra_plugins={"DefaultPreemption": DefaultPreemption}
+    )
+    harness.informers.apply(TOPOLOGIES, topology_object("n1"))
+    async with harness:
+        found = await harness.schedule(pod_of(spec=required("FullPCPUs")))
+        assert found.nominated == "n1"
+        assert [pod.name for pod in found.victims] == ["lower"]
 
 
 async def test_what_helps() -> None:
