@@ -79,8 +79,8 @@ def _writes(asked: Counter[str]) -> int:
 
 
 def _asked(plane: dict[str, Any]) -> Counter[str]:
-    with urllib.request.urlopen(f"{plane['server']}/benchmark", timeout=10) as answer:
-        return Counter(json.load(answer))
+    with urllib.request.urlopen(f"{plane['server']}/benchmark", timeout=10) as response:
+        return Counter(json.load(response))
 
 
 @contextlib.contextmanager

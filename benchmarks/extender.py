@@ -31,10 +31,10 @@ from koord_scheduler.extenderserver.server import Access, AccessFiles, extender_
 from koord_scheduler.framework.profile import PluginRegistry, build_profile
 from koord_scheduler.plugin.testing.harness import fake_services
 
-CROWD = 16
+CLIENTS = 16
 BODY = 120 << 20  # bytes
 PIECE = 1 << 20
-PATIENCE = 40.0  # seconds
+TIMEOUT = 40.0  # seconds
 MOST_MIB = 512.0  # half of what the manifest gives the scheduler
 POD = {"metadata": {"namespace": "default", "name": "web", "uid": "u"}, "spec": {"containers": []}}
 
@@ -44,13 +44,13 @@ def run(*, smoke: bool) -> Iterator[Row]:
     body = BODY // 4 if smoke else BODY
     with _server() as (pid, port):
         idle = _peak_mib(pid)
-        waited = _beside(_crowd(_large, port, body), port)
-        title = f"extender: memory with {CROWD} bodies of {body >> 20} MiB"
+        waited = _longest_wait(_clients(_large, port, body), port)
+        title = f"extender: memory with {CLIENTS} bodies of {body >> 20} MiB"
         yield Row(title, _peak_mib(pid), "MiB", MOST_MIB, idle, "idle")
         yield Row("extender: a plain question beside them", waited, "s", 1.0)
     with _server() as (pid, port):
-        waited = _beside(_crowd(_slow, port, 1 << 20), port)
-        yield Row(f"extender: a plain question beside {CROWD} slow ones", waited, "s", 1.0)
+        waited = _longest_wait(_clients(_slow, port, 1 << 20), port)
+        yield Row(f"extender: a plain question beside {CLIENTS} slow ones", waited, "s", 1.0)
 
 
 @contextlib.contextmanager
@@ -66,9 +66,9 @@ def _server() -> Iterator[tuple[int, int]]:
         process.wait()
 
 
-def _crowd(client: Callable[[int, str, int], None], port: int, size: int) -> list[Thread]:
+def _clients(client: Callable[[int, str, int], None], port: int, size: int) -> list[Thread]:
     verbs = ("filter", "prioritize")
-    return [Thread(target=client, args=(port, verbs[at % 2], size)) for at in range(CROWD)]
+    return [Thread(target=client, args=(port, verbs[at % 2], size)) for at in range(CLIENTS)]
 
 
 def _peak_mib(pid: int) -> float:
@@ -76,15 +76,15 @@ def _peak_mib(pid: int) -> float:
     return int(status.split("VmHWM:")[1].split()[0]) / 1024
 
 
-def _beside(crowd: list[Thread], port: int) -> float:
+def _longest_wait(clients: list[Thread], port: int) -> float:
     """Seconds until a plain question was answered, the longest of those asked meanwhile."""
-    for client in crowd:
+    for client in clients:
         client.start()
     time.sleep(0.5)  # all are at it
     longest = 0.0
-    while any(client.is_alive() for client in crowd):
+    while any(client.is_alive() for client in clients):
         began = time.monotonic()
-        while not _asked(port) and time.monotonic() - began < PATIENCE:
+        while not _asked(port) and time.monotonic() - began < TIMEOUT:
             time.sleep(0.05)
         longest = max(longest, time.monotonic() - began)
     return longest
@@ -118,7 +118,7 @@ def _slow(port: int, verb: str, size: int) -> None:
     with contextlib.suppress(OSError), _begun(port, verb, size) as client:
         client.settimeout(0.5)
         client.sendall(b'{"Pod":')
-        for _ in range(int(PATIENCE / 0.5)):
+        for _ in range(int(TIMEOUT / 0.5)):
             client.sendall(b" ")
             with contextlib.suppress(TimeoutError):
                 client.recv(100)
@@ -126,7 +126,7 @@ def _slow(port: int, verb: str, size: int) -> None:
 
 
 def _begun(port: int, verb: str, size: int) -> socket.socket:
-    client = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
+    client = socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT)
     head = f"POST /{verb} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     client.sendall(f"{head}Content-Length: {size}\r\n\r\n".encode())
     return client

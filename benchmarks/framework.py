@@ -1,7 +1,7 @@
 """The time that koord-scheduler's framework adds to each call of a plugin in the vector form.
 
-The plugins return columns that are there already: all time is the framework's. Beside it the time
-of summing a column of all nodes once, as a measure of the machine.
+The plugins return columns that are there already: all time is the framework's. For comparison, the
+time of summing a column of all nodes once, as a measure of the machine.
 """
 
 import asyncio

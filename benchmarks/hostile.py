@@ -101,7 +101,7 @@ def _pod(namespace: str) -> Json:
 class Probes:
     """Asks /livez all the time, as a kubelet would."""
 
-    longest: float = 0.0  # seconds of an answer
+    longest: float = 0.0  # seconds of a response
     failed: int = 0
 
     def __post_init__(self) -> None:

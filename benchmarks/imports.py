@@ -64,8 +64,8 @@ def run(*, smoke: bool) -> Iterator[Row]:
 def _rss_after(*modules: str) -> list[float]:
     """RSS in MiB of a fresh interpreter: bare, and after importing each module."""
     command = [sys.executable, "-c", _PROBE, *modules]
-    answer = subprocess.run(command, check=True, capture_output=True, text=True)
-    return [float(line) for line in answer.stdout.split()]
+    response = subprocess.run(command, check=True, capture_output=True, text=True)
+    return [float(line) for line in response.stdout.split()]
 
 
 def _default_daemon() -> tuple[float, set[str]]:

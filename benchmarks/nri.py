@@ -17,7 +17,7 @@ from pathlib import Path
 from benchmarks.table import Row
 from benchmarks.tree import NotHereError
 from tests.support.programs import NRI_RUNTIME
-from tests.support.real_runtime.nri_node import Node, crowd, in_force
+from tests.support.real_runtime.nri_node import Node, in_force, many_pods
 from tests.support.real_runtime.nri_runtime import container
 
 PODS = 150
@@ -48,7 +48,7 @@ def run(*, smoke: bool) -> Iterator[Row]:
 
 async def _measure(node: Node, containers: int) -> tuple[float, list[float]]:
     """Milliseconds of one Synchronize, and of so many CreateContainer, each adjusted."""
-    sandboxes, running = crowd(node, PODS)
+    sandboxes, running = many_pods(node, PODS)
     times = []
     async with node.runtime() as runtime:
         await runtime.start(sandboxes, running)

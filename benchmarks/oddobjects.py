@@ -34,8 +34,8 @@ def run(*, smoke: bool) -> Iterator[Row]:
         took, reference = cluster.cost(odd)
         yield Row(f"pod of 1.4 MB of {name}", took * 1e3, "ms", None, reference * 1e3, PLAIN)
         yield Row(f"memory of one of {name}", cluster.memory(odd[0]) / 2**20, "MiB", LARGEST)
-    beside, _ = cluster.cost(plain)
-    yield Row("plain pod beside all of them", beside * 1e6, "µs", None, alone * 1e6, "alone")
+    baseline, _ = cluster.cost(plain)
+    yield Row("plain pod beside all of them", baseline * 1e6, "µs", None, alone * 1e6, "alone")
 
 
 class _Cluster:
@@ -92,7 +92,7 @@ def _pod(name: str, node: str = "") -> Json:
 
 
 def _many(item: Callable[[int], Any]) -> list[Any]:
-    """As many items as fill the pod."""
+    """Return the number of items that fill the pod."""
     return [item(at) for at in range(_FILL // len(json.dumps([item(10_000)])))]
 
 
@@ -140,7 +140,7 @@ def _volumes(pod: Json) -> Json:
 
 
 def _text(pod: Json) -> Json:
-    """As the API server writes it: six bytes for each."""
+    """The text as the API server writes it: six bytes for each character."""
     pod["spec"]["containers"][0]["args"] = ["\u0001" * _FILL]
     return pod
 

@@ -2,7 +2,7 @@
 
 Between two pods one is placed, as in cycles, so that each works on a view that is new. Of pods
 without rules and of those with rules about others; "row" is the plain form for one node, which an
-equal pod costs. Beside the numpy prototype of a whole cycle.
+equal pod costs. For comparison: the numpy prototype of a whole cycle.
 """
 
 import asyncio
@@ -90,8 +90,8 @@ def _call_all(
         return found
 
     def skips(what: str, work: Callable[[], Any]) -> bool:
-        answer = timed(what, work)
-        return answer is not None and not getattr(answer, "ok", True)
+        response = timed(what, work)
+        return response is not None and not getattr(response, "ok", True)
 
     def keyed(what: str, *args: Any) -> None:
         ask = getattr(plugin, what, None)

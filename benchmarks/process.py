@@ -41,8 +41,8 @@ class Daemon:
 
     def fetch(self, path: str) -> bytes:
         """The body of one GET."""
-        with urllib.request.urlopen(self.url + path, timeout=10) as answer:
-            body: bytes = answer.read()
+        with urllib.request.urlopen(self.url + path, timeout=10) as response:
+            body: bytes = response.read()
             return body
 
     def wait_until_measuring(self, pods: int, deadline: float = 60) -> None:

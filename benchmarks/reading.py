@@ -81,10 +81,10 @@ def _cpu_time(work: Callable[[], None]) -> float:
 
 
 def _c_time(program: Path, files: list[str]) -> float:
-    answer = subprocess.run(
+    response = subprocess.run(
         [program, str(ROUNDS)], input="\n".join(files), capture_output=True, check=True, text=True
     )
-    return float(answer.stdout) / 1e3
+    return float(response.stdout) / 1e3
 
 
 def _compile(directory: Path) -> Path:

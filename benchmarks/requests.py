@@ -1,7 +1,7 @@
 """CPU of koord-scheduler for one request to the API server: a binding, an event, a status patch.
 
-The server is a process of its own; only this one's CPU counts. Beside the bare exchange: the same
-bytes there and back over asyncio's streams, with nothing else done.
+The server is a process of its own; only this one's CPU counts. For comparison, the bare exchange:
+the same bytes there and back over asyncio's streams, with nothing else done.
 """
 
 import asyncio
@@ -146,7 +146,7 @@ def _binder(client: ApiClient) -> DefaultBinder:
 
 
 async def _bind(binder: DefaultBinder, code: PluginCode, number: int) -> None:
-    """As the framework calls it: metered, and with a deadline."""
+    """Bind as the framework calls it: metered, and with a deadline."""
     state: Any = None
     status = await code.run(partial(binder.bind, state, _pod(number), "node-1"), 600.0)
     assert status is None, status

@@ -25,7 +25,7 @@ PLUGINS = 40
 
 
 def run(*, smoke: bool) -> Iterator[Row]:
-    """Yield the CPU time of the first answer and the mean of one a second, encoded; and sizes."""
+    """Yield the CPU time of the first response and the mean of one a second, encoded; and sizes."""
     clock = SimulatedClock(boottime=10_000.0)
     cache = history.open_cache(None, "benchmark", clock)
     pods = tuple(make_pod(f"pod-{n}", uid=str(uuid.UUID(int=n))) for n in range(PODS))
@@ -46,27 +46,27 @@ async def _look(
     pods: tuple[PodMeta, ...],
     rounds: int,
 ) -> tuple[tuple[float, int], list[float], list[int]]:
-    """CPU seconds and bytes of the first answer, and of each of so many seconds."""
+    """CPU seconds and bytes of the first response, and of each of so many seconds."""
     clock.tick(1.0)
     begin = time.process_time()
-    answer = await page.snapshot()
-    size = len(json_bytes(answer))
+    response = await page.snapshot()
+    size = len(json_bytes(response))
     first = time.process_time() - begin, size
     seconds, sizes = [], []
     for number in range(rounds):
         clock.tick(1.0)
         cache.append(stamp(clock), _samples(number, pods))
         begin = time.process_time()
-        answer = await page.changes(_now(answer))
-        sizes.append(len(json_bytes(answer)))
+        response = await page.changes(_now(response))
+        sizes.append(len(json_bytes(response)))
         seconds.append(time.process_time() - begin)
-        if "whole" in answer or len(answer["sections"]["pods"]) != PODS:  # type: ignore[index]
+        if "whole" in response or len(response["sections"]["pods"]) != PODS:  # type: ignore[index]
             raise RuntimeError("wanted the changes of a second with all pods")
     return first, seconds, sizes
 
 
-def _now(answer: Mapping[str, object]) -> float:
-    now = answer["now"]
+def _now(response: Mapping[str, object]) -> float:
+    now = response["now"]
     if not isinstance(now, float):
         raise TypeError(f"wanted a time, found {now!r}")
     return now

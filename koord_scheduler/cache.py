@@ -89,7 +89,7 @@ class SchedulerCache(ClusterState):
         return found  # type: ignore[no-any-return]
 
     def put(self, kind: ObjectKind[T], item: T) -> None:
-        """As ClusterState.put."""
+        """Take an object into the state."""
         old = self.get(kind, item.key)  # type: ignore[attr-defined]
         if old == item:
             return
@@ -104,7 +104,7 @@ class SchedulerCache(ClusterState):
         self._on_change(kind, old, item)
 
     def remove(self, kind: ObjectKind[Any], key: str, uid: str = "") -> None:
-        """As ClusterState.remove."""
+        """Remove an object from the state."""
         old = self.get(kind, key)
         super().remove(kind, key, uid)
         if old is not None and self.get(kind, key) is None:

@@ -40,7 +40,7 @@ class KubeletMetrics:
         )
 
     def observe(self, traffic: Traffic) -> None:
-        """Count one attempt that is over, if there was an answer."""
+        """Count one attempt that is over, if there was a response."""
         if traffic.status:
             path = _VERB.get(traffic.call.path, traffic.call.path)
             self.seconds.labels("get", path, str(traffic.status)).observe(traffic.seconds)
@@ -81,7 +81,7 @@ def _nested_value(value: object, key: str) -> object:
 
 
 PODS, CONFIGZ = "/pods", "/configz"  # nodes/pods and nodes/configz to RBAC, never nodes/proxy
-MAX_BYTES = 16 << 20  # of an answer but that with the pods
+MAX_BYTES = 16 << 20  # of a response but that with the pods
 MAX_POD_BYTES = 10 << 20
 """Limit of one pod. etcd stores 1.5 MiB, in which JSON writes one byte as six (\\u003c for <)."""
 MAX_LIST_BYTES = 1 << 30  # of all pods: 110 of the largest that the API server takes
@@ -94,7 +94,7 @@ class KubeletOptions:
     """Connection to the kubelet. Without a CA of its own, that of the API server counts."""
 
     address_type: AddressType = AddressType.INTERNAL_IP  # which address of the Node
-    timeout: float = 3.0  # seconds for a whole answer, connection included
+    timeout: float = 3.0  # seconds for a whole response, connection included
     ca_file: Path | None = None
     insecure: bool = False  # plain HTTP on the read-only port, without credentials
     read_only_port: int = 10255
@@ -157,13 +157,13 @@ class KubeletClient:
         return found
 
     def _seconds(self, received: int) -> float:
-        """Seconds that an answer may take of which so many bytes have come."""
+        """Seconds that a response may take of which so many bytes have come."""
         return self._options.timeout + received / BYTES_A_SECOND
 
     async def configz(self) -> Object:
         """Return the configuration in force, a KubeletConfiguration without apiVersion and kind."""
-        answer = await read_object(await self._get(CONFIGZ), f"GET {CONFIGZ}")
-        found = answer.get("kubeletconfig")
+        response = await read_object(await self._get(CONFIGZ), f"GET {CONFIGZ}")
+        found = response.get("kubeletconfig")
         if not isinstance(found, dict):
             wanted = "an object with a kubeletconfig"
             raise BadResponse(f"GET {CONFIGZ}", wanted=wanted, found=f"{found!r:.80}")
@@ -194,7 +194,7 @@ class KubeletClient:
         return Transport(
             kubelet_config(self._api, url, self._options),
             self._clock,
-            limits=Limits(answer_bytes=MAX_BYTES, qps=0),
+            limits=Limits(response_bytes=MAX_BYTES, qps=0),
             credentials=None if self._options.insecure else self._credentials,
             observe=self._observe,
             user_agent=NAME,

@@ -40,7 +40,7 @@ WARM_MODULES = (
     "koordlet.cli.ctl.client",
     "aiohttp.web",
 )  # what programs of tests import
-PATIENCE = 180.0  # seconds in which anything must happen, in an emulated machine too
+TIMEOUT = 180.0  # seconds in which anything must happen, in an emulated machine too
 
 
 @pytest.fixture(autouse=True)
@@ -62,12 +62,12 @@ class UnixConnection(http.client.HTTPConnection):
     """HTTP over a Unix socket."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__("koordlet", timeout=PATIENCE)
+        super().__init__("koordlet", timeout=TIMEOUT)
         self._path = path
 
     def connect(self) -> None:
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(PATIENCE)
+        self.sock.settimeout(TIMEOUT)
         self.sock.connect(str(self._path))
 
 
@@ -119,13 +119,13 @@ class Koordlet:
             with selectors.DefaultSelector() as selector:
                 selector.register(pidfd, selectors.EVENT_READ, "ended")
                 selector.register(self._notify, selectors.EVENT_READ, "told")
-                found = {key.data for key, _ in selector.select(PATIENCE)}
+                found = {key.data for key, _ in selector.select(TIMEOUT)}
         finally:
             os.close(pidfd)
         assert "told" in found, f"not ready: {found or 'late'}\n{self.stderr}"
         return self._notify.recv(4096).decode().splitlines()
 
-    def wait(self, seconds: float = PATIENCE) -> int:
+    def wait(self, seconds: float = TIMEOUT) -> int:
         """Return the exit status; negative: the signal that ended it."""
         return self.process.wait(seconds)
 
@@ -159,8 +159,8 @@ class Koordlet:
         return json.loads(body)
 
     def get(self, path: str) -> tuple[int, str]:
-        """Status and body of an HTTP answer."""
-        return _get(http.client.HTTPConnection(*self.address, timeout=PATIENCE), path)
+        """Status and body of an HTTP response."""
+        return _get(http.client.HTTPConnection(*self.address, timeout=TIMEOUT), path)
 
     @property
     def address(self) -> tuple[str, int]:
@@ -169,8 +169,8 @@ class Koordlet:
         host, _, port = started["address"].rpartition(":")
         return host, int(port)
 
-    def until(self, condition: Callable[[], Any], seconds: float = PATIENCE) -> Any:
-        """Ask again and again until the answer is true; return it."""
+    def until(self, condition: Callable[[], Any], seconds: float = TIMEOUT) -> Any:
+        """Ask again and again until the response is true; return it."""
         deadline = time.monotonic() + seconds
         while not (answer := condition()):
             assert time.monotonic() < deadline, f"still not so after {seconds} s\n{self.stderr}"

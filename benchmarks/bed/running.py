@@ -19,7 +19,7 @@ from benchmarks.tree import NotHereError
 HERE = Path(__file__).parent
 BINARY = HERE.parents[1] / "build" / "bed"
 _USAGE = {"hot": 0.1, "low": 0.6, "hotPct": 85, "lowPct": 15, "midPct": 50}
-_PATIENCE = 240.0  # seconds until the program is idle
+_TIMEOUT = 240.0  # seconds until the program is idle
 _QUIET = 2  # seconds below _IDLE
 _IDLE = 0.3  # cores; NodeMetrics cost some
 
@@ -37,7 +37,7 @@ class Bed:
         self._address = f"127.0.0.1:{port}"
         self._cores, self._binary, self._keep = cores, binary, keep
         self._processes: list[subprocess.Popen[bytes]] = []
-        self._beside: list[tuple[subprocess.Popen[bytes], Path]] = []
+        self._extra: list[tuple[subprocess.Popen[bytes], Path]] = []
 
     def __enter__(self) -> Self:
         self.directory = Path(tempfile.mkdtemp(prefix="bed-"))
@@ -73,8 +73,8 @@ class Bed:
         """Ask the bed itself: GET, or POST with a body."""
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, data)
-        with urllib.request.urlopen(request, timeout=timeout) as answer:
-            found: Json = json.loads(answer.read())
+        with urllib.request.urlopen(request, timeout=timeout) as response:
+            found: Json = json.loads(response.read())
             return found
 
     def run(self, command: Sequence[str], config: Json) -> None:
@@ -92,7 +92,7 @@ class Bed:
         path.write_text(json.dumps(config))
         argv = [word.format(config=path) for word in command]
         environ = {"KUBECONFIG": str(self.kubeconfig)}
-        self._beside.append((self._start(argv, log, environ), log))
+        self._extra.append((self._start(argv, log, environ), log))
 
     def check(self) -> None:
         """Raise SystemExit with the end of its log if the program has ended."""
@@ -100,12 +100,12 @@ class Bed:
 
     def check_all(self) -> None:
         """Raise SystemExit as check, about each of several programs."""
-        for program, log in self._beside:
+        for program, log in self._extra:
             _check(program, log)
 
     def idle(self, needs: Sequence[str]) -> float:
         """Return after how many seconds the program watched these kinds and had little to do."""
-        end, quiet, watching = time.time() + _PATIENCE, 0, False
+        end, quiet, watching = time.time() + _TIMEOUT, 0, False
         last, at = cpu_seconds(tree(self.program.pid)), time.time()
         while time.time() < end and quiet < _QUIET:
             time.sleep(1)
@@ -116,7 +116,7 @@ class Bed:
             quiet = quiet + 1 if watching and (used - last) / (now - at) < _IDLE else 0
             last, at = used, now
         if quiet < _QUIET:
-            print(f"not idle after {_PATIENCE:g} s; going on", file=sys.stderr)
+            print(f"not idle after {_TIMEOUT:g} s; going on", file=sys.stderr)
         return round(time.time() - self.started - _QUIET, 1)
 
     def _start(

@@ -1,1 +1,1 @@
-"""The loop of koordlet's companions on a small cluster in memory, shown in a terminal."""
+"""The loop of the control plane's daemons on a small cluster in memory, shown in a terminal."""

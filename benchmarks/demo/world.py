@@ -82,23 +82,23 @@ class World:
         """Do what controller, kubelets and agents do; return what has happened, for people."""
         before = self.pods
         await self.look()
-        happened = [
+        events = [
             f"{name} was evicted from {pod.node}"
             for name, pod in before.items()
             if name not in self.pods
         ]
         for name, pod in self.pods.items():
             if pod.node and not pod.running:
-                happened.append(f"{name} was bound to {pod.node}")
+                events.append(f"{name} was bound to {pod.node}")
                 await self._run(name)
         for app in self.apps.values():
             there = sum(pod.app == app.name for pod in self.pods.values())
             for _ in range(app.replicas - there):
                 made = await self.client.create(PODS.collection(NAMESPACE), self._pod(app, ""))
-                happened.append(f"{made['metadata']['name']} was created")
+                events.append(f"{made['metadata']['name']} was created")
         if time.monotonic() - self._reported >= report_every:
             await self._report()
-        return happened
+        return events
 
     async def look(self) -> None:
         """See which pods there are, and where."""

@@ -1,4 +1,4 @@
-"""Outcomes of an eviction, and the API server's answer to one."""
+"""Outcomes of an eviction, and the API server's response to one."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -25,8 +25,8 @@ class EvictionOutcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class EvictionAnswer:
-    """The API server's answer to an eviction.
+class EvictionResponse:
+    """The API server's response to an eviction.
 
     retry_after is how many seconds it asked to wait, None when it asked for nothing. busy: not
     only this pod's eviction has to wait. certain False: the pod may have been evicted all the same.

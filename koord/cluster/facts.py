@@ -134,7 +134,7 @@ class ContainerKind(StrEnum):
 
 
 class ContainerResources(Struct, frozen=True, gc=False, kw_only=True):
-    """What one container requests, and its limits. Amounts are as in PodSpec."""
+    """Requests and limits of one container. Amounts are as in PodSpec."""
 
     name: str
     kind: ContainerKind = ContainerKind.REGULAR

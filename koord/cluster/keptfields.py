@@ -159,7 +159,7 @@ def _checked_keys(found: Iterable[str]) -> frozenset[str]:
 
 
 def _result_of(factory: object) -> object:
-    """What a function is annotated to return; None: that is not known."""
+    """Return the annotated type of the result of a function; None: it is not known."""
     try:
         return typing.get_type_hints(factory).get("return")
     except Exception:  # annotations of a third party's code

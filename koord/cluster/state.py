@@ -427,7 +427,7 @@ class ClusterState:
 
     @property
     def account(self) -> FrozenAccount:
-        """What pods hold now, at less cost than in a view of all."""
+        """Resources that pods hold now, at less cost than in a view of all."""
         return self.snapshot.account
 
     def keep_account(self, kind: AccountKind) -> None:

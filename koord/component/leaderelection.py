@@ -349,7 +349,7 @@ class LeaderElector:
         if self._lease:
             try:
                 return await self._hold(self._lease)
-            except (Conflict, NotFound):  # changed or deleted, or an answer was lost
+            except (Conflict, NotFound):  # changed or deleted, or a response was lost
                 self._metrics.slow_renewals.labels(self._config.name).inc()
                 self._lease = {}
         found = await self._read()

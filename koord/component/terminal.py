@@ -75,10 +75,10 @@ def pairs(rows: Iterable[tuple[str, RenderableType]], style: str = "bold") -> Ta
     return grid
 
 
-def show(answer: object, view: Callable[[], Iterable[RenderableType]], output: str) -> None:
-    """Print an answer: as it is in JSON, otherwise what view makes of it."""
+def show(response: object, view: Callable[[], Iterable[RenderableType]], output: str) -> None:
+    """Print a response: as it is in JSON, otherwise what view makes of it."""
     if output == "json":
-        print(printable_json(answer, indent=2))
+        print(printable_json(response, indent=2))
     else:
         emit(view())
 

@@ -230,7 +230,7 @@ def connect(
     limits = Limits(
         qps=wanted.qps,
         burst=wanted.burst,
-        answer_bytes=_LARGEST_PAGE,
+        response_bytes=_LARGEST_PAGE,
         connections=_CONNECTIONS,
     )
     observe = KubeMetrics(registry, program.prefix).observe

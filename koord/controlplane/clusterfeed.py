@@ -198,7 +198,7 @@ class ClusterFeed:
 
     @property
     def kept(self) -> KeptFields:
-        """What is kept of pods and nodes beyond what always is."""
+        """Fields of pods and nodes that are kept beyond those that always are."""
         return self.decoder.kept
 
     async def keep(self, kept: KeptFields) -> None:

@@ -117,7 +117,7 @@ class Lifecycle:
         await self._listener_thread.loop.run(run, stop)
 
     def _start_listener_thread(self) -> None:
-        """Start a thread for the requests that need an answer in time."""
+        """Start a thread for the requests that need a response in time."""
         home = LoopHandle(asyncio.get_running_loop(), self._clock)
         self._home.leave(home)
         self._components.runs[PART] = home.watch

@@ -69,7 +69,7 @@ async def read_cluster(
         ClusterReadError: not all lists arrived within so many seconds.
     """
     clock = SystemClock()
-    limits = Limits(answer_bytes=_LARGEST_PAGE, qps=50, burst=100, connections=32)
+    limits = Limits(response_bytes=_LARGEST_PAGE, qps=50, burst=100, connections=32)
     client = ApiClient(Transport(config, clock, limits=limits, user_agent=name), clock)
     state = ClusterState()
     try:

@@ -12,7 +12,7 @@ from koord.util.errors import KoordError, OptionError
 from koord.util.filewatch import FileReadError, read_bounded
 
 TIMEOUT = 30.0  # seconds
-MAX_BYTES = 64 << 20  # of an answer
+MAX_BYTES = 64 << 20  # of a response
 _MAX_TOKEN = 64 << 10  # bytes
 
 
@@ -48,8 +48,8 @@ def query(options: QueryOptions, path: str, kind: str) -> dict[str, Any]:
     connection, address = _connection(options), options.address
     try:
         connection.request("GET", path, headers=_headers(options))
-        answer = connection.getresponse()
-        status, body = answer.status, answer.read(MAX_BYTES + 1)
+        response = connection.getresponse()
+        status, body = response.status, response.read(MAX_BYTES + 1)
     except (OSError, http.client.HTTPException) as err:
         hint = "is it running, and is this one of its addresses?"
         raise NoResponse(f"{address}: wanted an answer, found {err}; {hint}") from err

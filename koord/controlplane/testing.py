@@ -427,7 +427,7 @@ def _whole(amounts: Mapping[str, float]) -> Amounts:
 
 
 Responder = Callable[[Call], Json | None]
-"""Returns the answer to a request; None: the request is not for it. May raise ApiError."""
+"""Returns the response to a request; None: the request is not for it. May raise ApiError."""
 
 _DONE: Json = {"kind": "Status", "apiVersion": "v1", "status": "Success"}
 
@@ -435,7 +435,7 @@ _DONE: Json = {"kind": "Status", "apiVersion": "v1", "status": "Success"}
 class ScriptedServer(Transport):
     """Answers requests without a network. Evictions are decided by the cluster's budgets.
 
-    All other requests are for the answers that a test has added, and else not found.
+    All other requests are for the responses that a test has added, and else not found.
     """
 
     def __init__(self, cluster: FakeCluster) -> None:
@@ -444,14 +444,14 @@ class ScriptedServer(Transport):
         self._cluster = cluster
         self._answers: list[Responder] = [self._evict]
 
-    def answer(self, answer: Responder) -> None:
+    def answer(self, response: Responder) -> None:
         """Ask this first from now on."""
-        self._answers.insert(0, answer)
+        self._answers.insert(0, response)
 
     async def exchange(self, call: Call) -> bytes:
         self.calls.append(call)
-        for answer in self._answers:
-            found = answer(call)
+        for response in self._answers:
+            found = response(call)
             if found is not None:
                 return json.dumps(found).encode()
         raise api_error_response(

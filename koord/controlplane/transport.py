@@ -28,7 +28,7 @@ from koord.kube.transport import (
 )
 from koord.util.clock import Clock
 
-MAX_HEAD_BYTES = 64 << 10  # of an answer, with the interim ones before it
+MAX_HEAD_BYTES = 64 << 10  # of a response, with the interim ones before it
 _NEXT_ADDRESS_DELAY = 0.25  # seconds until a server's next address is tried, in parallel
 
 # Requests that do the same when they arrive twice. Source: RFC 9110, 9.2.2.
@@ -36,11 +36,11 @@ _REPEATABLE = frozenset({"GET", "PUT", "DELETE"})
 
 
 class ConnectionCut(ConnectionError):
-    """The connection ended before the answer did."""
+    """The connection ended before the response did."""
 
     def __init__(self, *, began: bool) -> None:
         super().__init__("the server closed the connection before the end of its answer")
-        self.began = began  # whether any byte of the answer has arrived
+        self.began = began  # whether any byte of the response has arrived
 
 
 class MalformedResponse(ValueError):
@@ -73,7 +73,7 @@ class Bounds:
 
 @dataclass(slots=True)
 class HttpResponse:
-    """An answer; what is known of it, when it has not come as a whole."""
+    """A response; what is known of it, when it has not come as a whole."""
 
     status: int = 0  # 0: no head arrived
     headers: dict[bytes, bytes] | None = None  # names in lower case; the last one of a name counts
@@ -105,14 +105,14 @@ class ConnectionPool:
         peer: Server,
         method: str,
         request: bytes,
-        answer: HttpResponse,
+        response: HttpResponse,
         where: str,
         check: Callable[[], None] | None = None,
     ) -> None:
-        """Send a request and fill in its answer, unless check raises when it is about to be sent.
+        """Send a request and fill in its response, unless check raises when it is about to be sent.
 
         It is sent a second time only if it is repeatable and a kept connection had ended before
-        any byte of the answer arrived, as a server ends those that idle. Cancelled, or late, it
+        any byte of the response arrived, as a server ends those that idle. Cancelled, or late, it
         closes its connection.
 
         Raises:
@@ -129,11 +129,11 @@ class ConnectionPool:
             idle_connection = self._idle_connection(peer)
             if idle_connection is not None:
                 try:
-                    return await self._over(idle_connection, request, answer, where, check)
+                    return await self._over(idle_connection, request, response, where, check)
                 except ConnectionCut as err:
                     if err.began or method not in _REPEATABLE:
                         raise
-            await self._over(await self._connect(peer, where), request, answer, where, check)
+            await self._over(await self._connect(peer, where), request, response, where, check)
         finally:
             self._turns.release()
 
@@ -149,7 +149,7 @@ class ConnectionPool:
         self,
         connection: "_Connection",
         request: bytes,
-        answer: HttpResponse,
+        response: HttpResponse,
         where: str,
         check: Callable[[], None] | None,
     ) -> None:
@@ -158,7 +158,7 @@ class ConnectionPool:
         try:
             if check is not None:
                 check()
-            await connection.send(request, answer, where)
+            await connection.send(request, response, where)
         finally:
             busy.discard(connection)
             if not busy:
@@ -250,11 +250,11 @@ class _Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._open = True
         self._waiter: asyncio.Future[None] | None = None
-        self._answer = HttpResponse()
+        self._response = HttpResponse()
         self._where = ""
         self._phase, self._seconds = "", 0.0
         self._head_bytes = 0
-        self._final = False  # the head of the answer itself has arrived
+        self._final = False  # the head of the response itself has arrived
         self._framed = False  # the head says where the body ends
         self._pieces: list[bytes] = []
         self._limit = 0  # bytes of the body
@@ -264,11 +264,11 @@ class _Connection(asyncio.Protocol):
         """Whether another request can be sent."""
         return self._open and self._waiter is None
 
-    def send(self, request: bytes, answer: HttpResponse, where: str) -> "asyncio.Future[None]":
-        """Send a request; the future is done when the answer is there, and fails as exchange."""
+    def send(self, request: bytes, response: HttpResponse, where: str) -> "asyncio.Future[None]":
+        """Send a request; the future is done when the response is there, and fails as exchange."""
         assert self._transport is not None  # noqa: S101 - it was connected
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiter, self._answer, self._where = waiter, answer, where
+        self._waiter, self._response, self._where = waiter, response, where
         self._head_bytes, self._final = 0, False
         self._pieces = []
         self._enter("the head of the answer", self._bounds.head)
@@ -321,14 +321,14 @@ class _Connection(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         if self._final:
-            self._open = False  # more than was asked for: the next answer would be that
+            self._open = False  # more than was asked for: the next response would be that
             return
-        self._answer.headers, self._framed = {}, False
+        self._response.headers, self._framed = {}, False
 
     def on_header(self, name: bytes, value: bytes) -> None:
         name = name.lower()
         self._framed = self._framed or name in (b"content-length", b"transfer-encoding")
-        headers = self._answer.headers
+        headers = self._response.headers
         if not self._final and headers is not None:
             headers[name] = value
 
@@ -336,25 +336,25 @@ class _Connection(asyncio.Protocol):
         status = self._parser.get_status_code()
         if self._final or 100 <= status < 200:
             return
-        answer, bounds = self._answer, self._bounds
+        response, bounds = self._response, self._bounds
         self._final = True
-        answer.status, answer.head_at = status, self._now()
+        response.status, response.head_at = status, self._now()
         if status >= 400:
             self._limit = bounds.reason_bytes
             self._enter("the reason of a refusal", bounds.reason)
         else:
             self._limit = bounds.body_bytes
             self._enter("the whole answer", bounds.body)
-        length = (answer.headers or {}).get(b"content-length")
+        length = (response.headers or {}).get(b"content-length")
         if length is not None and int(length) > self._limit:
             self._stop_reading()
 
     def on_body(self, data: bytes) -> None:
-        answer = self._answer
+        response = self._response
         if self._waiter is None:
             return
-        answer.received += len(data)
-        if answer.received > self._limit:
+        response.received += len(data)
+        if response.received > self._limit:
             self._stop_reading()
         else:
             self._pieces.append(data)
@@ -365,7 +365,7 @@ class _Connection(asyncio.Protocol):
             self._done()
 
     def _stop_reading(self) -> None:
-        self._answer.too_large = True
+        self._response.too_large = True
         self._pieces = []
         self.close()
         self._done()
@@ -377,7 +377,7 @@ class _Connection(asyncio.Protocol):
 
     def _done(self) -> None:
         pieces, waiter = self._pieces, self._waiter
-        self._answer.body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        self._response.body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         self._pieces, self._waiter = [], None
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
@@ -459,37 +459,37 @@ class PooledTransport(Transport):
     async def _exchange(self, call: Call) -> bytes:
         await self._turns.take()
         credential = await self._credentials.current()
-        answer, began = HttpResponse(), self._clock.monotonic()
+        response, began = HttpResponse(), self._clock.monotonic()
         try:
-            await self._ask(call, credential, answer)
+            await self._ask(call, credential, response)
         finally:
-            seconds = answer.head_at - began if answer.status else 0.0
-            self._observe(Traffic(call, answer.status, seconds, answer.received))
-        return answer.body
+            seconds = response.head_at - began if response.status else 0.0
+            self._observe(Traffic(call, response.status, seconds, response.received))
+        return response.body
 
-    async def _ask(self, call: Call, credential: Credential, answer: HttpResponse) -> None:
-        """Send a call and fill in its answer; raise if the server rejects it."""
+    async def _ask(self, call: Call, credential: Credential, response: HttpResponse) -> None:
+        """Send a call and fill in its response; raise if the server rejects it."""
         where = call.where
         try:
             server = self._server(call)
             peer = self._peer(server, credential)
             request = self._head(call, server, credential) + (call.body or b"")
             await self._opened_connections().exchange(
-                peer, call.method, request, answer, where, call.check
+                peer, call.method, request, response, where, call.check
             )
         except TimedOut:
-            if answer.status < 400:
+            if response.status < 400:
                 raise  # else the status alone has to do
         except (OSError, ValueError) as err:
-            if answer.status < 400:
+            if response.status < 400:
                 raise translation(err, where) from err
-        if answer.status >= 400:
-            headers = answer.headers or {}
-            named = {name.decode("latin-1").title(): answer.header(name) for name in headers}
-            raise api_error_of(answer.status, named, answer.body, where=where)
-        check_head(answer.status, answer.header(b"content-encoding"), where)
-        if answer.too_large:
-            raise too_large(where, self._limits.answer_bytes)
+        if response.status >= 400:
+            headers = response.headers or {}
+            named = {name.decode("latin-1").title(): response.header(name) for name in headers}
+            raise api_error_of(response.status, named, response.body, where=where)
+        check_head(response.status, response.header(b"content-encoding"), where)
+        if response.too_large:
+            raise too_large(where, self._limits.response_bytes)
 
     def _server(self, call: Call) -> _ServerUrl:
         if call.server:
@@ -545,7 +545,7 @@ class PooledTransport(Transport):
                 head=limits.headers,
                 body=limits.body,
                 reason=limits.reason,
-                body_bytes=limits.answer_bytes,
+                body_bytes=limits.response_bytes,
                 reason_bytes=MAX_ERROR_BYTES,
                 connections=limits.connections,
                 keepalive=limits.keepalive,

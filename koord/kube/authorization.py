@@ -74,8 +74,8 @@ class Reviews:
         path = resource.collection()
         async with Deadline(self._clock, f"POST {path}") as deadline:
             deadline.enter("a review", REVIEW_TIMEOUT)
-            answer = await self._client.post(path, body)
-        status = answer.get("status")
+            response = await self._client.post(path, body)
+        status = response.get("status")
         if not isinstance(status, dict):
             raise _unexpected(resource, "a status", status)
         return status

@@ -82,7 +82,7 @@ async def watch_lines(
     BOOKMARK_SILENCE is too long, and in any case silence beyond the end of the watch.
 
     Raises, on entry or from the lines:
-        Gone: the resource version is too old, as the status of the answer.
+        Gone: the resource version is too old, as the status of the response.
         ApiError: the server rejected the request.
         Unreachable: the connection broke or fell silent.
         BadResponse: a line is too long.
@@ -210,7 +210,7 @@ class ApiClient:
 
     A request that the server asks to repeat (429 or 5xx with Retry-After) is repeated a few times
     after that pause; attempts=1 leaves that to the caller. Every call raises ApiError when the
-    server rejects it, Unreachable when there is no answer, BadResponse when it is not understood.
+    server rejects it, Unreachable when there is no response, BadResponse when it is not understood.
     """
 
     def __init__(
@@ -348,9 +348,9 @@ class ApiClient:
         return await self._ask(self._call("PUT", path, body), attempts=attempts)
 
     async def post(self, path: str, body: Object) -> Object:
-        """Post to a subresource such as eviction or token, once, and return the answer.
+        """Post to a subresource such as eviction or token, once, and return the response.
 
-        Never repeated: a 429 of an eviction is the answer of a PodDisruptionBudget.
+        Never repeated: a 429 of an eviction is the response of a PodDisruptionBudget.
         """
         return await self._ask(self._call("POST", path, body), attempts=1)
 

@@ -21,7 +21,7 @@ class NoAddress(KubeError):
 
 
 class Unreachable(KubeError):
-    """No whole answer arrived: whether the server has acted on the request is unknown."""
+    """No whole response arrived: whether the server has acted on the request is unknown."""
 
 
 class TimedOut(Unreachable):

@@ -341,7 +341,7 @@ class EventRecorder:
         try:
             body = new_event(event, series, self._node)
             await self._client.submit(EVENTS.collection(namespace_of(event)), body)
-        except AlreadyExists:  # the answer to an earlier attempt was lost
+        except AlreadyExists:  # the response to an earlier attempt was lost
             await self._raise_count(event, series)
         series.stored = True
         return "created"

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Protocol
 
-from koord.api.eviction import EvictionAnswer, EvictionOutcome
+from koord.api.eviction import EvictionOutcome, EvictionResponse
 from koord.kube.client import PODS, ApiClient
 from koord.kube.errors import (
     ApiError,
@@ -62,7 +62,7 @@ class PodEvictions:
         pod: Evictable,
         grace_seconds: int | None = None,
         options: Mapping[str, object] | None = None,
-    ) -> EvictionAnswer:
+    ) -> EvictionResponse:
         """Ask once for the eviction of exactly this pod. Never raises for what a server does.
 
         options are meta/v1 DeleteOptions.
@@ -74,11 +74,11 @@ class PodEvictions:
                 body = eviction(pod, grace_seconds, options)
                 _check_yes(await self._client.post(path, body), path)
         except KubeError as err:
-            answer = read_rejection(err)
+            response = read_rejection(err)
             if not isinstance(err, ApiError):
                 log.warning("eviction.request_failed", error=str(err))
-            return answer
-        return EvictionAnswer(EvictionOutcome.EVICTED)
+            return response
+        return EvictionResponse(EvictionOutcome.EVICTED)
 
     def announce(self, pod: Evictable, *, warning: bool, reason: str, message: str) -> None:
         """Record an event on the pod in the cluster. Never waits."""
@@ -102,29 +102,29 @@ def eviction(
     }
 
 
-def _check_yes(answer: Object, path: str) -> None:
+def _check_yes(response: Object, path: str) -> None:
     """See that it was the API server that said yes, as what it allows may end in a kill.
 
     Raises:
         BadResponse: it is no Status of success, for example from a proxy.
     """
-    if answer.get("kind") != "Status" or answer.get("status") != "Success":
-        found = f"kind {answer.get('kind')!r:.40} and status {answer.get('status')!r:.40}"
+    if response.get("kind") != "Status" or response.get("status") != "Success":
+        found = f"kind {response.get('kind')!r:.40} and status {response.get('status')!r:.40}"
         raise BadResponse(f"POST {path}", wanted="a Status of success", found=found)
 
 
-def read_rejection(err: KubeError) -> EvictionAnswer:
+def read_rejection(err: KubeError) -> EvictionResponse:
     """The outcome of an eviction whose request has ended with this error."""
     if not isinstance(err, ApiError):
         nothing_sent = isinstance(err, TlsVerificationError | ConfigError)
         # The error's text may name a proxy with its password; this one goes into an event.
         message = f"no answer of the API server that can be used ({type(err).__name__})"
-        return EvictionAnswer(EvictionOutcome.FAILED, message, busy=True, certain=nothing_sent)
+        return EvictionResponse(EvictionOutcome.FAILED, message, busy=True, certain=nothing_sent)
     outcome, busy = _outcome(err)
     certain = not isinstance(err, ServerError) or (
         bool(err.body) and err.status != _GATEWAY_TIMEOUT
     )
-    return EvictionAnswer(outcome, _said(err), err.retry_after, busy, certain)
+    return EvictionResponse(outcome, _said(err), err.retry_after, busy, certain)
 
 
 def _outcome(err: ApiError) -> tuple[EvictionOutcome, bool]:

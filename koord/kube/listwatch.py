@@ -57,7 +57,7 @@ class Collection:
     without: str = ""
     """What is missed where a role does not allow it; "": the rest cannot do without."""
     sync_timeout: float = math.inf
-    """Seconds after which the server's rejection (403, 404) counts as its answer in any case."""
+    """Seconds after which the server's rejection (403, 404) counts as its response in any case."""
     component: str = ""  # of the manifests, which grants the right where the default does not
 
 
@@ -252,7 +252,7 @@ class ListWatch:
         self._trouble.failed("watch.failed", watched=name, error=self._reason)
 
     def _note_refusal(self, err: KubeError) -> None:
-        """Treat a rejection as the answer once it has lasted.
+        """Treat a rejection as the response once it has lasted.
 
         For the collection's sync_timeout. Where the rest can do without, a refusal need not: but
         kube-apiserver answers before it has read the roles, and refuses everything until then.
@@ -260,12 +260,12 @@ class ListWatch:
         if not isinstance(err, NotFound | Forbidden):
             self._refused_at = None
             return
-        now, patience = self._clock.monotonic(), self._collection.sync_timeout
+        now, timeout = self._clock.monotonic(), self._collection.sync_timeout
         if self._collection.without and isinstance(err, Forbidden):
-            patience = min(patience, STARTING)
+            timeout = min(timeout, STARTING)
         if self._refused_at is None:
             self._refused_at = now
-        if now - self._refused_at >= patience:
+        if now - self._refused_at >= timeout:
             self._answered.set()
 
     def _hint(self, err: KubeError) -> str:

@@ -46,7 +46,7 @@ class KubeMetrics:
         self.received.inc(traffic.received)
 
     def _of(self, verb: str, status: int) -> tuple[Counter, Summary | None]:
-        """The series of a verb and code; no duration where no answer arrived.
+        """The series of a verb and code; no duration where no response arrived.
 
         To look them up by their labels would cost more than to count.
         """

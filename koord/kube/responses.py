@@ -67,7 +67,7 @@ def decode_object(data: bytes, where: str) -> Object:
 
 
 def read_page(found: Object, where: str) -> ListPage:
-    """Return the part of a list that an answer holds.
+    """Return the part of a list that a response holds.
 
     Items lack apiVersion and kind on the wire; they get those of the list.
 
@@ -95,7 +95,7 @@ def _item(item: object, head: Object, where: str) -> Object:
 
 
 def api_error_of(status: int, headers: Mapping[str, str], body: bytes, *, where: str) -> ApiError:
-    """Return the error for an answer of status 400 and up."""
+    """Return the error for a response of status 400 and up."""
     try:
         found = decode_object(body, where)
     except BadResponse:

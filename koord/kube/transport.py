@@ -158,9 +158,9 @@ class Limits:
 
     connect: float = 10.0  # name look-up, connection and TLS
     headers: float = 30.0  # from then on until the server begins to answer
-    body: float = 60.0  # the whole answer; for streams the caller says
+    body: float = 60.0  # the whole response; for streams the caller says
     reason: float = 5.0  # the body of an error response
-    answer_bytes: int = 16 << 20
+    response_bytes: int = 16 << 20
     qps: float = 20.0  # requests a second on average; 0 for no bound
     burst: int = 30
     connections: int = 16  # at a time; each watch keeps one
@@ -187,7 +187,7 @@ class Call(NamedTuple):
 
 @dataclass(slots=True)
 class Traffic:
-    """A finished request. status is 0 when no answer arrived; seconds end with the headers."""
+    """A finished request. status is 0 when no response arrived; seconds end with the headers."""
 
     call: Call
     status: int = 0
@@ -227,16 +227,16 @@ class Transport:
         self._session: aiohttp.ClientSession | None = None
 
     async def exchange(self, call: Call) -> bytes:
-        """Send a call and return the whole body of the answer.
+        """Send a call and return the whole body of the response.
 
         Raises:
             ApiError: the server rejected the request.
-            Unreachable, BadResponse: no answer, not in time, or too large a one.
+            Unreachable, BadResponse: no response, not in time, or too large a one.
             ConfigError: there are no credentials to send.
         """
         async with self._answer(call) as (response, deadline, traffic):
             deadline.enter("the whole answer", self._limits.body)
-            return await _whole(response, self._limits.answer_bytes, traffic)
+            return await _whole(response, self._limits.response_bytes, traffic)
 
     @asynccontextmanager
     async def stream(
@@ -261,11 +261,11 @@ class Transport:
         """Yield an accepted response. Sends twice if the server does not know our credentials."""
         async with AsyncExitStack() as stack:
             try:
-                answer = await stack.enter_async_context(self._accepted(call))
+                response = await stack.enter_async_context(self._accepted(call))
             except Unauthorized:
                 self._credentials.refused()
-                answer = await stack.enter_async_context(self._accepted(call))
-            yield answer
+                response = await stack.enter_async_context(self._accepted(call))
+            yield response
 
     @asynccontextmanager
     async def _accepted(self, call: Call) -> AsyncIterator[_Response]:
@@ -291,7 +291,7 @@ class Transport:
     async def _send(
         self, call: Call, credential: Credential, deadline: Deadline
     ) -> aiohttp.ClientResponse:
-        """Send a call; return when the head of the answer is there."""
+        """Send a call; return when the head of the response is there."""
         headers = {"Accept": call.accept, "Accept-Encoding": "identity"}
         if credential.token:
             headers["Authorization"] = f"Bearer {credential.token}"
@@ -382,7 +382,7 @@ def check_head(status: int, encoding: str, where: str) -> None:
 
 
 def too_large(where: str, limit: int) -> ResponseTooLarge:
-    """The error for an answer of more bytes than the limit."""
+    """The error for a response of more bytes than the limit."""
     return ResponseTooLarge(where, wanted=f"at most {limit} bytes", found="more")
 
 

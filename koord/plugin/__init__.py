@@ -1,4 +1,4 @@
-"""What plugins of all three daemons may use: errors, time, health, logs.
+"""Names that plugins of all three daemons may use: errors, time, health, logs.
 
 args has the checks of a plugin's arguments, kube the API server: resources, client, informers,
 errors. Quantities and label selectors are in koord.api (quantity, labelselector).

@@ -60,7 +60,7 @@ def main(argv: Sequence[str], registry: PluginRegistry | None = None) -> int:
 async def _record(options: RecordCommand, registry: PluginRegistry, clock: Clock) -> None:
     kubeconfig, namespace, text = _configured(options, registry)
     config = find_cluster(kubeconfig)
-    limits = Limits(answer_bytes=_MAX_PAGE_BYTES, connections=_CONNECTIONS)
+    limits = Limits(response_bytes=_MAX_PAGE_BYTES, connections=_CONNECTIONS)
     transport = Transport(config, clock, limits=limits, user_agent="koord-descheduler-record")
     configure("console", LevelSpec("warning"), NAME)  # what is long in coming shows
     client, stop = ApiClient(transport, clock), Stop(clock)

@@ -61,8 +61,8 @@ def _replay(options: ReplayOptions, registry: PluginRegistry) -> None:
     with ProgressReport(f"replaying {options.record}") as report:
         playing = play(options.record, found, configuration, registry, rules, report.show)
         replay = asyncio.run(playing)
-    answer = replay_report(replay)
-    show(answer, lambda: replay_view(answer), options.output)
+    response = replay_report(replay)
+    show(response, lambda: replay_view(response), options.output)
 
 
 def _configuration(

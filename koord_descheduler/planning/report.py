@@ -73,7 +73,7 @@ def _facts(facts: Mapping[str, float]) -> dict[str, float | None]:
     return {name: value if math.isfinite(value) else None for name, value in facts.items()}
 
 
-MAX_PER_CYCLE = 1000  # decisions of one kind of a cycle in an answer
+MAX_PER_CYCLE = 1000  # decisions of one kind of a cycle in a response
 MAX_NAME_LENGTH = 512  # characters of a question
 
 

@@ -30,7 +30,7 @@ def plan_view(report: _Report) -> Iterator[RenderableType]:
 
 
 def explanation_view(report: _Report) -> Iterator[RenderableType]:
-    """The lines of an answer of /explain, cycle by cycle."""
+    """The lines of a response of /explain, cycle by cycle."""
     name = report["node"] or report["pod"]
     decided = [one for one in report["cycles"] if one["nodes"] or one["pods"]]
     yield prose(f"{len(report['cycles'])} cycles are known, {len(decided)} have looked at {name}")

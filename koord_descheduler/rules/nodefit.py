@@ -139,7 +139,7 @@ class NodeFitResult:
 
 
 class NodeFit:
-    """Asks for one pod after the other; equal ones in the same view share the answer."""
+    """Asks for one pod after the other; equal ones in the same view share the response."""
 
     def __init__(self) -> None:
         self._view: View | None = None

@@ -32,7 +32,7 @@ class ExplainOptions(QueryOptions):
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print the answer. Returns the exit status; see --help."""
+    """Print the response. Returns the exit status; see --help."""
     options = parser().parse_args(argv, namespace=ExplainOptions())
     return run_command(NAME, lambda: _explain(options))
 

@@ -58,10 +58,10 @@ async def _play(options: SimulateOptions, additions: Additions) -> Json:
         draw = Random(options.seed)  # noqa: S311 - no secret
         with ProgressReport(f"placing {len(found.pods)} pods") as report:
             played = await simulation.play(found.pods, options.resources, draw, report.show)
-        answer = simulation_report(played)
+        response = simulation_report(played)
         if found.dump is not None:
-            answer["input"] = dump_report(found.dump)
-        return answer
+            response["input"] = dump_report(found.dump)
+        return response
 
 
 _RESOURCES_HELP = f"of which utilisation is shown; by default {','.join(RESOURCES)}"

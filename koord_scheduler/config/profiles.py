@@ -38,7 +38,7 @@ class Point(StrEnum):
 
     @property
     def label(self) -> str:
-        """As in metrics and messages: "PreFilter"."""
+        """Return the name in metrics and messages: "PreFilter"."""
         return _LABELS[self]
 
 

@@ -21,7 +21,7 @@ from koord_scheduler.scheduling.debugging import Debugging
 
 ROOT = "/apis/v1"
 NOT_LEADER = {"message": "the instance is not leader"}
-MAX_SECONDS = 10.0  # seconds that a plugin may take for an answer
+MAX_SECONDS = 10.0  # seconds that a plugin may take for a response
 
 log = get_logger("koord_scheduler.server")
 
@@ -42,11 +42,11 @@ class RestServices:
     def add_to(self, app: web.Application, guard: Guard) -> None:
         """Add all routes to an application, for clients that the guard lets pass."""
 
-        def on_leader(answer: Callable[[web.Request], Awaitable[web.Response]]) -> Handler:
+        def on_leader(response: Callable[[web.Request], Awaitable[web.Response]]) -> Handler:
             async def handler(request: web.Request) -> web.Response:
                 if not self._is_leader() or self._provided is None:
                     return _response(NOT_LEADER, 503)
-                return await answer(request)
+                return await response(request)
 
             return guarded(guard, handler)
 

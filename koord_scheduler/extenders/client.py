@@ -52,7 +52,7 @@ class ExtenderClient:
             connect=seconds,
             headers=seconds,
             body=seconds,
-            answer_bytes=MAX_RESPONSE_BYTES,
+            response_bytes=MAX_RESPONSE_BYTES,
             qps=0,
             connections=CONNECTIONS,
         )
@@ -72,22 +72,22 @@ class ExtenderClient:
         """Return which of the nodes pass.
 
         Raises:
-            ExtenderFailed: it says that it failed, or there was no such answer.
+            ExtenderFailed: it says that it failed, or there was no such response.
         """
         verb = self.settings.filter_verb
         body = messages.write_extender_args(asked)
-        answer = await self._ask(verb, body, messages.read_filter_result)
-        if answer.error:
-            raise ExtenderFailed(f"extender {self.name}: {answer.error}")
+        response = await self._ask(verb, body, messages.read_filter_result)
+        if response.error:
+            raise ExtenderFailed(f"extender {self.name}: {response.error}")
         if self.settings.node_cache_capable:
             sent = frozenset(asked.names)
-            others = [name for name in answer.names or () if name not in sent]
+            others = [name for name in response.names or () if name not in sent]
             if others:
                 raise ExtenderFailed(
                     f"extender {self.name}: claims a filtered node: {others[0][:253]} which is not "
                     "found in the input node list"
                 )
-        return answer
+        return response
 
     async def prioritize(self, asked: ExtenderArgs) -> Mapping[str, int]:
         """Return scores of nodes, from 0 to 10. Raises ExtenderFailed."""
@@ -212,14 +212,14 @@ class Extenders:
             if not one.settings.filter_verb or not one.is_interested(pod):
                 continue
             try:
-                answer = await one.filter(await self._arguments(one, pod, left))
+                response = await one.filter(await self._arguments(one, pod, left))
             except KoordError as err:
                 self._failed(one, "filter", err)
                 continue
-            passed = frozenset(answer.names or ())
+            passed = frozenset(response.names or ())
             for name in left:
                 if name not in passed:
-                    rejections[name] = _rejection(name, answer.failed, answer.unresolvable)
+                    rejections[name] = _rejection(name, response.failed, response.unresolvable)
             left = tuple(name for name in left if name in passed)
         return ExtendersFiltered(left, rejections)
 
@@ -231,9 +231,9 @@ class Extenders:
         asked = [
             one for one in self._clients if one.settings.prioritize_verb and one.is_interested(pod)
         ]
-        answers = await asyncio.gather(*(self._scores(one, pod, tuple(names)) for one in asked))
+        responses = await asyncio.gather(*(self._scores(one, pod, tuple(names)) for one in asked))
         totals: dict[str, int] = {}
-        for one, scores in zip(asked, answers, strict=True):
+        for one, scores in zip(asked, responses, strict=True):
             factor = one.settings.weight * (MAX_NODE_SCORE // MAX_SCORE)
             for name, score in scores.items():
                 totals[name] = totals.get(name, 0) + score * factor
@@ -242,7 +242,7 @@ class Extenders:
     async def preempt(
         self, pod: ClusterPod, candidates: Mapping[str, Victims]
     ) -> Mapping[str, Victims]:
-        """Have the extenders choose victims, one after the other."""
+        """Let the extenders choose victims, one after the other."""
         known = {victim.uid: victim for pods, _ in candidates.values() for victim in pods}
         left = {
             name: MetaVictims(tuple(one.uid for one in pods), violations)
@@ -307,9 +307,9 @@ class Extenders:
         if not one.settings.node_cache_capable:
             wanted = {uid for found in left.values() for uid in found.uids}
             whole = {uid: await self._objects.pod(known[uid]) for uid in wanted}
-        answer = await one.preempt(await self._objects.pod(pod), left, whole)
+        response = await one.preempt(await self._objects.pod(pod), left, whole)
         kept = {}
-        for name, found in answer.items():
+        for name, found in response.items():
             if name not in left:
                 raise ExtenderFailed(f"extender {one.name}: {name[:253]} was no candidate")
             for uid in found.uids:

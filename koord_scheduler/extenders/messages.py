@@ -42,7 +42,7 @@ class ExtenderArgs:
 class ExtenderFilterResult:
     """Which nodes passed, and why the others did not."""
 
-    names: tuple[str, ...] | None  # None: the answer says nothing about that
+    names: tuple[str, ...] | None  # None: the response says nothing about that
     failed: Mapping[str, str] = dataclasses.field(default_factory=dict)
     unresolvable: Mapping[str, str] = dataclasses.field(default_factory=dict)
     error: str = ""
@@ -98,14 +98,14 @@ def read_extender_args(data: bytes | bytearray) -> ExtenderArgs:
 
 
 def write_filter_result(
-    answer: ExtenderFilterResult, nodes: Sequence[bytes | Raw] | None = None
+    response: ExtenderFilterResult, nodes: Sequence[bytes | Raw] | None = None
 ) -> list[bytes | Raw]:
-    """Return the answer to filter in pieces; nodes: those that passed, where they travel."""
+    """Return the response to filter in pieces; nodes: those that passed, where they travel."""
     rest = {
-        "NodeNames": None if nodes is not None else answer.names or (),
-        "FailedNodes": answer.failed,
-        "FailedAndUnresolvableNodes": answer.unresolvable,
-        "Error": answer.error,
+        "NodeNames": None if nodes is not None else response.names or (),
+        "FailedNodes": response.failed,
+        "FailedAndUnresolvableNodes": response.unresolvable,
+        "Error": response.error,
     }
     if nodes is None:
         return [json.encode({"Nodes": None, **rest})]
@@ -143,7 +143,7 @@ def read_filter_result(data: bytes) -> ExtenderFilterResult:
 
 
 def write_priorities(scores: Mapping[str, int]) -> bytes:
-    """Return the answer to prioritize."""
+    """Return the response to prioritize."""
     return json.encode([{"Host": name, "Score": score} for name, score in scores.items()])
 
 
@@ -196,7 +196,7 @@ def read_preempt_result(data: bytes) -> Mapping[str, MetaVictims]:
     """Return the candidates that an extender leaves, with their victims.
 
     Raises:
-        InvalidObject: it is no such answer.
+        InvalidObject: it is no such response.
     """
     where = "ExtenderPreemptionResult"
     candidates = _object(data, where).get("nodenametometavictims")
@@ -243,15 +243,15 @@ def read_bind(data: bytes | bytearray) -> ExtenderBindingArgs:
 
 
 def write_error(error: str) -> bytes:
-    """Return the answer to bind; "": the pod is bound."""
+    """Return the response to bind; "": the pod is bound."""
     return json.encode({"Error": error})
 
 
 def read_error(data: bytes) -> str:
-    """Return the error of an answer to bind; "": the pod is bound.
+    """Return the error of a response to bind; "": the pod is bound.
 
     Raises:
-        InvalidObject: it is no such answer.
+        InvalidObject: it is no such response.
     """
     return _text(_object(data, "ExtenderBindingResult").get("error"), "Error")
 

@@ -94,10 +94,10 @@ class PluginHost:
         if found.status.code is Code.ERROR:
             return self._failed(pod, asked.names, found.status)
         self._kept.put(pod.uid, CachedCycle(state, view), CACHED_CYCLE_SECONDS)
-        answer, plugins = _filter_result(asked.names, view, found)
+        response, plugins = _filter_result(asked.names, view, found)
         if plugins:
             log.debug("nodes.rejected", pod=pod.key, plugins=dict(plugins))
-        return answer
+        return response
 
     def prioritize(self, asked: ExtenderArgs) -> Mapping[str, int]:
         """Return scores of the nodes, from 0 to 10; 0 of all where a plugin fails.

@@ -90,9 +90,9 @@ MAX_BINDING_BYTES = 64 << 10
 MAX_BODIES_BYTES = 2 * MAX_BODY_BYTES  # bytes of all: room for another peer's beside the largest
 LARGE_BODY_BYTES = (
     256 << 10
-)  # bytes of JSON that are read off the loop, and of an answer written at a time
+)  # bytes of JSON that are read off the loop, and of a response written at a time
 MAX_BINDINGS = 256  # at a time
-SHARE = 0.8  # of the scheduler's timeout, in which an answer must be on its way
+SHARE = 0.8  # of the scheduler's timeout, in which a response must be on its way
 JSON = "application/json"
 
 
@@ -142,7 +142,7 @@ class ExtenderApp:
         return app
 
     def _handler(
-        self, verb: str, answer: _Responder
+        self, verb: str, response: _Responder
     ) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
         async def handle(request: web.Request) -> web.StreamResponse:
             began, code, outcome = self._clock.monotonic(), 500, "error"
@@ -153,7 +153,7 @@ class ExtenderApp:
                     raise web.HTTPUnsupportedMediaType
                 largest = MAX_BINDING_BYTES if verb == BIND else MAX_BODY_BYTES
                 async with self._bodies.read(request, largest) as body:
-                    found = await answer(body, began + self._timeout * SHARE)
+                    found = await response(body, began + self._timeout * SHARE)
                     code, outcome = 200, found.outcome
                     return await self._written(request, found.body)
             except (HttpError, web.HTTPException) as err:
@@ -174,7 +174,7 @@ class ExtenderApp:
     async def _written(
         self, request: web.Request, pieces: Sequence[bytes | Raw]
     ) -> web.StreamResponse:
-        """Send an answer; a client that does not take it in time loses its connection."""
+        """Send a response; a client that does not take it in time loses its connection."""
         response = web.StreamResponse()
         response.content_type = JSON
         response.content_length = sum(map(len, pieces))
@@ -196,14 +196,14 @@ class ExtenderApp:
     async def _filter(self, body: bytearray, deadline: float) -> _Response:
         asked = await _read(body)
         late = self._clock.monotonic() > deadline
-        answer = ExtenderFilterResult(asked.names) if late else self._host.filter(asked)
-        outcome = "late" if late else "error" if answer.error else "ok"
+        response = ExtenderFilterResult(asked.names) if late else self._host.filter(asked)
+        outcome = "late" if late else "error" if response.error else "ok"
         if asked.nodes is None:
-            return _Response(messages.write_filter_result(answer), outcome)
-        passed = frozenset(answer.names or ())
+            return _Response(messages.write_filter_result(response), outcome)
+        passed = frozenset(response.names or ())
         pairs = zip(asked.names, asked.nodes, strict=True)
         nodes = [node for name, node in pairs if name in passed]
-        return _Response(messages.write_filter_result(answer, nodes), outcome)
+        return _Response(messages.write_filter_result(response, nodes), outcome)
 
     async def _prioritize(self, body: bytearray, deadline: float) -> _Response:
         asked = await _read(body)

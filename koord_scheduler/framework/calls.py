@@ -37,14 +37,14 @@ class PluginEvaluations:
         return self._counts.setdefault((plugin, point, profile), [0])
 
     def collect(self) -> Iterator[CounterMetricFamily]:
-        """As prometheus_client's Collector."""
+        """Implement prometheus_client's Collector."""
         (family,) = self.describe()
         for labels, (count,) in tuple(self._counts.items()):
             family.add_metric(labels, count)
         yield family
 
     def describe(self) -> Iterator[CounterMetricFamily]:
-        """As prometheus_client's Collector."""
+        """Implement prometheus_client's Collector."""
         yield CounterMetricFamily(
             "scheduler_plugin_evaluation",
             "Number of attempts to schedule pods by each plugin and the extension point.",
@@ -193,7 +193,7 @@ class PluginCalls:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
-        """As call, but the call is not counted: nothing but a question beside the plugin's work.
+        """Call a plugin without counting it: a question that is not the plugin's work.
 
         Inside of the limits, no account is kept of its cost: a cycle asks forty times.
         """
@@ -325,7 +325,7 @@ class SequentialCalls(Generic[P, T]):
         return self.ask(*args, **kwargs)
 
     def ask(self, *args: P.args, **kwargs: P.kwargs) -> list[T]:
-        """As call, but nothing is counted: questions beside the plugins' work."""
+        """Call plugins without counting: questions that are not the plugins' work."""
         calls = self._calls
         if not calls.limits.active:
             both = zip(self._plugins, self._works, strict=True)

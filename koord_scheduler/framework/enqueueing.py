@@ -82,7 +82,7 @@ class Enqueueing:
         return self._events[profile].get(plugin, EVERYTHING)
 
     def watch_custom(self, resources: CustomResources, known: Container[str]) -> None:
-        """Have the kinds followed whose events plugins have registered. known: those that are."""
+        """Follow the kinds whose events plugins have registered. known: those that are."""
         for events in self._events.values():
             for plugin, hinted in events.items():
                 for each in hinted:

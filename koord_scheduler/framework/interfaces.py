@@ -161,7 +161,7 @@ class PreScorePlugin(Plugin, ABC):
         """Compute what Score needs, or skip it; feasible has at least two nodes."""
 
     def pre_score_reuse_key(self, pod: ClusterPod, nodes: View) -> Hashable | None:
-        """As PreFilterPlugin.pre_filter_reuse_key; None also where feasible nodes matter."""
+        """Return a key as pre_filter_reuse_key does; None also where feasible nodes matter."""
         return None
 
 

@@ -50,7 +50,7 @@ def claims_of(factory: object) -> frozenset[str]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PodClaims:
-    """What the plugins of one profile claim, and what others could."""
+    """Claims of the plugins of one profile, and of those that it lacks."""
 
     profile: str  # its scheduler name
     enabled: frozenset[str] = frozenset()
@@ -59,7 +59,7 @@ class PodClaims:
     """Plugins of this process by what they claim, whether the profile enables them or not."""
 
     def remedy(self, key: str, example: str) -> str:
-        """What to do about a key that nobody claims. example: a plugin of Koordinator that does."""
+        """Return the hint for a key without a claim. example: a plugin that has one."""
         names = sorted(self.registered.get(key, ()))
         if names:
             return f"enable {' or '.join(names)} in profile {self.profile}"

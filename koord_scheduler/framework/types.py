@@ -159,7 +159,7 @@ class ClusterEvent:
 
     @property
     def label(self) -> str:
-        """As in metrics: "NodeAdd", "AssignedPodDelete", "NodeUpdateNodeLabel"."""
+        """Return the name in metrics: "NodeAdd", "AssignedPodDelete", "NodeUpdateNodeLabel"."""
         return _label(self)
 
     def covers(self, other: "ClusterEvent") -> bool:

@@ -148,7 +148,7 @@ class Decision:
 
     @property
     def message(self) -> str:
-        """As in the event FailedScheduling; "" when there is a node."""
+        """Return the text of the event FailedScheduling; "" when there is a node."""
         if self.status.rejected and self.found.diagnosis.node_statuses is not None:
             return self.found.diagnosis.message()  # with what PostFilter has said since
         return "" if self.status.ok else self.status.message

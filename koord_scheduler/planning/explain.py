@@ -18,7 +18,7 @@ from koord_scheduler.scheduling.scheduler import Scheduler
 
 KIND = "PlacementExplanation"
 MAX_KEY_LENGTH = 512  # characters of a question
-MAX_SECONDS = 1.0  # seconds of computing, on the event loop, for an answer
+MAX_SECONDS = 1.0  # seconds of computing, on the event loop, for a response
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +43,10 @@ def explain_handler(
             raise web.HTTPBadRequest(text="wanted ?pod=NAMESPACE/NAME\n")
         if found is None:
             raise web.HTTPServiceUnavailable(text="the plugins are still being made\n")
-        answer = await explanation(found, key, is_leader=is_leader())
-        if answer is None:
+        response = await explanation(found, key, is_leader=is_leader())
+        if response is None:
             raise web.HTTPNotFound(text=f"no pod {key} is known\n")
-        return json_body(await asyncio.to_thread(json_bytes, answer))
+        return json_body(await asyncio.to_thread(json_bytes, response))
 
     return explain
 

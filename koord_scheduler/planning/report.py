@@ -123,7 +123,7 @@ _Report = Mapping[str, Any]
 
 
 def placement_view(report: _Report, most: int) -> Iterator[RenderableType]:
-    """The lines of an answer of place or explain; at most so many nodes of each table."""
+    """The lines of a response of place or explain; at most so many nodes of each table."""
     if "input" in report:
         yield from dump_view(report["input"])
     yield heading(_outcome(report))
@@ -150,7 +150,7 @@ def placement_view(report: _Report, most: int) -> Iterator[RenderableType]:
 
 
 def explanation_view(report: _Report, most: int) -> Iterator[RenderableType]:
-    """The lines of an answer of a running scheduler."""
+    """The lines of a response of a running scheduler."""
     yield heading(_state(report))
     decision = report["decision"]
     if decision is None:

@@ -1,4 +1,4 @@
-"""What plugins as large as Koordinator's stand on.
+"""Names for plugins as large as Koordinator's.
 
 Its extensions of the framework: a plugin takes part by having an interface (endpoints, parts that
 run with the leader, transformers, reservations, NUMA admission); the network between nodes and the

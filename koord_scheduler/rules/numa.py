@@ -23,7 +23,7 @@ class NUMATopologyPolicy(StrEnum):
 
 
 class NUMANodeUse(StrEnum):
-    """What pods have of a NUMA node, for pods that want NUMA nodes of their own."""
+    """Use of a NUMA node by pods, for pods that want NUMA nodes of their own."""
 
     IDLE = "idle"  # nothing
     SINGLE = "single"  # only pods that are on this NUMA node alone

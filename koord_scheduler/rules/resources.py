@@ -87,7 +87,7 @@ def use_of_all(
 def use_of_node(
     pod: ClusterPod, nodes: View, row: int, name: str, *, nonzero: bool
 ) -> ResourceUse | None:
-    """As use_of_all, of one node."""
+    """Return the use of one node, as use_of_all does of all."""
     amount, column = pod_amount(pod, name, nonzero=nonzero), nodes.resources.get(name)
     if column is None or not _counts(name, amount):
         return None

@@ -160,7 +160,7 @@ class RequestedToCapacityRatio(Scorer):
         return scores
 
     def _at(self, percent: int) -> int:
-        """As in Go, what is between two points is cut towards the score of the first one."""
+        """Return the score; between two points it is cut towards that of the first, as in Go."""
         before: tuple[int, int] | None = None
         for point in self.shape:
             if percent <= point[0]:

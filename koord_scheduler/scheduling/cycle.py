@@ -296,7 +296,7 @@ class BindingCycle:
     async def _was_bound(self, attempt: Attempt) -> bool:
         """Whether the API server has the pod on its node, although the binding has failed.
 
-        The answer may have been lost. Until that is known the pod keeps its resources, so that
+        The response may have been lost. Until that is known the pod keeps its resources, so that
         no other pod is placed where it runs: the watch may say so much later.
         """
         pod, pauses = attempt.pod, Backoff(1.0, 30.0, draw=self._draw.random)

@@ -142,8 +142,8 @@ class Scheduler:
     ) -> None:
         """state is services.cluster. draw chooses among equally good nodes, and lengthens pauses.
 
-        resizes: the feature gate ResizePod. extenders: services that are asked as well; None:
-        there are none. patience: with attempts. longest_in_pool: seconds; see SchedulingQueue.
+        resizes: the feature gate ResizePod. extenders: services that are asked as well; None: there
+        are none. timeouts: of attempts. max_in_unschedulable_pods: in seconds; see SchedulingQueue.
         diagnoses: that wait to be dumped at most. budget: makes that of an attempt.
 
         Raises:

@@ -1,6 +1,6 @@
 """The command `koordletctl`: asks the koordlet of this machine over its control socket.
 
-Modules of commands are imported when they run: the start should not cost more than the answer.
+Modules of commands are imported when they run: the start should not cost more than the response.
 """
 
 import os
@@ -13,7 +13,7 @@ from koord.util.text import printable
 from koordlet.cli.ctl.arguments import CtlOptions, parse
 from koordlet.cli.ctl.client import BadRequest, CtlClient, default_run_dirs
 
-MAX_ERROR = 4000  # characters of an error: it may quote an answer
+MAX_ERROR = 4000  # characters of an error: it may quote a response
 OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 
 

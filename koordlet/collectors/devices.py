@@ -28,7 +28,7 @@ from koordlet.statesinformer.podmeta import PodMeta
 ACCELERATORS, RDMA_DEVICES = "Accelerators", "RDMADevices"
 GPUS, XPUS, INTERFACES = "GPU", "XPU", "RDMA"  # keys in the metric cache, as Koordinator's
 GPU_READING = "gpu_reading"  # another: a GpuReading
-MAX_READING_AGE = 3.0  # intervals after which an answer of NVML says nothing about now
+MAX_READING_AGE = 3.0  # intervals after which a response of NVML says nothing about now
 SEARCH_INTERVAL = 10.0  # seconds between two searches for the pod of a process that has none
 
 _GPU = ("gpu_minor", "gpu_device_uuid")
@@ -160,7 +160,7 @@ _POD_GPU_MEMORY_USAGE_BYTES = FamilySpec(
 
 
 class GpuCollector:
-    """GPU usage of processes in the latest answer of NVML, by container, pod and node."""
+    """GPU usage of processes in the latest response of NVML, by container, pod and node."""
 
     name = "gpu"
     gates: tuple[str, ...] = (ACCELERATORS,)

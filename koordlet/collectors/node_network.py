@@ -137,11 +137,11 @@ class NodeNetworkCollector:
 
     def collect(self, tick: Tick) -> Iterable[Sample]:
         self._network.prepare()
-        answer = tick.call("node network interfaces", self._network.read)
-        if answer is None:
+        result = tick.call("node network interfaces", self._network.read)
+        if result is None:
             self._latest = ({}, {})
             return []
-        interfaces, at = answer
+        interfaces, at = result
         rates = {
             name: self._rate(stats, name, at) for name, stats in _own_interfaces(interfaces).items()
         }
@@ -157,8 +157,8 @@ class NodeNetworkCollector:
         return self._rates.rate(f"{name} {index}", stats.counters, at)
 
     def _read_speeds(self, tick: Tick, names: list[str], at: float) -> None:
-        answer = tick.call("speed of network links", lambda: self._link_speeds.read(names))
-        self._speeds, self._speeds_at = answer[0] if answer else {}, at
+        result = tick.call("speed of network links", lambda: self._link_speeds.read(names))
+        self._speeds, self._speeds_at = result[0] if result else {}, at
 
     @property
     def interfaces(self) -> Mapping[str, LinkStats]:

@@ -102,10 +102,10 @@ class PodNetworkNamespaces:
         return None
 
     def _record_interfaces(self, tick: Tick, pid: int) -> NamespaceInterfaces | None:
-        answer = tick.call(f"network of {pid}", lambda: process_interfaces(self._proc, pid))
-        if answer is None:
+        result = tick.call(f"network of {pid}", lambda: process_interfaces(self._proc, pid))
+        if result is None:
             return None
-        (inode, counters), at = answer
+        (inode, counters), at = result
         return NamespaceInterfaces(pid, inode, counters, at)
 
 
@@ -173,8 +173,8 @@ class PodNetworkCollector:
     def _count_retransmits(self, tick: Tick, found: NamespaceInterfaces) -> float | None:
         """One more file per pod; it costs the kernel about as much as that of the interfaces."""
         read = partial(process_tcp_retransmits, self._proc, found.pid)
-        answer = tick.call(f"tcp of {found.pid}", read)
-        return answer and self._retransmits.rate(f"{found.pid} {found.inode}", *answer)
+        result = tick.call(f"tcp of {found.pid}", read)
+        return result and self._retransmits.rate(f"{found.pid} {found.inode}", *result)
 
     def _require_host_pids(self) -> None:
         if not sees_host_pids(self._proc):

@@ -130,7 +130,7 @@ class Explainer:
     allocations: RejectedAllocations
 
     async def explain(self, place: str) -> Callable[[], Mapping[str, object]]:
-        """Look now and return what makes the answer on any thread.
+        """Look now and return what makes the response on any thread.
 
         place: namespace/name, name or UID of a pod, which may be gone by now, or a cgroup below or
         with the cgroup file system's path; "": everything. Values are what the kernel holds now;

@@ -77,7 +77,7 @@ class HooksPart:
         return self._hooks.health() if self._hooks else OK
 
     def explain(self, place: str) -> list[dict[str, object]]:
-        """The latest answers to the runtime about a pod or cgroup, latest first; "": all."""
+        """The latest responses to the runtime about a pod or cgroup, latest first; "": all."""
         return self._hooks.responses.explain(place) if self._hooks else []
 
     def _is_offered(self) -> bool:

@@ -188,7 +188,7 @@ def _allocations(check: "AdmissionCheck") -> Finding:
 
 
 class DaemonServers:
-    """Serves the answers of one daemon's components."""
+    """Serves the responses of one daemon's components."""
 
     def __init__(self, components: DaemonComponents, run_dir: OwnedDirectory) -> None:
         self._address = Address.parse(components.settings.options.addr.value)

@@ -52,7 +52,7 @@ class Restorer:
         """Restore what an earlier process left, except what these plugins may claim again."""
         self._adopters = frozenset(adopters)
         self._adopt_until = self._clock.monotonic() + ADOPTION_WINDOW
-        await self._within_patience(self._restore("at the start", self._unclaimed))
+        await self._within_limit(self._restore("at the start", self._unclaimed))
 
     async def run(self, stop: Stop) -> None:
         """Go on trying until stop."""
@@ -61,7 +61,7 @@ class Restorer:
 
     async def end(self) -> None:
         """Restore everything that is ours, claimed or not, as well as that goes in seconds."""
-        await self._within_patience(self._restore_all())
+        await self._within_limit(self._restore_all())
 
     async def _restore_all(self) -> None:
         """Restore all, and what the runtime sets meanwhile as it was asked to."""
@@ -93,7 +93,7 @@ class Restorer:
         facts: dict[str, object] = {"not_put_back": len(self._failed), "refused": len(refused)}
         return PartHealth(HealthStatus.DEGRADED, reason, facts)
 
-    async def _within_patience(self, work: Coroutine[Any, Any, None]) -> None:
+    async def _within_limit(self, work: Coroutine[Any, Any, None]) -> None:
         """A kernel file that hangs must not keep the daemon from starting or ending."""
         task = asyncio.create_task(work, name="restore values")
         await first_completed(task, self._clock.sleep(RESTORE_TIMEOUT))

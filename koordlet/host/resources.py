@@ -218,7 +218,7 @@ CPUSET_CPUS_WANTED = group_row(
 
 # --- Members ---
 
-# While a v1 file of ids is held and read every second, the kernel repeats its first answer.
+# While a v1 file of ids is held and read every second, the kernel repeats its first response.
 TASKS = group_row(
     "tasks",
     "thread ids",

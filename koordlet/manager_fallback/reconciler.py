@@ -189,7 +189,7 @@ class SpecReconciler:
         self._writer = OtherSpecWriter(clock)
         self._wake = asyncio.Event()
         self._attempts = WriteBackoff(clock)
-        self._holding = Stop(clock)  # set when the duty is not ours any more
+        self._holding = Stop(clock)  # set when the role is not ours any more
         self._futile: object = None  # a patch that was taken and changed nothing: its CRD drops it
         self._trouble = LogState(log)
         self._problem = ""  # why the object could not be brought in line
@@ -269,13 +269,13 @@ class SpecReconciler:
         attempt = (operations, found.uid, found.spec, found.owners)
         if not operations or attempt == self._futile:
             return
-        answer = await self._client.json_patch(
+        response = await self._client.json_patch(
             resource.object(node.name),
             [*only_if_unchanged(found), *operations],
             field_manager=FIELD_MANAGER,
         )
         self._attempts.wrote()
-        if resource_version(answer, self.managed_object.name) == found.version:
+        if resource_version(response, self.managed_object.name) == found.version:
             self._futile = attempt
             return
         fields = [operation["path"] for operation in operations]

@@ -62,7 +62,7 @@ class ManagerLease:
         self._draw = draw  # a number from 0 to 1
         self._holding: LeaseHolding | None = None  # seen last
         self._quiet_since = clock.monotonic()
-        self._patience = 0.0  # seconds of quiet that mean that it is gone
+        self._gone_after = 0.0  # seconds of quiet that mean that it is gone
         self._renewed = False  # since the watch began
         self._seen = asyncio.Event()
         self._reflector = self._make_reflector()
@@ -104,7 +104,7 @@ class ManagerLease:
         found = change.new
         if found is not None and found != self._holding:
             self._renewed = self._holding is not None
-            self._patience = GONE_AFTER if self._renewed else ABANDONED_AFTER * found.duration
+            self._gone_after = GONE_AFTER if self._renewed else ABANDONED_AFTER * found.duration
             self._holding, self._quiet_since = found, self._clock.monotonic()
             self._become(Presence.THERE)
         self._seen.set()
@@ -113,7 +113,7 @@ class ManagerLease:
         now = self._clock.monotonic()
         if self._reflector.health() != OK:
             self._quiet_since = now  # a manager that cannot reach the server cannot renew either
-        elif self._reflector.synced and now - self._quiet_since >= self._patience:
+        elif self._reflector.synced and now - self._quiet_since >= self._gone_after:
             self._become(Presence.GONE)
 
     def _become(self, presence: Presence) -> None:
@@ -160,7 +160,7 @@ class ManagerRoles:
         report gets sentences about the configuration for people in the cluster.
         """
         self._observe_only = observe_only
-        self._denied: str | None = None  # the latest answer of observe_only; None: none yet
+        self._denied: str | None = None  # the latest response of observe_only; None: none yet
         self._mode = options.mode
         self._config = ConfigSource(
             client,

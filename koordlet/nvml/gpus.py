@@ -15,7 +15,7 @@ from koord.util.stop import Stop, first_completed
 from koordlet.nvml.process import GpuResponse, GpuStatus, HelperError, parse_response
 from koordlet.rules.devices import GPU_LOST, DeviceTopology, Gpu, GpuSet
 
-RESPONSE_TIMEOUT = 5.0  # seconds for an answer
+RESPONSE_TIMEOUT = 5.0  # seconds for a response
 OPEN_TIMEOUT = 30.0  # for the first one: opening NVML wakes each GPU that no one uses
 NO_DRIVER_INTERVAL = 60.0  # seconds between looks for a driver
 INITIAL_BACKOFF, MAX_BACKOFF = 1.0, 300.0
@@ -37,7 +37,7 @@ class Helper(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class GpuReading:
-    """An answer and the time of its arrival, in monotonic seconds."""
+    """A response and the time of its arrival, in monotonic seconds."""
 
     at: float
     gpus: tuple[GpuStatus, ...]
@@ -48,7 +48,7 @@ class GpuObservers:
     """Callbacks for the GPUs and the readings of the helper."""
 
     gpus: Callable[[GpuSet], object]  # whenever it changes; nothing while NVML is away
-    reading: Callable[[GpuReading | None], object]  # each answer; None: there is no driver
+    reading: Callable[[GpuReading | None], object]  # each response; None: there is no driver
 
 
 class GpuMonitor:
@@ -73,7 +73,7 @@ class GpuMonitor:
         """start makes a helper, or raises HelperError. present: whether there is a driver.
 
         locate returns where the device of a PCI address is; both of them read sysfs, on a thread.
-        limits: seconds for a helper's first answer, and for each other one.
+        limits: seconds for a helper's first response, and for each other one.
         """
         self._open_limit, self._answer_limit = limits
         self._start = start
@@ -104,7 +104,7 @@ class GpuMonitor:
             self._sinks.reading(None)
 
     def health(self) -> PartHealth:
-        """Degraded while NVML gives no answer; a node without its driver is well."""
+        """Degraded while NVML gives no response; a node without its driver is well."""
         return PartHealth(HealthStatus.DEGRADED, self._problem) if self._problem else OK
 
     async def _turn(self, stop: Stop) -> float:
@@ -144,29 +144,29 @@ class GpuMonitor:
 
     async def _request(self, helper: Helper, limit: float, stop: Stop) -> bytes | None:
         """Return the helper's answer; None: stop was set first."""
-        asking, timer = asyncio.ensure_future(helper.request()), self._clock.timer(limit)
+        pending, timer = asyncio.ensure_future(helper.request()), self._clock.timer(limit)
         try:
-            await first_completed(asking, timer, stop.wait())
-            if asking.done():
-                return asking.result()
+            await first_completed(pending, timer, stop.wait())
+            if pending.done():
+                return pending.result()
         finally:
             timer.cancel()
-            asking.cancel()
-            await asyncio.wait({asking})
+            pending.cancel()
+            await asyncio.wait({pending})
         if stop.is_set():
             return None
         raise HelperError(f"NVML did not answer within {limit:g} s; its helper was killed")
 
-    async def _take(self, answer: GpuResponse) -> None:
-        unknown = {found.bus for found in answer.gpus} - self._places.keys()
+    async def _take(self, response: GpuResponse) -> None:
+        unknown = {found.bus for found in response.gpus} - self._places.keys()
         for bus in unknown:
             self._places[bus] = await asyncio.to_thread(self._locate, bus)
-        self._places = {found.bus: self._places[found.bus] for found in answer.gpus}
-        found = {each.gpu.uuid: each.gpu.error for each in answer.gpus}
+        self._places = {found.bus: self._places[found.bus] for found in response.gpus}
+        found = {each.gpu.uuid: each.gpu.error for each in response.gpus}
         lasting = {uuid: error for uuid, error in found.items() if error and error != GPU_LOST}
         self._errors = {uuid: e for uuid, e in self._errors.items() if uuid in found} | lasting
-        gpus = tuple(replace(each, gpu=self._judged(each)) for each in answer.gpus)
-        self._publish(GpuSet(answer.driver, tuple(each.gpu for each in gpus)))
+        gpus = tuple(replace(each, gpu=self._judged(each)) for each in response.gpus)
+        self._publish(GpuSet(response.driver, tuple(each.gpu for each in gpus)))
         self._sinks.reading(GpuReading(self._clock.monotonic(), gpus))
         self._recovered()
         self._backoff.reset()

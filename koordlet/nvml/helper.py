@@ -14,7 +14,7 @@ import sys
 from typing import Any
 
 MAX_PROCESSES = 4096  # of one GPU
-MAX_EVENTS = 64  # in one answer
+MAX_EVENTS = 64  # in one response
 HARMLESS_XIDS = frozenset({13, 31, 43, 45, 68, 109})  # faults of programs, not of the GPU
 LOST, NO_CHECK = "DeviceLost", "DeviceHealthCheckNotSupported"
 _REOPEN_AFTER = 30  # answers with a lost GPU, after which all are looked for again
@@ -122,7 +122,7 @@ class _GpuHandle:
         return found[:MAX_PROCESSES]
 
     def _shares(self, nvml: Any) -> dict[int, float]:
-        """Mean utilization since the last answer, by process; none where it is not known."""
+        """Mean utilization since the last response, by process; none where it is not known."""
         try:
             samples = nvml.nvmlDeviceGetProcessUtilization(self._handle, self._seen)
         except (nvml.NVMLError_NotFound, nvml.NVMLError_NotSupported):
@@ -149,7 +149,7 @@ def _text(value: Any) -> str:
 def main() -> None:
     """Answer until the input ends. What NVML prints goes nowhere."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    responses = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     source: GpuSource | None = None
     while sys.stdin.buffer.readline():
@@ -160,12 +160,12 @@ def main() -> None:
                 missing = "wanted the Python package nvidia-ml-py, found none; "
                 print(
                     json.dumps({"error": missing + "install koordlet[nvml]"}),
-                    file=answers,
+                    file=responses,
                     flush=True,
                 )
                 continue
             source = GpuSource(pynvml)
-        print(json.dumps(source.answer()), file=answers, flush=True)
+        print(json.dumps(source.answer()), file=responses, flush=True)
 
 
 if __name__ == "__main__":

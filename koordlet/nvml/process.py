@@ -21,7 +21,7 @@ _MAX_NUMBER = 2**63
 
 
 class HelperError(KoordError):
-    """The helper gave no answer that can be used; it is started anew."""
+    """The helper gave no response that can be used; it is started anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class GpuProcess:
 
 @dataclass(frozen=True, slots=True)
 class GpuStatus:
-    """One GPU of an answer. bus: its PCI address as NVML writes it."""
+    """One GPU of a response. bus: its PCI address as NVML writes it."""
 
     gpu: Gpu
     bus: str
@@ -57,11 +57,11 @@ def parse_response(line: bytes) -> GpuResponse:
         HelperError: it says what went wrong, or nothing that can be used.
     """
     try:
-        answer = Fields(decode_line(line, "helper"), "helper")
-        if error := answer.text("error"):
+        response = Fields(decode_line(line, "helper"), "helper")
+        if error := response.text("error"):
             raise HelperError(printable(error[:500]))
-        gpus = tuple(map(_gpu, answer.objects("gpus")))
-        driver = _text_field(answer, "driver")
+        gpus = tuple(map(_gpu, response.objects("gpus")))
+        driver = _text_field(response, "driver")
     except InvalidObject as err:
         raise HelperError(str(err)) from err
     if len(gpus) > MAX_GPUS or len({found.gpu.uuid for found in gpus}) < len(gpus):
@@ -104,14 +104,14 @@ def _text_field(fields: Fields, key: str) -> str:
     return text
 
 
-MAX_RESPONSE_BYTES = 4 << 20  # of an answer
+MAX_RESPONSE_BYTES = 4 << 20  # of a response
 KILL_TIMEOUT = 2.0  # seconds that a killed process may take to be gone
 _SCRIPT = Path(__file__).with_name("helper.py")
 _PASSED_ENVIRONMENT = ("PATH", "LD_LIBRARY_PATH", "LANG", "NVIDIA_VISIBLE_DEVICES")
 
 
 class HelperProcess:
-    """One running helper. Its caller limits how long an answer may take."""
+    """One running helper. Its caller limits how long a response may take."""
 
     def __init__(self, process: asyncio.subprocess.Process, clock: Clock) -> None:
         self._process = process
@@ -141,18 +141,18 @@ class HelperProcess:
         return cls(process, clock)
 
     async def request(self) -> bytes:
-        """Return the next answer, a line.
+        """Return the next response, a line.
 
         Raises:
             HelperError: it has ended, or says more than MAX_RESPONSE_BYTES.
         """
-        given, answers = self._process.stdin, self._process.stdout
+        given, responses = self._process.stdin, self._process.stdout
         assert given is not None  # noqa: S101 - for the type checker
-        assert answers is not None  # noqa: S101
+        assert responses is not None  # noqa: S101
         try:
             given.write(b"\n")
             await given.drain()
-            line = await answers.readline()
+            line = await responses.readline()
         except (OSError, ValueError) as err:
             raise HelperError(f"it cannot be asked: {err}") from err
         if not line.endswith(b"\n"):

@@ -281,7 +281,7 @@ class ExtensionPlugin(ABC):
 
         A plugin ends pods by this method only: PodDisruptionBudgets, dry-run and the node's
         budget (--evict-budget-per-hour) hold for it, and `koordletctl explain` shows it. Asking
-        again for the same pod costs nothing while the answer cannot have changed.
+        again for the same pod costs nothing while the response cannot have changed.
 
         reason is a sentence for people with the numbers that decided. feature is the gate that
         stands behind it when the plugin serves several, by default the plugin's name.

@@ -1,4 +1,4 @@
-"""The few fields of the kubelet's answer that are read or added; the others pass as they are.
+"""The few fields of the kubelet's response that are read or added; the others pass as they are.
 
 Source: Kubernetes, kubelet pod resources API v1 (api.proto).
 """
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from koord.util.protobuf import Field, MalformedMessage, append, field, fields_of
 
-_PODS = 1  # of the answer
+_PODS = 1  # of the response
 _POD_NAME, _POD_NAMESPACE, _CONTAINERS = 1, 2, 3  # of a pod
 _DEVICES = 2  # of a container
 _RESOURCE, _IDS = 1, 2  # of devices
@@ -26,7 +26,7 @@ DevicesOf = Callable[[str, str], Iterable[GivenDevices]]
 
 
 def with_devices(response: bytes, devices_of: DevicesOf) -> bytes:
-    """Return a List answer in which the first container of each pod has the pod's devices as well.
+    """Return a List response whose first container of each pod has the pod's devices as well.
 
     A container's devices are sorted by resource.
 

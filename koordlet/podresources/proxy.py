@@ -114,7 +114,7 @@ class PodResourcesProxy:
             return handle
 
     async def ask(self, method: "UnaryUnaryMethod[bytes, bytes]", request: bytes) -> bytes:
-        """Return the kubelet's answer. Raises GRPCError, which the client gets."""
+        """Return the kubelet's response. Raises GRPCError, which the client gets."""
         async with self._at_once:
             try:
                 response = await method(request, timeout=RESPONSE_TIMEOUT)

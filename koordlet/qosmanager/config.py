@@ -37,15 +37,15 @@ class QOSExtensionConfig:
         *,
         clock: Clock,
         metrics: "CollectorRegistry",
-        patience: float = LOADING,
+        init_timeout: float = LOADING,
     ) -> None:
-        """patience: seconds that init_flags of one plugin may take."""
+        """init_timeout: seconds that init_flags of one plugin may take."""
         self.registry = registry
         self.gates = gates
         self.clock = clock
         self.metrics = metrics
         self.failures: dict[str, str] = {}
-        self._patience = patience
+        self._init_timeout = init_timeout
         self._switches: Flag[Mapping[str, bool]] | None = None
 
     def init_flags(self, flags: FlagSet) -> None:
@@ -59,7 +59,7 @@ class QOSExtensionConfig:
                 self._stand_in(registration, flags)
                 continue
             try:
-                with time_limit(self._patience):
+                with time_limit(self._init_timeout):
                     self._prepare(registration, flags)
             except (Exception, SystemExit, PluginBlocked) as err:  # third-party code
                 self.failures[registration.name] = f"init_flags: {error_text(err)}"

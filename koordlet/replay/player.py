@@ -7,7 +7,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from koord.api.eviction import EvictionAnswer, EvictionOutcome
+from koord.api.eviction import EvictionOutcome, EvictionResponse
 from koord.api.machine import NODE_CPU_INFO, NodeCpuInfo
 from koord.api.node import Node
 from koord.api.nodeslo import NodeSLO, merge_nodeslo
@@ -141,11 +141,11 @@ class Player:
         self.played.would_decide = list(reversed(self._decisions.explain()))
         return self.played
 
-    async def evict(self, pod: Pod, grace_seconds: int | None) -> EvictionAnswer:
+    async def evict(self, pod: Pod, grace_seconds: int | None) -> EvictionResponse:
         """Evict the pod: it is gone from now on."""
         self._evicted.add(pod.uid)
         self._states.set_pods(self._without_evicted(self._states.pods()))
-        return EvictionAnswer(EvictionOutcome.EVICTED)
+        return EvictionResponse(EvictionOutcome.EVICTED)
 
     def announce(self, pod: Pod, *, warning: bool, reason: str, message: str) -> None:
         """Do nothing: there is no cluster to report to."""

@@ -116,8 +116,8 @@ def _limit(pod: Pod, kind: str, given: Mapping[str, Sequence[AllocatedDevice]]) 
         limit = _DeviceLimit(1, asked)
     joint = _written(pod, JOINT_ALLOCATE).get("deviceTypes")
     if isinstance(joint, list) and kind in joint[1:] and joint[0] == DeviceType.GPU:
-        beside = given.get(DeviceType.GPU, ())  # at most one for each, and these are requested
-        limit = limit._replace(devices=max(limit.devices, len(beside)))
+        gpus = given.get(DeviceType.GPU, ())  # at most one for each, and these are requested
+        limit = limit._replace(devices=max(limit.devices, len(gpus)))
     return limit
 
 

@@ -29,7 +29,7 @@ log = get_logger("koordlet.runtimehooks")
 
 
 class CallError(Exception):
-    """A call that did not go well: the answer has this code and message."""
+    """A call that did not go well: the response has this code and message."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)

@@ -56,7 +56,7 @@ from koordlet.statesinformer.podmeta import PodMeta, has_allocations
 M = TypeVar("M", bound=Message)
 
 MAX_SYNCHRONIZED = 16384  # containers of a node
-JOURNAL_TIMEOUT = 1.0  # seconds for the journal; the runtime waits two for an answer
+JOURNAL_TIMEOUT = 1.0  # seconds for the journal; the runtime waits two for a response
 LISTED_WITHIN = 0.5  # seconds until the requests of a new pod are known
 _UNLISTED = "what the pod was given is left out: its requests are not known yet"
 _LARGE = 64 << 10  # bytes of a message that is not decoded on the event loop
@@ -136,7 +136,7 @@ class NriPlugin:
             log.warning("nri.configuration_ignored", runtime=self.runtime, hint=hint)
         stages = set(self.options.stages)
         if not self.rules.has_start_hooks():
-            stages.discard(Stage.START_CONTAINER)  # containers need not wait for an answer
+            stages.discard(Stage.START_CONTAINER)  # containers need not wait for a response
         return ConfigureResponse(sum(STAGE_EVENTS[stage].bit for stage in stages))
 
     async def _nothing(self, payload: bytes) -> None:
@@ -328,7 +328,7 @@ class NriPlugin:
     async def _record(self, decisions: Sequence["_ContainerDecision"]) -> None:
         """Record the original values; a value whose record fails is not adjusted.
 
-        The rest is explained and audited once the runtime has its answer. At the end of the agent
+        The rest is explained and audited once the runtime has its response. At the end of the agent
         nothing is adjusted any more: it would be set after everything is restored.
         """
         if self.responses.ended:

@@ -60,7 +60,7 @@ class HookOptions:
     backoff_cap: float
 
 
-HOOK_TIMEOUT = 0.5  # seconds for an injector or a start; the runtime waits two for an answer
+HOOK_TIMEOUT = 0.5  # seconds for an injector or a start; the runtime waits two for a response
 
 log = get_logger("koordlet.runtimehooks")
 
@@ -283,7 +283,7 @@ class HookResponses:
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """Have all_recorded wait for what is done meanwhile."""
+        """Let all_recorded wait for what is done meanwhile."""
         self._being_recorded += 1
         self._all_recorded.clear()
         try:
@@ -294,7 +294,7 @@ class HookResponses:
                 self._all_recorded.set()
 
     async def all_recorded(self) -> None:
-        """Return when the answers to all requests are known, and so is busy_until."""
+        """Return when the responses to all requests are known, and so is busy_until."""
         await self._all_recorded.wait()
 
     def note_pending(self, containers: int, now: float) -> None:

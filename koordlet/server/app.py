@@ -96,15 +96,15 @@ def _as_text(page: AuditPage) -> str:
 
 Explain = Callable[[str], Awaitable[Callable[[], Mapping[str, object]]]]
 """Looks what is known about a pod (namespace/name, name or UID) or a cgroup, or
-for "" about all; what it returns makes the answer in a worker thread."""
+for "" about all; what it returns makes the response in a worker thread."""
 
 
 def explain_handler(explain: Explain) -> Callable[[web.Request], Awaitable[web.Response]]:
     """The handler of GET /explain."""
 
     async def explained(request: web.Request) -> web.Response:
-        answer = await explain(request.query.get("pod", ""))
-        return json_body(await asyncio.to_thread(lambda: json_bytes(answer())))
+        response = await explain(request.query.get("pod", ""))
+        return json_body(await asyncio.to_thread(lambda: json_bytes(response())))
 
     return explained
 

@@ -217,7 +217,7 @@ def _on_loop(make: Callable[[], object]) -> _Handler:
 
 
 def _in_thread(prepare: Callable[[web.Request], Callable[[], object]]) -> _Handler:
-    """Read the request on the loop; make and encode the answer in a worker thread."""
+    """Read the request on the loop; make and encode the response in a worker thread."""
 
     async def in_thread(request: web.Request) -> web.Response:
         make = prepare(request)

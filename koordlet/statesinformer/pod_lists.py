@@ -93,7 +93,7 @@ MIN_INTERVAL = 0.5  # seconds between two requests at least, however often cgrou
 # containers once a second and lists the id of a new one only then.
 POLL_DELAYS = (0.0, 1.0, 3.0)
 UNAVAILABLE_TIMEOUT = (
-    30.0  # seconds without an answer, as in a kubelet's restart, before the API server is used
+    30.0  # seconds without a response, as in a kubelet's restart, before the API server is used
 )
 
 

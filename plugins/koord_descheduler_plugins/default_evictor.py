@@ -217,10 +217,10 @@ class DefaultEvictor(EvictPlugin, FilterPlugin):
         """
         if self._clock.monotonic() < self._busy_until:
             return False
-        answer = await self._evictions.evict(pod, options=options.delete_options)
-        done = answer.outcome is EvictionOutcome.EVICTED
-        if answer.busy:
-            pause = PAUSE if answer.retry_after is None else answer.retry_after
+        response = await self._evictions.evict(pod, options=options.delete_options)
+        done = response.outcome is EvictionOutcome.EVICTED
+        if response.busy:
+            pause = PAUSE if response.retry_after is None else response.retry_after
             self._busy_until = self._clock.monotonic() + pause
         self._evicted.count(
             result="success" if done else "error",
@@ -238,7 +238,7 @@ class DefaultEvictor(EvictPlugin, FilterPlugin):
             self._evictions.announce(pod, warning=False, reason="Descheduled", message=message)
             log.info("pod.evicted", pod=pod.key, node=pod.node, plugin=options.plugin_name)
         else:
-            facts = {"pod": pod.key, "outcome": answer.outcome.value, "error": answer.message}
+            facts = {"pod": pod.key, "outcome": response.outcome.value, "error": response.message}
             self._failures.warning("eviction.refused", **facts)
         return done
 

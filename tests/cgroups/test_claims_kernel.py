@@ -103,7 +103,7 @@ def limits(host):
     ("runtime", "claims"),
     [
         ("asked 64", [128, 32, 96]),  # MiB, of both files
-        ("adjusted 64", [64, 128]),  # from no limit at all, as its answer from NRI said
+        ("adjusted 64", [64, 128]),  # from no limit at all, as its response from NRI said
     ],
 )
 def test_a_limit_that_the_runtime_has_set_of_memory_and_swap(limits, writer, runtime, claims):

@@ -125,14 +125,14 @@ def test_a_tree_beyond_the_limits_is_bounded(base: Path, pods: int) -> None:
 
 async def test_the_kernel_notifies_of_cgroups_that_come_and_go(base: Path) -> None:
     """By inotify, at once, in a kernfs as in any file system."""
-    told = asyncio.Event()
-    watch = DirectoryWatch(told.set)
+    reported = asyncio.Event()
+    watch = DirectoryWatch(reported.set)
     watch.open()
     watch.follow([base])
     assert watch.problem == ""
     pod = base / "pod9dba1d9e-67ba-4db6-8a73-fb3ea297c363"
     for change in (pod.mkdir, pod.rmdir):
         change()
-        await asyncio.wait_for(told.wait(), 30)
-        told.clear()
+        await asyncio.wait_for(reported.wait(), 30)
+        reported.clear()
     watch.close()

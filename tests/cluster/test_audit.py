@@ -128,7 +128,7 @@ def test_a_right_that_was_not_used_has_a_reason(
 def test_an_event_is_patched_only_if_it_is_repeated(
     cluster: Cluster, installed: Installation, daemon: str
 ) -> None:
-    """Its count says how often; or the answer to its creation was lost, and it was there."""
+    """Its count says how often; or the response to its creation was lost, and it was there."""
     counts = {
         (each["metadata"]["namespace"], each["metadata"]["name"]): each.get("count", 1)
         for each in cluster.items("events", "-A")

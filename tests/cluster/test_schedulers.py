@@ -35,7 +35,7 @@ def by_requests_alone(cluster: Cluster, installed: Installation) -> Iterator[Non
     cluster.kubectl("annotate", "nodes", "--all", f"{USAGE_THRESHOLDS}-")
 
 
-def asking(name: str, scheduler: str, node: str, cpu: str) -> Object:
+def requesting(name: str, scheduler: str, node: str, cpu: str) -> Object:
     """A pod of that scheduler, for that node alone."""
     selected: dict[str, Any] = {"nodeSelector": {"kubernetes.io/hostname": node}}
     return pod(name, name, cpu=cpu, schedulerName=scheduler, **selected)
@@ -88,7 +88,7 @@ def create_at_once(cluster: Cluster, *objects: Object) -> None:
 
 def test_each_places_the_pods_that_name_it(cluster: Cluster, shop: None) -> None:
     """And no others: the event on a pod says who has placed it."""
-    cluster.apply(*(asking(name, name, HOLLOW, "1") for name in (OURS, THEIRS)))
+    cluster.apply(*(requesting(name, name, HOLLOW, "1") for name in (OURS, THEIRS)))
     for name in (OURS, THEIRS):
         cluster.until(lambda n=name: node_of(cluster, n), "the pod is placed")
 
@@ -107,9 +107,9 @@ def test_what_one_has_given_away_is_not_free_for_the_other(
     cluster: Cluster, shop: None, first: str, second: str
 ) -> None:
     """The pod that comes later waits until the other one is gone."""
-    cluster.apply(asking("earlier", first, HOLLOW, MOST))
+    cluster.apply(requesting("earlier", first, HOLLOW, MOST))
     cluster.until(lambda: node_of(cluster, "earlier"), "the first pod is placed")
-    cluster.apply(asking("later", second, HOLLOW, MOST))
+    cluster.apply(requesting("later", second, HOLLOW, MOST))
     cluster.until(lambda: waits(cluster, "later"), "the second pod has no room")
 
     cluster.kubectl("-n", SHOP, "delete", "pod", "earlier")
@@ -124,7 +124,7 @@ def test_two_pods_for_the_last_room_at_the_same_time_are_placed_or_wait(
     both = 0
     for number in range(ROUNDS):
         pods = {f"{scheduler}-{number}": scheduler for scheduler in (OURS, THEIRS)}
-        create_at_once(cluster, *(asking(each, pods[each], HOLLOW, MOST) for each in pods))
+        create_at_once(cluster, *(requesting(each, pods[each], HOLLOW, MOST) for each in pods))
         for name in pods:
             cluster.until(
                 lambda n=name: node_of(cluster, n) or waits(cluster, n), f"{name} is decided"
@@ -141,10 +141,12 @@ def test_a_node_without_room_for_what_it_has_gets_no_more(
     cluster: Cluster, shop: None, first: str, second: str
 ) -> None:
     """Neither scheduler adds to what both together gave away twice, until one pod is gone."""
-    cluster.apply(asking("earlier", first, HOLLOW, MOST), asking("behind", BEHIND, HOLLOW, MOST))
+    cluster.apply(
+        requesting("earlier", first, HOLLOW, MOST), requesting("behind", BEHIND, HOLLOW, MOST)
+    )
     cluster.until(lambda: node_of(cluster, "earlier"), "the first pod is placed")
     bind(cluster, "behind", HOLLOW)
-    cluster.apply(*(asking(f"more-{each}", each, HOLLOW, "500m") for each in (first, second)))
+    cluster.apply(*(requesting(f"more-{each}", each, HOLLOW, "500m") for each in (first, second)))
     for each in (first, second):
         cluster.until(lambda e=each: waits(cluster, f"more-{e}"), "a third pod has no room")
 
@@ -161,7 +163,9 @@ def test_the_kubelet_refuses_what_was_given_away_twice(
     """The later pod fails with OutOfcpu, the earlier one runs; what failed takes no room."""
     most = f"{free_cpu(cluster) * 2 // 3}m"
     little = f"{free_cpu(cluster) // 10}m"
-    cluster.apply(asking("earlier", first, NODE, most), asking("behind", BEHIND, NODE, most))
+    cluster.apply(
+        requesting("earlier", first, NODE, most), requesting("behind", BEHIND, NODE, most)
+    )
     cluster.until(lambda: phase(cluster, "earlier") == ("Running", ""), "the first pod runs")
 
     bind(cluster, "behind", NODE)
@@ -169,7 +173,7 @@ def test_the_kubelet_refuses_what_was_given_away_twice(
     cluster.until(
         lambda: phase(cluster, "behind") == ("Failed", "OutOfcpu"), "the kubelet refuses it"
     )
-    cluster.apply(*(asking(f"more-{each}", each, NODE, little) for each in (first, second)))
+    cluster.apply(*(requesting(f"more-{each}", each, NODE, little) for each in (first, second)))
     for each in (first, second):
         cluster.until(
             lambda e=each: phase(cluster, f"more-{e}") == ("Running", ""), "there is room"

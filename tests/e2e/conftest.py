@@ -34,7 +34,7 @@ from tests.support.real_apiserver.control_plane import (
 from tests.support.real_apiserver.kubectl import Kubectl
 from tests.support.real_apiserver.recorder import Recorder
 from tests.support.real_apiserver.rights import Right, wanted_by
-from tests.support.real_apiserver.served import PATIENCE, until_served
+from tests.support.real_apiserver.served import TIMEOUT, until_served
 
 CHART = REPOSITORY / "deploy" / "chart"
 KUBERNETES_VERSION = "v1.35.0"  # the cluster that the chart is rendered for
@@ -249,7 +249,7 @@ def eventually() -> Callable[[Callable[[], bool]], Awaitable[None]]:
     """Wait for something that the server does in its own time."""
 
     async def eventually(condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             while not condition():  # noqa: ASYNC110 - the server has no event to await
                 await asyncio.sleep(0.02)
 

@@ -19,7 +19,7 @@ from tests.support.programs import ADMISSION, ask
 from tests.support.real_apiserver.accounts import Accounts
 from tests.support.real_apiserver.cluster_objects import ClusterObjects
 from tests.support.real_apiserver.recorder import Recorder
-from tests.support.real_apiserver.served import PATIENCE
+from tests.support.real_apiserver.served import TIMEOUT
 
 WEB = Pod("shop", "web", "u1")
 HAPPENED = Event(
@@ -99,7 +99,7 @@ def of_the_daemon(operation: str, written: dict[str, Any], **others: Any) -> dic
     return {**asked, "object": written}
 
 
-def tells(host: str, *, operation: str = "CREATE", **others: Any) -> dict[str, Any]:
+def event_of(host: str, *, operation: str = "CREATE", **others: Any) -> dict[str, Any]:
     return asks(
         operation, EVENT, "web.17", group="", namespace="shop", source={"host": host}, **others
     )
@@ -198,15 +198,15 @@ ALLOWED = {
     "update zones": asks("UPDATE", ZONES, "n1", group=TOPOLOGY),
     "create devices": asks("CREATE", "Device", "n1", group=SCHEDULING),
     "update devices": asks("UPDATE", "Device", "n1", group=SCHEDULING),
-    "event": tells("n1"),
-    "event again": tells("n1", operation="UPDATE"),
+    "event": event_of("n1"),
+    "event again": event_of("n1", operation="UPDATE"),
     "evict by UID": evicts({"uid": "u1"}),
     "the daemon's event": of_the_daemon(
         "CREATE", new_event(HAPPENED, Series(0, 0, 1, "web.17"), "n1")
     ),
     "the daemon's eviction": of_the_daemon("CREATE", eviction(WEB, 30), subresource="eviction"),
     "the manager, any node": asks("CREATE", METRIC, "n2", user=MANAGER, node=""),
-    "the manager, any event": tells("n2", user=MANAGER, node=""),
+    "the manager, any event": event_of("n2", user=MANAGER, node=""),
     "Koordinator's own koordlet": evicts({}, user=KOORDINATORS),
     "an account that may do anything": asks("CREATE", METRIC, "n2", user=ARGO),
     "its evictions": evicts({}, user=ARGO),
@@ -225,11 +225,11 @@ FORBIDDEN = {
     "update devices": (asks("UPDATE", "Device", "n2", group=SCHEDULING), OTHERS),
     "delete devices": (asks("DELETE", "Device", "n2", group=SCHEDULING), OTHERS),
     "a name that only begins like it": (asks("UPDATE", METRIC, "n1-1"), OTHERS),
-    "event of another node": (tells("n2"), "events of this node only"),
+    "event of another node": (event_of("n2"), "events of this node only"),
     "event of no node": (asks("CREATE", EVENT, "e", group="", namespace="shop"), OTHERS),
-    "change another's event": (tells("n2", operation="UPDATE"), "events of this node only"),
+    "change another's event": (event_of("n2", operation="UPDATE"), "events of this node only"),
     "take over another's event": (
-        tells("n1", operation="UPDATE") | {"oldObject": tells("n2")["object"]},
+        event_of("n1", operation="UPDATE") | {"oldObject": event_of("n2")["object"]},
         "events of this node only",
     ),
     "evict by name": (evicts({}), "by its UID only"),
@@ -268,7 +268,7 @@ async def test_the_doctor_finds_out_whether_the_policy_holds(
     agent = ApiClient(Transport(config, clock), clock)
 
     async def until(holds: bool) -> str:  # the API server learns of a policy in its own time
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             while (  # noqa: ASYNC110
                 found := await check_own_node(agent, node_name, clock)
             ).holds is not holds:

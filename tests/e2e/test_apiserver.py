@@ -350,7 +350,7 @@ class Followed:
         )
 
     @property
-    def told(self) -> list[str]:
+    def reported(self) -> list[str]:
         return [change.kind.value for change in self.changes]
 
     def label(self, name: str) -> str | None:
@@ -384,7 +384,7 @@ async def test_a_copy_follows(client: ApiClient, node_name: str, eventually: Eve
         await client.create(NODE_METRICS.collection(), node_metric(node_name))
         await eventually(lambda: len(followed.changes) == 5)
 
-    assert followed.told == ["synced", "added", "modified", "deleted", "added"]
+    assert followed.reported == ["synced", "added", "modified", "deleted", "added"]
     assert "managedFields" not in followed.reflector.objects[node_name]["metadata"]
 
 

@@ -25,7 +25,7 @@ SCORE = "koordinator.sh/oom-score-adj"
 ANNOTATIONS = {BATCH: json.dumps(BATCH_PODS), SCORE: "777"}
 ASKED = ("2", "-1", "9223372036854771712")  # shares, quota, memory limit that the kubelet asks for
 RULED = ("1024", "200000", str(2 * GIB))
-PATIENCE = 60.0
+TIMEOUT = 60.0
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ class Agent:
         finally:
             if self.process.returncode is None:
                 self.process.terminate()
-            ended = await asyncio.wait_for(self.process.wait(), PATIENCE)
+            ended = await asyncio.wait_for(self.process.wait(), TIMEOUT)
             sys.stderr.write(self.log.path.read_text())
         assert ended in (0, -signal.SIGKILL)
 
@@ -94,7 +94,7 @@ class Agent:
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         while not holds():  # noqa: ASYNC110 - another process
             await asyncio.sleep(0.02)
 
@@ -166,7 +166,7 @@ async def test_what_runs_already_is_updated_and_stays_so(
     node: ContainerdNode, agent: Agent
 ) -> None:
     """Also when the kubelet updates the container, as it does with what it knows of."""
-    made = await crowd(node, 5)
+    made = await many_pods(node, 5)
     agent.know(made)
     assert {values(node, uid, created) for uid, created in made.items()} == {ASKED}
     async with agent.running():
@@ -183,7 +183,7 @@ async def test_containerd_may_be_killed_and_started_again(
     node: ContainerdNode, agent: Agent
 ) -> None:
     """What runs keeps its values, and the next container is made with them."""
-    made = await crowd(node, 2)
+    made = await many_pods(node, 2)
     agent.know(made)
     async with agent.running():
         await until(lambda: {values(node, uid, each) for uid, each in made.items()} == {RULED})
@@ -221,7 +221,7 @@ async def test_in_dry_run_the_kubelet_has_its_way(node: ContainerdNode, agent: A
         assert await at_its_begin(node, "be") == "1000"
 
 
-async def crowd(node: ContainerdNode, pods: int) -> dict[str, str]:
+async def many_pods(node: ContainerdNode, pods: int) -> dict[str, str]:
     """So many pods that run; the container of each."""
     made = {}
     for number in range(pods):

@@ -23,7 +23,7 @@ from tests.support.real_apiserver.recorder import Recorder
 
 NEW_UID = "66666666-7777-8888-9999-000000000000"
 MIB = 2**20
-PATIENCE = 60.0  # real seconds
+TIMEOUT = 60.0  # real seconds
 WARM = 12.0  # real seconds after which the host's steps do not matter any more
 SPEC: dict[str, Any] = {
     "containers": [
@@ -113,7 +113,7 @@ class Daemon:
             return found
 
     async def until(self, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             while True:
                 with contextlib.suppress(aiohttp.ClientError, OSError):
                     if holds(found := await self.status()):
@@ -158,7 +158,7 @@ class Metric:
 
     async def status_after(self, last: str) -> dict[str, Any]:
         """Wait for a status that was measured later."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             while True:
                 await asyncio.sleep(0.1)
                 try:

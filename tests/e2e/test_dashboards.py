@@ -38,7 +38,7 @@ from tests.support.real_apiserver.cluster_objects import READY, ClusterObjects
 from tests.support.real_apiserver.control_plane import ControlPlane, missing
 from tests.support.real_apiserver.recorder import Recorder
 
-PATIENCE = 90.0  # real seconds
+TIMEOUT = 90.0  # real seconds
 MEASURED, REAL = "node", "real"  # of the families of all that can be measured; of the real agent
 SELDOM = {
     "cluster:koordlet_evictions:increase5m": "no pod was to be evicted yet",
@@ -123,7 +123,7 @@ async def without_data(url: str, asked: list[tuple[Panel, Query]], nodes: list[s
     """The expressions that return nothing, when all have had time to return something."""
     async with aiohttp.ClientSession() as session:
         empty = asked
-        for _ in range(int(PATIENCE)):
+        for _ in range(int(TIMEOUT)):
             empty = [
                 (panel, query)
                 for panel, query in empty

@@ -32,7 +32,7 @@ NOTHING = {"cpu": "0", "memory": "0"}
 
 
 def configuration(mode: str) -> Object:
-    """The shipped one, but for dry-run, its addresses, and its patience."""
+    """The shipped one, but for dry-run, its addresses, and its timeouts."""
     [text] = yaml.safe_load(CONFIG.read_text())["data"].values()
     config: Object = yaml.safe_load(text)
     config |= {
@@ -148,7 +148,7 @@ async def test_a_pod_leaves_a_hot_node(
         left = await workload.pods()
         assert len(left) == 3
         async with asyncio.timeout(30):
-            while not await workload.objects.told("Descheduled"):  # noqa: ASYNC110 - as above
+            while not await workload.objects.reported("Descheduled"):  # noqa: ASYNC110 - as above
                 await asyncio.sleep(0.1)
         [asked] = [entry for entry in recorder.asked("create") if entry.path.endswith("/eviction")]
         assert asked.path == PODS.object(job.pod.name, namespace="shop", subresource="eviction")

@@ -19,7 +19,7 @@ from tests.support.real_apiserver.accounts import Accounts
 from tests.support.real_apiserver.cluster_objects import ClusterObjects
 from tests.support.real_apiserver.recorder import Recorder
 
-PATIENCE = 60.0  # real seconds
+TIMEOUT = 60.0  # real seconds
 QUIET = 8.0  # real seconds: more than two rounds
 FLAGS = (
     "--manager-duties=off",
@@ -78,7 +78,7 @@ class Agent:
 
     async def until(self, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
         """The object, as soon as it is as it should be."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             while True:
                 try:
                     found: dict[str, Any] = await self.client.get(DEVICES.object(self.node))

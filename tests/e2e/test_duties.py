@@ -24,7 +24,7 @@ from tests.support.real_apiserver.accounts import Accounts
 from tests.support.real_apiserver.cluster_objects import ClusterObjects
 from tests.support.real_apiserver.recorder import Recorder
 
-PATIENCE = 60.0  # real seconds
+TIMEOUT = 60.0  # real seconds
 
 
 class Manager:
@@ -84,7 +84,7 @@ def managers(item: dict[str, Any]) -> set[tuple[str, str]]:
 
 
 async def until(ask: Callable[[], Awaitable[object]], answer: object) -> None:
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         while await ask() != answer:  # noqa: ASYNC110 - the server has no event to await
             await asyncio.sleep(0.1)
 

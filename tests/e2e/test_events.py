@@ -20,7 +20,7 @@ from tests.support.real_apiserver.cluster_objects import ClusterObjects
 from tests.support.real_apiserver.recorder import Recorder
 
 JOBS = "jobs"
-PATIENCE = 30.0  # real seconds
+TIMEOUT = 30.0  # real seconds
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ async def evictions(
     task = asyncio.create_task(events.run(stop))
     yield PodEvictions(client, events, clock, "koordlet")
     stop.set()
-    await asyncio.wait_for(task, PATIENCE)
+    await asyncio.wait_for(task, TIMEOUT)
     await client.close()
 
 
@@ -53,7 +53,7 @@ def clock() -> SimulatedClock:
 
 
 async def pass_time(clock: SimulatedClock, until: Callable[[], Any]) -> None:
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         while not until():
             await asyncio.sleep(0.005)  # the network takes real time
             await clock.advance(1)

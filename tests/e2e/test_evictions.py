@@ -34,7 +34,7 @@ PLUGIN = """
 """
 BUDGETS = Resource("policy/v1", "poddisruptionbudgets")
 CONTAINER = {"name": "app", "image": "app", "resources": {"requests": {"cpu": "100m"}}}
-PATIENCE = 60.0  # real seconds
+TIMEOUT = 60.0  # real seconds
 COMPONENTS = ("evictions", "events", "manager-duties", "pods-from-api-server")
 
 
@@ -91,7 +91,7 @@ async def explain(directory: Path, *pod: str) -> Any:
 
 
 async def until(ask: Callable[[], Awaitable[object]], answer: object) -> None:
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         while await ask() != answer:  # noqa: ASYNC110 - the server has no event to await
             await asyncio.sleep(0.1)
 
@@ -116,8 +116,8 @@ async def test_a_plugin_evicts_within_the_rules(
              "--disable-query-kubelet-config")  # fmt: skip
 
     async with running(tmp_path, host, recorder.url, node_name, *flags, token=token) as daemon:
-        await until(lambda: objects.told("evictPodSuccess"), ["victim"])
-        await until(lambda: objects.told("evictPodFail"), ["guarded"])
+        await until(lambda: objects.reported("evictPodSuccess"), ["victim"])
+        await until(lambda: objects.reported("evictPodFail"), ["guarded"])
         assert await objects.names() == ["bystander", "guarded"]
         asked = [entry for entry in recorder.asked("create") if entry.path.endswith("/eviction")]
         assert {entry.path: entry.json["deleteOptions"] for entry in asked} == {
@@ -137,7 +137,7 @@ async def test_a_plugin_evicts_within_the_rules(
 
     await shop.add_pod("second", reap="yes")
     async with running(tmp_path, host, recorder.url, node_name, *flags, token=token):
-        await until(lambda: objects.told("evictPodFail"), ["guarded", "second"])
+        await until(lambda: objects.reported("evictPodFail"), ["guarded", "second"])
         assert "second" in await objects.names()
         outcomes = {each["pod"]: each["outcome"] for each in (await explain(tmp_path))["decisions"]}
         assert outcomes["shop/second"] == "over_budget"

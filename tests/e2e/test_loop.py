@@ -34,7 +34,7 @@ from tests.support.real_apiserver.recorder import Recorder
 
 JOBS = Resource(podmigrationjob.API_VERSION, podmigrationjob.PLURAL)
 SCRIPT = REPOSITORY / "docs/examples/busy-pod.sh"
-PATIENCE = 120.0  # real seconds; a report comes every 30
+TIMEOUT = 120.0  # real seconds; a report comes every 30
 CORES = 256  # of this machine, so it is said: all of it is a few percent
 TWICE = 2 * (os.cpu_count() or 1)  # the same: all of it is half
 ELSEWHERE = 10  # times as many has the other node, where the pod fits whatever the threshold is
@@ -216,7 +216,7 @@ async def running_koordlet(
 
 async def reported(client: ApiClient, node: str, after: str = "") -> dict[str, Any]:
     """The status of a NodeMetric that is newer than that time."""
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         while True:
             found = await client.get(NODE_METRICS.object(node))
             status: dict[str, Any] = found.get("status") or {}
@@ -237,7 +237,7 @@ async def test_a_busy_pod_is_measured_reported_planned_and_evicted(
 
         config = configuration(between(first, cores))
         async with running_descheduler(tmp_path, recorder.url, config, token=tokens.descheduler):
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TIMEOUT):
                 while not _evicted(recorder):  # noqa: ASYNC110 - the process has no event to await
                     await asyncio.sleep(0.1)
             busy_pod.send_signal(signal.SIGINT)  # the kubelet's part
@@ -270,7 +270,7 @@ async def test_the_pod_in_its_place_goes_to_the_cool_node(
         descheduler = running_descheduler(
             tmp_path, recorder.url, configuration(threshold), token=tokens.descheduler
         )
-        async with asyncio.timeout(2 * PATIENCE), scheduler, descheduler:
+        async with asyncio.timeout(2 * TIMEOUT), scheduler, descheduler:
             while not _evicted(recorder):  # noqa: ASYNC110 - the process has no event to await
                 await asyncio.sleep(0.1)
             await workload.add_waiting("busy-again")

@@ -25,7 +25,7 @@ from tests.support.real_cluster.inner_machine import InnerMachine, unusable
 from tests.support.real_cluster.make_cluster import DIRECTORY
 from tests.support.real_runtime.containerd_node import cgroup_mounts
 
-PATIENCE = 120.0
+TIMEOUT = 120.0
 
 
 @pytest.fixture(autouse=True)
@@ -89,14 +89,14 @@ def test_its_user_comes_in_and_c_ends_it_without_a_trace() -> None:
             done = subprocess.run([*command, "auth", "whoami"], capture_output=True, text=True)
             assert "admin" in done.stdout, done.stderr
         process.send_signal(signal.SIGINT)
-        assert process.wait(PATIENCE) == 0
+        assert process.wait(TIMEOUT) == 0
     assert traces() == before
     assert not DIRECTORY.exists()
 
 
 def test_with_a_command_it_ends_as_that_does() -> None:
     with cluster("--nodes=0", "--", "sh", "-c", "exit 7") as process:
-        assert process.wait(PATIENCE) == 7
+        assert process.wait(TIMEOUT) == 7
 
 
 async def test_what_was_killed_leaves_groups_alone_which_the_next_removes(

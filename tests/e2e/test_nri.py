@@ -20,8 +20,8 @@ from tests.support.real_runtime.nri_node import (
     BATCH_PODS,
     GIB,
     Node,
-    crowd,
     in_force,
+    many_pods,
 )
 from tests.support.real_runtime.nri_runtime import NriRuntime, container, sandbox
 
@@ -46,7 +46,7 @@ async def synchronized(runtime: NriRuntime) -> list[dict]:
 
 
 async def test_a_container_is_made_with_the_values_of_the_rules(node: Node) -> None:
-    """And with what the kubelet asked for in the journal, before the runtime has the answer."""
+    """And with what the kubelet asked for in the journal, before the runtime has the response."""
     node.add_pod("be1", "be1-old")
     async with node.runtime() as runtime:
         await runtime.start()
@@ -89,7 +89,7 @@ async def test_the_runtime_encodes_as_we_do(node: Node) -> None:
 
 async def test_synchronize_of_150_pods_updates_what_runs(node: Node) -> None:
     """In two seconds, which is all that a runtime waits; an update later has the container's id."""
-    sandboxes, containers = crowd(node, 150)
+    sandboxes, containers = many_pods(node, 150)
     async with node.runtime() as runtime:
         await runtime.start(sandboxes, containers)
         async with node.daemon():
@@ -114,7 +114,7 @@ async def test_synchronize_of_150_pods_updates_what_runs(node: Node) -> None:
 
 async def test_a_runtime_that_is_killed_amid_synchronize_is_served_again(node: Node) -> None:
     """With kill -9, several times; in the end all is as after a quiet start."""
-    sandboxes, containers = crowd(node, 150)
+    sandboxes, containers = many_pods(node, 150)
     async with contextlib.AsyncExitStack() as runtimes:
         runtime = await runtimes.enter_async_context(node.runtime())
         await runtime.start(sandboxes, containers)
@@ -137,7 +137,7 @@ async def test_a_runtime_that_is_killed_amid_synchronize_is_served_again(node: N
 async def test_kill_9_leaves_what_restores_the_container(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Killed after its answer: the container is made, and `koordletctl restore` knows it."""
+    """Killed after its response: the container is made, and `koordletctl restore` knows it."""
     node.add_pod("be1", "be1-old")
     async with node.runtime() as runtime:
         await runtime.start()

@@ -17,7 +17,7 @@ from tests.support.real_apiserver.accounts import Accounts
 from tests.support.real_apiserver.cluster_objects import ClusterObjects
 from tests.support.real_apiserver.recorder import Recorder
 
-PATIENCE = 60.0  # real seconds
+TIMEOUT = 60.0  # real seconds
 
 
 class OtherAgent:
@@ -88,7 +88,7 @@ async def writers(client: ApiClient, name: str) -> set[str]:
 
 
 async def until(condition: Callable[[], Awaitable[object]]) -> None:
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         while not await condition():  # noqa: ASYNC110 - the daemon has no event to await
             await asyncio.sleep(0.1)
 

@@ -21,7 +21,7 @@ from tests.support.real_apiserver.cluster_objects import READY, ClusterObjects
 from tests.support.real_apiserver.recorder import Recorder
 from tests.support.real_apiserver.rights import of_server
 
-PATIENCE = 90.0  # real seconds
+TIMEOUT = 90.0  # real seconds
 CONTAINER = {"name": "app", "image": "app", "resources": {"requests": {"cpu": "100m"}}}
 RUNNING = {
     **READY,
@@ -120,7 +120,7 @@ async def problems(run_dir: Path) -> dict[str, str] | None:
 
 
 async def until(ask: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         while not await ask():  # noqa: ASYNC110 - the server has no event to await
             await asyncio.sleep(0.1)
 

@@ -22,7 +22,7 @@ from tests.support.real_apiserver.control_plane import missing
 PODS = 1000
 NODES = 110  # of 32 cores; every twentieth is tainted
 CORES = 3  # of a pod, so 10 fit on a node
-PATIENCE = 90.0  # real seconds
+TIMEOUT = 90.0  # real seconds
 LEASE = {"leaseDuration": "4s", "renewDeadline": "3s", "retryPeriod": "1s"}
 CONFIG = {
     "apiVersion": "kubescheduler.config.k8s.io/v1",
@@ -188,7 +188,7 @@ async def _answers(url: str) -> bool:
 
 async def _until(count: Callable[[], Awaitable[float]], wanted: float) -> None:
     """Return when the count of another process is as high."""
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         while await count() < wanted:  # noqa: ASYNC110 - another process has no event to await
             await asyncio.sleep(0.2)
 

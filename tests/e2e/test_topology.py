@@ -20,7 +20,7 @@ from tests.support.real_apiserver.accounts import Accounts
 from tests.support.real_apiserver.cluster_objects import ClusterObjects
 from tests.support.real_apiserver.recorder import Recorder
 
-PATIENCE = 60.0  # real seconds
+TIMEOUT = 60.0  # real seconds
 QUIET = 8.0  # real seconds: more than two rounds
 OFF = "--manager-duties=off"
 POOLS = "node.koordinator.sh/cpu-shared-pools"
@@ -77,7 +77,7 @@ class Agent:
         await self.client.json_patch(NODE_TOPOLOGIES.object(self.node), operations)
 
     async def until(self, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             while True:
                 try:
                     found = await self.object()
@@ -182,7 +182,7 @@ async def test_it_is_written_once_and_kept_right(
 async def test_a_restart_writes_nothing(agent: Agent, kubelet: Kubelet, node_name: str) -> None:
     """The topology is still right, also while the kubelet refuses: its checkpoint is enough."""
     async with agent.running():
-        told = await agent.until(lambda found: pools(found) == RIGHT)
+        reported = await agent.until(lambda found: pools(found) == RIGHT)
     await kubelet.stop()
 
     async with agent.running():
@@ -194,5 +194,5 @@ async def test_a_restart_writes_nothing(agent: Agent, kubelet: Kubelet, node_nam
     assert before == ["create"]
     assert pools(found) == [{"socket": 0, "node": 0, "cpuset": "2"}]
     for key in (POLICY, "node.koordinator.sh/pod-cpu-allocs"):
-        assert found["metadata"]["annotations"][key] == told["metadata"]["annotations"][key]
+        assert found["metadata"]["annotations"][key] == reported["metadata"]["annotations"][key]
     assert found["topologyPolicies"] == ["RestrictedPodLevel"]

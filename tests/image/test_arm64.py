@@ -16,7 +16,7 @@ from tests.support.image.bases import distroless
 from tests.support.programs import REPOSITORY
 
 PLATFORMS = ("manylinux_2_28_aarch64", "manylinux_2_17_aarch64", "manylinux2014_aarch64")
-PATIENCE = 180.0
+TIMEOUT = 180.0
 
 
 @pytest.mark.parametrize("locked", ["run", "descheduler", "devices"])
@@ -69,7 +69,7 @@ def agent(arm64: Path, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 def test_the_agent_starts_on_arm64(agent: "subprocess.Popen[bytes]", tmp_path: Path) -> None:
     """Emulated: it measures this host, answers the probes, and ends on SIGTERM."""
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + TIMEOUT
     log = tmp_path / "log"
     while not (started := _event(log, "daemon.started")):
         assert agent.poll() is None, log.read_text()
@@ -82,7 +82,7 @@ def test_the_agent_starts_on_arm64(agent: "subprocess.Popen[bytes]", tmp_path: P
             assert time.monotonic() < end, log.read_text()
             time.sleep(0.2)
     agent.terminate()
-    assert agent.wait(PATIENCE) == 0
+    assert agent.wait(TIMEOUT) == 0
     assert _event(log, "daemon.stopped")
 
 
@@ -96,7 +96,7 @@ def _event(log: Path, name: str) -> dict[str, object]:
 
 
 def _status(port: int, path: str) -> int:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT)
     try:
         connection.request("GET", path)
         return connection.getresponse().status

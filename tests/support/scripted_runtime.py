@@ -17,7 +17,7 @@ from koordlet.runtimehooks.wire.ttrpc import (
     packed,
 )
 
-PATIENCE = 5.0  # seconds for an answer
+TIMEOUT = 5.0  # seconds for a response
 
 
 class ScriptedRuntime:
@@ -46,7 +46,7 @@ class ScriptedRuntime:
 
     async def plugin(self) -> None:
         """Return when a plugin has registered."""
-        await asyncio.wait_for(self._came.wait(), PATIENCE)
+        await asyncio.wait_for(self._came.wait(), TIMEOUT)
 
     def send(self, content: bytes) -> None:
         """Send these bytes as they are."""
@@ -60,11 +60,11 @@ class ScriptedRuntime:
         answer = self._answers[self._stream] = asyncio.get_running_loop().create_future()
         request = Request(service, method, payload)
         self.send(frames(PLUGIN, packed(self._stream, MessageType.REQUEST, request.encode())))
-        return await asyncio.wait_for(answer, PATIENCE)
+        return await asyncio.wait_for(answer, TIMEOUT)
 
     async def gone(self) -> None:
         """Return when the plugin has closed the connection."""
-        await asyncio.wait_for(self._ended.wait(), PATIENCE)
+        await asyncio.wait_for(self._ended.wait(), TIMEOUT)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.writer, self._ended = writer, asyncio.Event()

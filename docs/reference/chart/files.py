@@ -31,7 +31,7 @@ Tree = dict[str, Any]
 
 
 def chart_files() -> Mapping[str, Callable[[], str]]:
-    """What makes each file, by its path in the repository."""
+    """Return what makes each file, by its path in the repository."""
     made: dict[str, Callable[[], str]] = {
         "Chart.yaml": _chart,
         "values.yaml": lambda: v.values_file(VALUES),
@@ -94,13 +94,13 @@ def _kustomization(directory: str) -> Tree:
 
 
 def _purpose(component: str) -> str:
-    """What the first lines of its file say."""
+    """Return what the first lines of its file say."""
     lines = (_DEPLOY / component / "kustomization.yaml").read_text().splitlines()
     return "\n".join(line.removeprefix("# ") for line in lines if line.startswith("#"))
 
 
 def _value_of(component: str) -> str:
-    """What switches it: network-qos of koordlet is koordlet.components.networkQos."""
+    """Return what switches it: network-qos of koordlet is koordlet.components.networkQos."""
     daemon, _, name = component.rpartition("/")
     first, *rest = _WORDS.get(name, name).split("-")
     camel = first + "".join(word.capitalize() for word in rest)
@@ -151,7 +151,7 @@ def _switch(component: str) -> str:
 
 
 def _conditions(name: str, directory: str) -> list[str]:
-    """What must hold for the objects of a file."""
+    """Return what must hold for the objects of a file."""
     if name == "namespace.yaml":
         return [".Values.installation.createNamespace"]
     daemon = directory.split("/", 1)[0]
@@ -258,7 +258,7 @@ def _spec_of_workload(path: str) -> Tree:
 
 
 def _of_daemon(daemon: str, workload: Tree) -> Iterator[Value]:
-    """What each daemon has."""
+    """Return the files of each daemon."""
     pod = workload["template"]["spec"]
     container = pod["containers"][0]
     yield Value(

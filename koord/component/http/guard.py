@@ -121,20 +121,20 @@ class ReviewCache(Generic[K, V]):
     """Answers by what they are about. Errors are not remembered."""
 
     def __init__(self, clock: Clock, budget: ReviewBudget, *, lasts: Callable[[V], float]) -> None:
-        """lasts returns for how many seconds an answer holds."""
+        """lasts returns for how many seconds a response holds."""
         self._budget = budget
-        self._answers: SingleFlightCache[K, V] = SingleFlightCache(
+        self._reviews: SingleFlightCache[K, V] = SingleFlightCache(
             clock, CACHED_REVIEWS, lasts=lasts
         )
 
     async def get(self, key: K, ask: Callable[[], Coroutine[Any, Any, V]]) -> V:
-        """Return the answer; ask for it unless it is known, or being asked for.
+        """Return the response; ask for it unless it is known, or being asked for.
 
         Raises:
             Busy: too many questions are asked.
             Exception: what ask raises.
         """
-        return await self._answers.get(key, lambda: self._ask(ask))
+        return await self._reviews.get(key, lambda: self._ask(ask))
 
     async def _ask(self, ask: Callable[[], Coroutine[Any, Any, V]]) -> V:
         with self._budget.question():
@@ -165,7 +165,7 @@ U = TypeVar("U", bound=NamedUser)
 
 
 class Reviewer(Protocol[U]):
-    """Reviews of the API server (koord.kube.authorization). Raises KoordError without an answer."""
+    """Reviews of the API server (koord.kube.authorization). KoordError: no response."""
 
     async def user(self, token: str) -> U | None: ...
 
@@ -176,7 +176,7 @@ class TokenGuard(Generic[U]):
     """Lets local clients in, and those whose bearer token the API server vouches for.
 
     Answers are remembered for seconds by a keyed hash of the token; tokens themselves are neither
-    kept nor logged. Without an answer no client gets in.
+    kept nor logged. Without a response no client gets in.
     """
 
     def __init__(
@@ -264,16 +264,16 @@ class TokenGuard(Generic[U]):
         return "allowed", None
 
     async def _ask(self, review: Awaitable[T]) -> T:
-        """Wait for a review, and note whether there was an answer."""
+        """Wait for a review, and note whether there was a response."""
         try:
-            answer = await review
+            response = await review
         except KoordError as err:
             self._problem, self._problem_at = str(err), self._clock.monotonic()
             self._trouble.failed("review.failed", error=self._problem)
             raise
         self._problem = ""
         self._trouble.ended("review.recovered")
-        return answer
+        return response
 
     def _warn(self) -> None:
         if not self._warned:
@@ -288,8 +288,8 @@ def bearer_token(values: Sequence[str]) -> str | None:
     return found[1] if found else None
 
 
-def _lasts(answer: object) -> float:
-    return ALLOWED_TTL if answer else DENIED_TTL
+def _lasts(response: object) -> float:
+    return ALLOWED_TTL if response else DENIED_TTL
 
 
 INTERVAL = 10.0  # seconds between two looks at the file

@@ -45,7 +45,7 @@ def json_bytes(value: object) -> bytes:
 log = get_logger("koord.server")
 
 MAX_BODY = 1024  # bytes of a request body; no endpoint wants one
-HANDLER_SECONDS = 30.0  # no answer takes longer; Prometheus itself gives up after 10 s by default
+HANDLER_SECONDS = 30.0  # no response takes longer; Prometheus itself gives up after 10 s by default
 
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 STREAMED = frozenset({"/record", "/page/stream"})  # they last as long as the client wants

@@ -27,7 +27,7 @@ class PageSource(Protocol):
         ...
 
     async def changes(self, since: float) -> PageData:
-        """Return the sections that changed after the answer whose "now" was since."""
+        """Return the sections that changed after the response whose "now" was since."""
         ...
 
     async def detail(self, kind: str, name: str) -> Mapping[str, Any] | None:
@@ -75,13 +75,13 @@ class Sections:
 
 
 class Cursors(Generic[Cursor]):
-    """How far the readers of the last answers are, by the "now" of each answer."""
+    """How far the readers of the last responses are, by the "now" of each response."""
 
     def __init__(self) -> None:
         self._cursors: OrderedDict[float, Cursor] = OrderedDict()
 
     def remember(self, wall: float, cursor: Cursor) -> float:
-        """Return the "now" of an answer at so many Unix seconds, which no other answer has."""
+        """Return the "now" of a response at so many Unix seconds, which no other response has."""
         now = round(wall, 3)
         while now in self._cursors:
             now = round(now + 0.001, 3)
@@ -91,7 +91,7 @@ class Cursors(Generic[Cursor]):
         return now
 
     def get(self, now: float) -> Cursor | None:
-        """The cursor of an answer; None: it is forgotten."""
+        """The cursor of a response; None: it is forgotten."""
         return self._cursors.get(now)
 
     def clear(self) -> None:
@@ -118,7 +118,7 @@ class SectionPage(ABC):
         return self._all()
 
     async def changes(self, since: float) -> PageData:
-        """Return the sections that changed after the answer whose "now" was since; else all."""
+        """Return the sections that changed after the response whose "now" was since; else all."""
         await self._refresh()
         version = self._cursors.get(since)
         if version is None:

@@ -28,7 +28,7 @@ from koord.util.stop import Stop
 
 STREAM = "/page/stream"
 MAX_PAGES = 8
-ANSWER_SECONDS = 10.0  # for the daemon's part in a line
+RESPONSE_SECONDS = 10.0  # for the daemon's part in a line
 SLOW_SECONDS = 10.0  # after which a reader that takes nothing is dropped
 
 _HEADERS = {
@@ -198,10 +198,10 @@ class _Streams:
 
     async def _asked(self, answer: Awaitable[PageData]) -> PageData:
         try:
-            async with asyncio.timeout(ANSWER_SECONDS):
+            async with asyncio.timeout(RESPONSE_SECONDS):
                 return await answer
         except TimeoutError as err:
-            raise Unavailable(f"no figures within {ANSWER_SECONDS:g} s") from err
+            raise Unavailable(f"no figures within {RESPONSE_SECONDS:g} s") from err
 
     async def _write(self, response: web.StreamResponse, line: bytes) -> None:
         async with asyncio.timeout(SLOW_SECONDS):

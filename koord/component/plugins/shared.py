@@ -40,7 +40,7 @@ class _Wait:
 class ReadinessWaits:
     """Asks plugins whether they are ready, again where one raises, until each of them is.
 
-    Whoever waits for all of them goes on after PATIENCE seconds without those that are not.
+    Whoever waits for all of them goes on after READY_TIMEOUT seconds without those that are not.
     """
 
     def __init__(self, clock: Clock) -> None:

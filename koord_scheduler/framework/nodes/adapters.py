@@ -133,7 +133,7 @@ def filter_nodes(
 def filter_results(
     plugin: Filtering, state: CycleState, pod: ClusterPod, nodes: View, rows: Mask
 ) -> Verdicts | Mask:
-    """As filter_nodes; only a mask, where the vector form says no more."""
+    """Filter as filter_nodes does; return only a mask, where the vector form says no more."""
     if isinstance(plugin, VectorFilterPlugin):
         return filter_result(plugin, state, pod, nodes, rows)
     assert isinstance(plugin, FilterPlugin)  # noqa: S101 - it has one of the forms

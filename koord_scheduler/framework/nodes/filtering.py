@@ -62,7 +62,7 @@ class FilterStatuses:
         return self._statuses
 
     def begin_with_all(self, first: Numbers, statuses: Sequence[Status], feasible: Mask) -> None:
-        """As begin, of all nodes, while there is no status.
+        """Begin with all nodes, while there is no status.
 
         feasible: those that none rejects; it is never written.
         """

@@ -120,7 +120,7 @@ class DecideResult:
 
     @property
     def message(self) -> str:
-        """As in the event FailedScheduling; "" when there is a node."""
+        """Return the text of the event FailedScheduling; "" when there is a node."""
         return "" if self.status.ok else self.status.message
 
     @property
@@ -240,7 +240,7 @@ class ProfileHarness:
     async def schedule(self, pod: ClusterPod) -> ScheduleResult:
         """Schedule a pod, from PreFilter to PostBind; then it is on its node, or as it was.
 
-        A pod that waits for a permit needs this in a task, and an answer, or the clock advanced.
+        A pod that waits for a permit needs this in a task, and a response, or the clock advanced.
         """
         pod = self.cluster.declared(pod)
         made, state = self._profile(pod), CycleState()

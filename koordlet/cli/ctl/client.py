@@ -16,8 +16,8 @@ from koord.util.errors import KoordError
 from koordlet.daemon.environment import CONTAINER_RUN_DIR, HOST_RUN_DIR, default_run_dir
 
 SOCKET = "ctl.sock"
-MAX_BYTES = 64 << 20  # of an answer, or of a line of a long one
-TIMEOUT = 10.0  # seconds for one answer; the slowest takes some tens of milliseconds
+MAX_BYTES = 64 << 20  # of a response, or of a line of a long one
+TIMEOUT = 10.0  # seconds for one response; the slowest takes some tens of milliseconds
 
 _CREDENTIALS = struct.Struct("iII")  # struct ucred: pid, uid, gid
 
@@ -56,7 +56,7 @@ class CtlClient:
     timeout: float = TIMEOUT
 
     def get(self, *path: str, query: Mapping[str, str | None] | None = None) -> Any:
-        """Return an answer, decoded; parts of the path are quoted, and None is not sent.
+        """Return a response, decoded; parts of the path are quoted, and None is not sent.
 
         Raises:
             NoDaemon, NotPermitted, UntrustedSocket, BadResponse, BadRequest: the message says what
@@ -66,7 +66,7 @@ class CtlClient:
         return self._request("GET", _target(path) + (f"?{urlencode(given)}" if given else ""))
 
     def stream(self, *path: str, query: Mapping[str, str], silence: float) -> Iterator[bytes]:
-        """Yield the lines of a long answer; silence is how many seconds may be without one.
+        """Yield the lines of a long response; silence is how many seconds may be without one.
 
         Raises:
             NoDaemon, NotPermitted, UntrustedSocket, BadResponse, BadRequest: the message says what
@@ -152,7 +152,7 @@ def _check_server(path: Path, sock: socket.socket) -> None:
 
 
 def _body(response: http.client.HTTPResponse) -> bytes:
-    """Return the whole answer; raises BadResponse when it is longer than any of the daemon's."""
+    """Return the whole response; raises BadResponse when it is longer than any of the daemon's."""
     body = response.read(MAX_BYTES + 1)
     if len(body) > MAX_BYTES:
         raise _too_long()

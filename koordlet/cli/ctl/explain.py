@@ -68,10 +68,10 @@ def view(found: _Json, pod: str | None, now: datetime) -> Iterator[RenderableTyp
 def _hooks(responses: Sequence[_Json]) -> Iterator[RenderableType]:
     """The answers to the container runtime, before containers were made or updated."""
     rows = table("<AT", "<POD", "<CONTAINER", "<VALUE", ">ASKED", ">GIVEN", "<BY", "WHY")
-    for answer in responses:
-        head = (figure(answer["at"]), figure(answer["pod"]), figure(answer["container"]))
+    for response in responses:
+        head = (figure(response["at"]), figure(response["pod"]), figure(response["container"]))
         for kind, note in (("adjusted", ""), ("inDryRun", "in dry-run: ")):
-            for one in answer[kind]:
+            for one in response[kind]:
                 rows.add_row(
                     *head,
                     figure(one["resource"]),
@@ -81,12 +81,12 @@ def _hooks(responses: Sequence[_Json]) -> Iterator[RenderableType]:
                     prose(note + one["reason"]),
                 )
         for kind, note in (("injected", "added"), ("injectedInDryRun", "in dry-run: added")):
-            for one in answer.get(kind, ()):  # an older agent has none
+            for one in response.get(kind, ()):  # an older agent has none
                 added = [f"{name}={value}" for name, value in one["env"].items()]
                 for what in (*added, *one["mounts"], *one["devices"]):
                     given = (figure(""), figure(""), figure(what), figure(one["by"]))
                     rows.add_row(*head, *given, prose(note))
-        for why in answer["left"]:
+        for why in response["left"]:
             rows.add_row(*head, figure(""), figure(""), figure(""), figure(""), prose(why))
     yield prose("")
     yield rows
@@ -207,7 +207,7 @@ def _age(since: str, now: datetime) -> str:
 FOLLOW_INTERVAL = 1.0  # seconds between two looks
 
 _Event = Mapping[str, Any]
-_Answer = Mapping[str, Any]
+_Response = Mapping[str, Any]
 
 
 def run_audit(client: CtlClient, options: CtlOptions) -> int:
@@ -220,7 +220,7 @@ def run_audit(client: CtlClient, options: CtlOptions) -> int:
     return 0
 
 
-def audit_view(response: _Answer) -> Iterator[RenderableType]:
+def audit_view(response: _Response) -> Iterator[RenderableType]:
     """One row per event, and why there are none or may be no new ones."""
     events = response["events"]
     if events:
@@ -241,10 +241,10 @@ def newer(events: list[_Event], last: _Event | None) -> list[_Event]:
     return events[events.index(last) + 1 :] if last in events else events
 
 
-def _request(client: CtlClient, options: CtlOptions, lines: int) -> _Answer:
+def _request(client: CtlClient, options: CtlOptions, lines: int) -> _Response:
     if options.dir is None:
         query = {"lines": str(lines), "pod": options.pod, "reason": options.reason}
-        found: _Answer = client.get("audit", query=query)
+        found: _Response = client.get("audit", query=query)
         return found
     try:
         wanted = AuditQuery(most=lines, pod=options.pod or "", reason=options.reason or "")
@@ -254,7 +254,7 @@ def _request(client: CtlClient, options: CtlOptions, lines: int) -> _Answer:
     return {"enabled": True, "directory": str(options.dir), "problem": "", "events": events}
 
 
-def _follow(response: _Answer, look: Callable[[], _Answer], output: str) -> None:
+def _follow(response: _Response, look: Callable[[], _Response], output: str) -> None:
     events: list[_Event] = response["events"]
     last: _Event | None = None
     while True:

@@ -42,11 +42,11 @@ _FORWARDED = (
 _CHUNK_BYTES = 64 << 10  # bytes
 
 Pieces = Callable[[http.client.HTTPResponse], Iterator[bytes]]
-"""The body of an answer as it is sent."""
+"""The body of a response as it is sent."""
 
 
-def _is_streamed(answer: http.client.HTTPResponse) -> Iterator[bytes]:
-    while piece := answer.read1(_CHUNK_BYTES):
+def _is_streamed(response: http.client.HTTPResponse) -> Iterator[bytes]:
+    while piece := response.read1(_CHUNK_BYTES):
         yield piece
 
 
@@ -162,19 +162,19 @@ class _Handler(BaseHTTPRequestHandler):
         finally:
             connection.close()
 
-    def _copy(self, answer: http.client.HTTPResponse, pieces: Pieces) -> None:
-        self.send_response(answer.status)
+    def _copy(self, response: http.client.HTTPResponse, pieces: Pieces) -> None:
+        self.send_response(response.status)
         for name in _FORWARDED:
-            if value := answer.getheader(name):
+            if value := response.getheader(name):
                 self.send_header(name, value)
         self.send_header("Cache-Control", "no-store")  # the page may have the secret in it
         self.end_headers()
-        for piece in pieces(answer):
+        for piece in pieces(response):
             self.wfile.write(piece)
             self.wfile.flush()
 
-    def _with_secret(self, answer: http.client.HTTPResponse) -> Iterator[bytes]:
-        page = answer.read(MAX_PAGE)
+    def _with_secret(self, response: http.client.HTTPResponse) -> Iterator[bytes]:
+        page = response.read(MAX_PAGE)
         yield page.replace(b"<html ", f'<html data-secret="{self.server.secret}" '.encode(), 1)
 
     def _refuse(self, why: str, status: HTTPStatus = HTTPStatus.FORBIDDEN) -> None:

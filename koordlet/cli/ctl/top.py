@@ -363,7 +363,7 @@ def _session(view: "LiveView", screen: Console, interval: float) -> str:
 
 
 class LiveView:
-    """The latest answer, or why there is none: pods in the order asked for, or one of them."""
+    """The latest response, or why there is none: pods in the order asked for, or one of them."""
 
     def __init__(self, client: CtlClient, order: str) -> None:
         self._client = client
@@ -373,12 +373,12 @@ class LiveView:
         self._open = False  # whether that pod is shown in detail
         self._shown: list[str] = []  # UIDs of the pods of the last picture
         self._details: PodDetails | None = None
-        self._answer: Any = client.get("top")
+        self._response: Any = client.get("top")
 
     def look(self) -> None:
         """Ask again. An old answer is not kept: it would look like the present."""
         try:
-            self._answer, self._problem = self._client.get("top"), ""
+            self._response, self._problem = self._client.get("top"), ""
             self._open_pod()
         except KoordError as err:
             self._problem = str(err)
@@ -403,7 +403,7 @@ class LiveView:
             note = "asked again until it answers; q quits"
             return Group(prose(self._problem, "bold red"), prose(note))
         if self._open and self._details:
-            return Group(*pod_view(self._answer, self._details, size))
+            return Group(*pod_view(self._response, self._details, size))
         return Group(*self._table(size))
 
     def _move(self, by: int) -> None:
@@ -417,18 +417,18 @@ class LiveView:
         self._selected = self._shown[min(max(at, 0), len(self._shown) - 1)]
 
     def _open_pod(self) -> None:
-        pod = next((pod for pod in self._answer["pods"] if pod["uid"] == self._selected), None)
+        pod = next((pod for pod in self._response["pods"] if pod["uid"] == self._selected), None)
         self._open = self._open and pod is not None
         self._details = pod_details(self._client, pod) if pod and self._open else None
 
     def _table(self, size: ConsoleDimensions) -> Iterator[RenderableType]:
-        pods = sort_pods(self._answer["pods"], self._order)
-        height = max(size.height - _AROUND_PODS - len(self._answer["qos"]), 0)
+        pods = sort_pods(self._response["pods"], self._order)
+        height = max(size.height - _AROUND_PODS - len(self._response["qos"]), 0)
         shown = pods[:height]
         self._shown = [str(pod["uid"]) for pod in shown]
-        yield headline(self._answer)
+        yield headline(self._response)
         yield Text()
-        yield rows(self._answer, shown, self._order, width=size.width, selected=self._selected)
+        yield rows(self._response, shown, self._order, width=size.width, selected=self._selected)
         yield Text("\n" * max(height - len(pods), 0))
         yield self._footer(len(shown), len(pods))
 

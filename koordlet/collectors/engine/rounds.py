@@ -128,7 +128,7 @@ class Rounds:
 
     def fresh(self, now: float) -> bool:
         """Whether the latest figures are young enough to be shown."""
-        return self._returned_at is not None and now - self._returned_at <= self._patience
+        return self._returned_at is not None and now - self._returned_at <= self._grace
 
     def health(self, now: float) -> PartHealth:
         """Unhealthy when no round worked in three periods; degraded when rounds are late."""
@@ -136,7 +136,7 @@ class Rounds:
         if since is None:
             return OK
         waited = now - (since if self._worked_at is None else self._worked_at)
-        if waited > self._patience:
+        if waited > self._grace:
             reason = f"no round did its work for {waited:.0f} s"
             return PartHealth(HealthStatus.UNHEALTHY, f"{reason}: {last.error}" if last else reason)
         if last is not None and last.outcome is RoundOutcome.LATE:
@@ -144,5 +144,5 @@ class Rounds:
         return OK
 
     @property
-    def _patience(self) -> float:
+    def _grace(self) -> float:
         return OVERDUE_ROUNDS * self.period

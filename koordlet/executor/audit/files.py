@@ -252,7 +252,7 @@ def lines_backwards(fd: int, size: int, chunk: int = CHUNK) -> Iterator[bytes]:
         yield tail
 
 
-DEFAULT, MAX_EVENTS = 50, 2048  # events in an answer
+DEFAULT, MAX_EVENTS = 50, 2048  # events in a response
 MAX_LINES = 200_000  # looked at for it; the whole log has about as many
 
 

@@ -1,11 +1,11 @@
-"""Evictions: a plugin's request, and the answer."""
+"""Evictions: a plugin's request, and the response."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
-from koord.api.eviction import EvictionAnswer, EvictionOutcome
+from koord.api.eviction import EvictionOutcome, EvictionResponse
 from koord.api.pod import Pod
 from koord.util.errors import Unavailable
 
@@ -74,7 +74,7 @@ class EvictionHandler(Protocol):
     """Decides on evictions for plugins."""
 
     async def evict(self, request: EvictionRequest) -> Eviction:
-        """Return the answer, within about ten seconds.
+        """Return the response, within about ten seconds.
 
         Raises:
             Unavailable: there is no API server.
@@ -126,7 +126,7 @@ class UnavailableEvictor:
 class EvictionApi(Protocol):
     """The API server, as far as evictions need it."""
 
-    async def evict(self, pod: Pod, grace_seconds: int | None) -> EvictionAnswer:
+    async def evict(self, pod: Pod, grace_seconds: int | None) -> EvictionResponse:
         """Ask for the eviction of exactly this pod, once. Never raises for what a server does."""
 
     def announce(self, pod: Pod, *, warning: bool, reason: str, message: str) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextvars import Context
 from typing import Any
 
-from koord.api.eviction import EvictionAnswer, EvictionOutcome
+from koord.api.eviction import EvictionOutcome, EvictionResponse
 from koord.api.pod import Pod
 from koord.util.clock import Clock
 from koord.util.health import OK, HealthStatus, PartHealth
@@ -41,7 +41,7 @@ class Evictor:
 
     With a killer, a pod is killed in two cases: the API server has accepted the eviction of this
     very pod, and it runs on after its grace period; or there is no API server that could know the
-    pod and its PodDisruptionBudgets. After every other answer, and after silence, it runs on.
+    pod and its PodDisruptionBudgets. After every other response, and after silence, it runs on.
 
     A request goes on when the plugin that waits for it is cancelled: what became of it is always
     recorded. All methods belong to the event loop.
@@ -82,7 +82,7 @@ class Evictor:
         self._forbidden = ""  # why the latest request was not allowed; empty: it was
 
     async def evict(self, request: EvictionRequest) -> Eviction:
-        """Evict the pod, or in dry-run record that; return the answer within about ten seconds.
+        """Evict the pod, or in dry-run record that; return the response within about ten seconds.
 
         Raises:
             Unavailable: there is no API server.
@@ -195,50 +195,56 @@ class Evictor:
         return None
 
     async def _evict_and_record(self, request: EvictionRequest, moment: float) -> Eviction:
-        """End the pod, and settle what follows from the answer."""
-        answer = EvictionAnswer(EvictionOutcome.FAILED, "koordlet ended meanwhile", certain=False)
+        """End the pod, and settle what follows from the response."""
+        response = EvictionResponse(
+            EvictionOutcome.FAILED, "koordlet ended meanwhile", certain=False
+        )
         try:
             await self._budget.save()  # first: a crash must not add to the budget
-            answer = await self._end(request)
+            response = await self._end(request)
         except Exception as err:
             log.exception("eviction.crashed", plugin=request.plugin, pod=request.pod.name)
-            answer = EvictionAnswer(EvictionOutcome.FAILED, repr(err), certain=False)
+            response = EvictionResponse(EvictionOutcome.FAILED, repr(err), certain=False)
         finally:
-            eviction = self._settle(request, answer, moment)
+            eviction = self._settle(request, response, moment)
         return eviction
 
-    async def _end(self, request: EvictionRequest) -> EvictionAnswer:
+    async def _end(self, request: EvictionRequest) -> EvictionResponse:
         """Ask the API server for the eviction; where there is none, kill the pod."""
         if self._api is not None:
             return await self._api.evict(request.pod, request.grace_seconds)
         if self._killer is None or not request.cgroup:
-            return EvictionAnswer(EvictionOutcome.FAILED, _NO_CGROUP)
+            return EvictionResponse(EvictionOutcome.FAILED, _NO_CGROUP)
         return await _kill(self._killer, request, "standalone: there is no API server")
 
     async def _kill_and_record(
         self, request: EvictionRequest, killer: PodProcessKiller
     ) -> Eviction:
         """Kill a pod whose eviction was accepted; that one is in the budget already."""
-        answer = await _kill(killer, request, _RUNS_ON)
-        if answer.outcome in _ENDING:
+        response = await _kill(killer, request, _RUNS_ON)
+        if response.outcome in _ENDING:
             self._ending[False, request.pod.uid] = self._clock.monotonic() + ENDING_TIMEOUT
-        eviction = Eviction(answer.outcome, answer.message)
+        eviction = Eviction(response.outcome, response.message)
         return self._conclude(request, eviction, dry=False, asked=True, again=True)
 
-    def _settle(self, request: EvictionRequest, answer: EvictionAnswer, moment: float) -> Eviction:
+    def _settle(
+        self, request: EvictionRequest, response: EvictionResponse, moment: float
+    ) -> Eviction:
         """Record which pods may be killed, and which are not to be asked for again yet."""
         uid, pause = request.pod.uid, 0.0
-        self._permits.record(request, answer)
-        if answer.outcome in _ENDING:
+        self._permits.record(request, response)
+        if response.outcome in _ENDING:
             self._backoff.end(uid)
             self._ending[False, uid] = self._clock.monotonic() + ENDING_TIMEOUT
         else:
-            pause = self._backoff.begin(uid, answer)
+            pause = self._backoff.begin(uid, response)
             del self._ending[False, uid]
-            if answer.certain:
+            if response.certain:
                 self._budget.refund(moment)
-        self._forbidden = answer.message if answer.outcome is EvictionOutcome.NOT_ALLOWED else ""
-        eviction = Eviction(answer.outcome, answer.message, pause)
+        self._forbidden = (
+            response.message if response.outcome is EvictionOutcome.NOT_ALLOWED else ""
+        )
+        eviction = Eviction(response.outcome, response.message, pause)
         return self._conclude(request, eviction, dry=False, asked=True)
 
     def _conclude(
@@ -312,16 +318,16 @@ class Evictor:
             del self._ending[key]
 
 
-async def _kill(killer: PodProcessKiller, request: EvictionRequest, why: str) -> EvictionAnswer:
-    """Kill a pod; the answer's message begins with why it was not evicted."""
+async def _kill(killer: PodProcessKiller, request: EvictionRequest, why: str) -> EvictionResponse:
+    """Kill a pod; the response's message begins with why it was not evicted."""
     killing = await killer.kill(request.cgroup, request.pod.uid)
     if killing == KillResult(0):
-        return EvictionAnswer(EvictionOutcome.GONE, _joined(why, "no process is in its cgroup"))
+        return EvictionResponse(EvictionOutcome.GONE, _joined(why, "no process is in its cgroup"))
     killed = _joined(why, f"{killing.killed} processes killed")
     if killing.error:
         message = _joined(killed, killing.error)
-        return EvictionAnswer(EvictionOutcome.FAILED, message, certain=not killing.killed)
-    return EvictionAnswer(EvictionOutcome.KILLED, killed)
+        return EvictionResponse(EvictionOutcome.FAILED, message, certain=not killing.killed)
+    return EvictionResponse(EvictionOutcome.KILLED, killed)
 
 
 def _audit_event(request: EvictionRequest, outcome: EvictionOutcome) -> AuditEvent:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from koord.api.eviction import EvictionAnswer, EvictionOutcome
+from koord.api.eviction import EvictionOutcome, EvictionResponse
 from koord.api.pod import Pod
 from koord.util import documents
 from koord.util.clock import Clock
@@ -120,7 +120,7 @@ def _moment(value: object, now: float) -> float:
     return min(float(value), now)
 
 
-INITIAL_BACKOFF, MAX_BACKOFF = 10.0, 300.0  # seconds; doubled with each answer in a row
+INITIAL_BACKOFF, MAX_BACKOFF = 10.0, 300.0  # seconds; doubled with each response in a row
 MAX_BACKOFF_ENTRIES = 256  # pods
 _ALL_PODS = ""  # in place of a pod's UID
 
@@ -128,7 +128,7 @@ _ALL_PODS = ""  # in place of a pod's UID
 @dataclass(slots=True)
 class _BackoffEntry:
     backoff: Backoff
-    answer: EvictionAnswer
+    response: EvictionResponse
     until: float  # monotonic
 
 
@@ -143,17 +143,17 @@ class EvictionBackoff:
         self._clock = clock
         self._pauses: dict[str, _BackoffEntry] = {}  # by UID; latest last
 
-    def begin(self, uid: str, answer: EvictionAnswer) -> float:
-        """Hold off after this answer; return for how many seconds."""
-        key = _ALL_PODS if answer.busy else uid
+    def begin(self, uid: str, response: EvictionResponse) -> float:
+        """Hold off after this response; return for how many seconds."""
+        key = _ALL_PODS if response.busy else uid
         earlier = self._pauses.pop(key, None)
         now = self._clock.monotonic()
         if earlier is None or now - earlier.until > MAX_BACKOFF:
             backoff = Backoff(INITIAL_BACKOFF, MAX_BACKOFF)
         else:
             backoff = earlier.backoff
-        seconds = max(backoff.next(), answer.retry_after or 0.0)
-        self._pauses[key] = _BackoffEntry(backoff, answer, now + seconds)
+        seconds = max(backoff.next(), response.retry_after or 0.0)
+        self._pauses[key] = _BackoffEntry(backoff, response, now + seconds)
         if len(self._pauses) > MAX_BACKOFF_ENTRIES:
             del self._pauses[next(iter(self._pauses))]
         return seconds
@@ -164,13 +164,13 @@ class EvictionBackoff:
         self._pauses.pop(_ALL_PODS, None)
 
     def find(self, uid: str) -> Eviction | None:
-        """The answer that still holds for this pod; None: ask."""
+        """Return the response that still holds for this pod; None: ask."""
         now = self._clock.monotonic()
         for key in (_ALL_PODS, uid):
             pause = self._pauses.get(key)
             if pause is not None and pause.until > now:
-                answer = pause.answer
-                return Eviction(answer.outcome, answer.message, pause.until - now)
+                response = pause.response
+                return Eviction(response.outcome, response.message, pause.until - now)
         return None
 
 
@@ -184,7 +184,7 @@ class _AcceptedEviction:
 
 
 class KillPermits:
-    """Remembers accepted evictions. The latest answer about a pod counts, and only a yes permits.
+    """Remembers accepted evictions. The latest response about a pod counts, and only a yes permits.
 
     Nothing is kept over a restart: the API server is asked again, and says yes to a pod that ends.
     """
@@ -193,11 +193,11 @@ class KillPermits:
         self._clock = clock
         self._accepted: dict[str, _AcceptedEviction] = {}  # by UID; latest last
 
-    def record(self, request: EvictionRequest, answer: EvictionAnswer) -> None:
+    def record(self, request: EvictionRequest, response: EvictionResponse) -> None:
         """Take what the API server answered."""
         uid = request.pod.uid
         earlier = self._accepted.pop(uid, None)
-        if answer.outcome is not EvictionOutcome.EVICTED:
+        if response.outcome is not EvictionOutcome.EVICTED:
             return
         own = request.pod.grace_seconds
         grace = own if request.grace_seconds is None else request.grace_seconds

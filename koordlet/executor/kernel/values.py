@@ -32,7 +32,8 @@ _GROUPS = (Root.CGROUP, Root.RESCTRL)  # whose directories come and go
 class FoundValue:
     """A value that was read: its text, and its identity.
 
-    That is the inode of its cgroup (0: it is in none), or what its medium calls its identity.
+    That is the inode of its cgroup (0: it is in none), or what its object writer calls its
+    identity.
     """
 
     text: str

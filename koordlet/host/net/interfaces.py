@@ -255,11 +255,11 @@ class LinkReader:
     def _read_counters(self) -> dict[int, InterfaceCounters]:
         self.prepare()
         assert self._requests is not None  # noqa: S101 - prepared
-        answer = self._dump(self._requests.counters, _RTM_GETSTATS, _RTM_NEWSTATS)
-        return dict(decode_counters(data, span) for data, span in answer)
+        response = self._dump(self._requests.counters, _RTM_GETSTATS, _RTM_NEWSTATS)
+        return dict(decode_counters(data, span) for data, span in response)
 
     def _dump(self, request: "nlmsg", ask: int, wanted: int) -> Iterator[tuple[bytes, Span]]:
-        """Yield the wanted messages of the answer to a dump request."""
+        """Yield the wanted messages of the response to a dump request."""
         if self._socket is None:
             self._socket = netlink.connect(socket.NETLINK_ROUTE)
             self._socket.settimeout(_TIMEOUT)

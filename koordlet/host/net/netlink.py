@@ -47,7 +47,7 @@ def messages(data: bytes) -> Iterator[tuple[int, int, Span]]:
 
 
 def replies(kernel: socket.socket, sequence: int) -> Iterator[tuple[int, int, bytes, Span]]:
-    """Yield type, flags, datagram and place of each message of the answer to a dump request.
+    """Yield type, flags, datagram and place of each message of the response to a dump request.
 
     The last one is DONE. Messages of a request that was given up are left out.
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from koord.api.eviction import EvictionAnswer, EvictionOutcome
+from koord.api.eviction import EvictionOutcome, EvictionResponse
 from koord.api.pod import Container, ContainerStatus, Pod
 from koord.api.qos import KubeQoS
 from koord.util.clock import Clock, stamp
@@ -60,8 +60,8 @@ class ScriptedEvictions:
         self.asked: list[RequestedEviction] = []
         self.events: list[PodEvent] = []
         self._clock = clock
-        self._next: deque[tuple[EvictionAnswer, float]] = deque()
-        self._standing: dict[str, tuple[EvictionAnswer, float]] = {}  # by namespace/name
+        self._next: deque[tuple[EvictionResponse, float]] = deque()
+        self._standing: dict[str, tuple[EvictionResponse, float]] = {}  # by namespace/name
 
     def answer(
         self,
@@ -72,17 +72,17 @@ class ScriptedEvictions:
         after: float = 0.0,
         pod: str = "",
     ) -> None:
-        """Set the answer to the next request, and its delay in seconds; one call per request.
+        """Set the response to the next request, and its delay in seconds; one call per request.
 
         With a pod (namespace/name): answer all requests for this pod so from now on.
         """
         busy = outcome is EvictionOutcome.RATE_LIMITED
         certain = outcome is not EvictionOutcome.FAILED
-        answer = EvictionAnswer(outcome, message, retry_after, busy, certain)
+        response = EvictionResponse(outcome, message, retry_after, busy, certain)
         if pod:
-            self._standing[pod] = (answer, after)
+            self._standing[pod] = (response, after)
         else:
-            self._next.append((answer, after))
+            self._next.append((response, after))
 
     @property
     def evicted(self) -> list[str]:
@@ -93,16 +93,16 @@ class ScriptedEvictions:
             if asked.outcome is EvictionOutcome.EVICTED
         ]
 
-    async def evict(self, pod: Pod, grace_seconds: int | None) -> EvictionAnswer:
+    async def evict(self, pod: Pod, grace_seconds: int | None) -> EvictionResponse:
         """Record the call; see EvictionApi."""
-        answer, after = EvictionAnswer(EvictionOutcome.EVICTED), 0.0
+        response, after = EvictionResponse(EvictionOutcome.EVICTED), 0.0
         if applied_values := self._standing.get(f"{pod.namespace}/{pod.name}"):
-            answer, after = applied_values
+            response, after = applied_values
         elif self._next:
-            answer, after = self._next.popleft()
+            response, after = self._next.popleft()
         await self._clock.sleep(after)
-        self.asked.append(RequestedEviction(pod, grace_seconds, answer.outcome))
-        return answer
+        self.asked.append(RequestedEviction(pod, grace_seconds, response.outcome))
+        return response
 
     def announce(self, pod: Pod, *, warning: bool, reason: str, message: str) -> None:
         """Record the call; see EvictionApi."""

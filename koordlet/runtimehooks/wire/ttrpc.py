@@ -58,7 +58,7 @@ class Response(Message):
 
 
 class Frame(NamedTuple):
-    """One message of a stream: a call and its answer have the same stream."""
+    """One message of a stream: a call and its response have the same stream."""
 
     stream: int
     kind: int

@@ -178,7 +178,7 @@ class AgentPage:
     """Reads only when it is asked. All methods belong to the event loop.
 
     Charts come as points to append, marks as those to add or to replace by number; each other
-    section comes whole. An answer with "whole" replaces all that the page has.
+    section comes whole. A response with "whole" replaces all that the page has.
     """
 
     view = "agent.js"
@@ -214,8 +214,8 @@ class AgentPage:
         if kind == "pod":
             return await self._pod(name)
         if kind == "explain":
-            answer = await self._sources.explain(name)
-            return await asyncio.to_thread(answer)
+            response = await self._sources.explain(name)
+            return await asyncio.to_thread(response)
         if kind == "audit":
             await self._sources.flush()
             query = AuditQuery(most=AUDIT_LINES, pod=name)
@@ -227,7 +227,7 @@ class AgentPage:
         if meta is None:
             return None
         reader, end = self._reader(), self._clock.boottime()
-        answer = await self._sources.explain(uid)
+        response = await self._sources.explain(uid)
         charts = pod_charts(uid)
 
         def read() -> Mapping[str, object]:
@@ -236,7 +236,7 @@ class AgentPage:
                 "name": f"{meta.pod.namespace}/{meta.pod.name}",
                 "lines": chart_outlines(charts),
                 "charts": {c.name: reader.read(c, POD_HISTORY, end)[0] for c in charts},
-                "explain": answer(),
+                "explain": response(),
             }
 
         return await asyncio.to_thread(read)
@@ -256,8 +256,8 @@ class AgentPage:
                 sections["marks"] = annotations
             reached = _Cursor(self._seen.sections.version, revision, newest)
             now = self._cursors.remember(self._clock.wall(), reached)
-        answer: dict[str, object] = {"now": now, "sections": sections}
-        return answer if cursor is not None else {**answer, "whole": True}
+        response: dict[str, object] = {"now": now, "sections": sections}
+        return response if cursor is not None else {**response, "whole": True}
 
     async def _refresh(self) -> None:
         """Read the sections that come whole, unless another page has just had them read."""

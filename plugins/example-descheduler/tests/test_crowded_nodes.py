@@ -1,7 +1,7 @@
 """CrowdedNodes, tested with the kit: no daemon, no cluster, no waiting."""
 
 import pytest
-from koord_crowded_nodes.crowded import CrowdedNodes, crowd_of, newest_first
+from koord_crowded_nodes.crowded import CrowdedNodes, newest_first, pod_count_of
 
 from koord_descheduler.plugin import Action
 from koord_descheduler.plugin.testing import FakeCluster, PluginHarness, make_node, make_pod
@@ -87,9 +87,9 @@ def test_bad_args(args: dict[str, float], fault: str) -> None:
 def test_the_count() -> None:
     """A node is crowded above the mark, not at it; a node that holds no pods cannot be crowded."""
     node = make_node("n", pods=10)
-    crowds = {pods: crowd_of(node, pods, 90.0) for pods in (8, 9, 10)}
-    assert [crowd.surplus for crowd in crowds.values() if crowd] == [-1, 0, 1]
-    assert crowd_of(make_node("n", pods=0), 3, 90.0) is None
+    counts = {pods: pod_count_of(node, pods, 90.0) for pods in (8, 9, 10)}
+    assert [count.surplus for count in counts.values() if count] == [-1, 0, 1]
+    assert pod_count_of(make_node("n", pods=0), 3, 90.0) is None
 
 
 def test_the_order() -> None:

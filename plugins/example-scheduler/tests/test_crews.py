@@ -142,7 +142,7 @@ async def test_the_status_says_how_many_were_placed(cluster: FakeCluster) -> Non
 
 
 async def answer(harness: PluginHarness) -> object:
-    """What the plugin's endpoint says of the crew."""
+    """Return what the plugin's endpoint says of the crew."""
     plugin = harness.subject
     assert isinstance(plugin, Crews)
     [endpoint] = plugin.endpoints()

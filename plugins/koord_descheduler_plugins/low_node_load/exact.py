@@ -377,8 +377,8 @@ class ExactRound(Round):
             best = found[0]
             reason = reason_for(plan, place, now, prod=prod)
             relief = Relief(cpu=amount.cpu / 1000, memory=amount.memory)
-            answer = yield Move(pod, reason, relief, node_usage.names[best])
-            if answer is MoveResult.DONE:
+            result = yield Move(pod, reason, relief, node_usage.names[best])
+            if result is MoveResult.DONE:
                 plan.note(pod, Action.EVICT, reason, shown)
                 targets.move(pod, best, amount, is_prod=is_prod)
                 gone.append((amount, is_prod))
@@ -387,7 +387,7 @@ class ExactRound(Round):
                 self._acted(plan, place)
                 continue
             plan.note(pod, Action.REFUSED, reason, shown)
-            if answer is MoveResult.NODE_LIMIT:
+            if result is MoveResult.NODE_LIMIT:
                 rest = [one for one, _ in ordered[at + 1 :]]
                 plan.keep(rest, "no more pods of its node may go in this cycle")
                 break

@@ -276,8 +276,8 @@ class KoordinatorRound(Round):
             amount = _amount(amounts, pod)
             relief = None if amount is None else Relief(cpu=amount.cpu / 1000, memory=amount.memory)
             reason = reason_for(plan, place, excess, prod=prod)
-            answer = yield Move(pod, reason, relief, room.target.get(pod.key, ""))
-            if answer is not MoveResult.DONE:
+            result = yield Move(pod, reason, relief, room.target.get(pod.key, ""))
+            if result is not MoveResult.DONE:
                 plan.note(pod, Action.REFUSED, reason)
                 continue
             plan.note(pod, Action.EVICT, reason, tuple(room.targets_of(pod)))

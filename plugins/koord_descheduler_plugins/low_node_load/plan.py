@@ -221,13 +221,13 @@ class YieldTurn(Enum):
 
 Step = Move | YieldTurn
 Steps = Generator[Step, MoveResult | None, None]
-"""A plan being carried out; wants the answer to each move."""
+"""A plan being carried out; wants the result of each move."""
 
 
-def resume(steps: Steps, answer: MoveResult | None) -> Step | None:
-    """Return the next step, with the answer to the last one; None: there is none."""
+def resume(steps: Steps, result: MoveResult | None) -> Step | None:
+    """Return the next step, with the result of the last one; None: there is none."""
     try:
-        return steps.send(answer)
+        return steps.send(result)
     except StopIteration:
         return None
 

@@ -312,9 +312,9 @@ def exact_usage(
     residual = np.maximum(whole - sums["reported"], 0)
     parts = _amounts(report.system_usage for report in found.reports)
     parts = parts + _amounts(report.host_usage for report in found.reports)
-    beside = np.where(known[:, None], residual, parts)
+    estimated = np.where(known[:, None], residual, parts)
     said = np.array([report.system_usage is not None for report in found.reports], np.bool_)
-    fixed = np.where(said[:, None], parts, beside)
+    fixed = np.where(said[:, None], parts, estimated)
     width = len(resources)
     node_usage = NodeUsage(
         resources=resources,
@@ -323,7 +323,7 @@ def exact_usage(
         rows=found.rows,
         reports=found.reports,
         capacity=_capacity(inputs.view, found, resources, merged=True),
-        usage=_columns(width, beside + staying, sums["pods"] - sums["leaving_pods"]),
+        usage=_columns(width, estimated + staying, sums["pods"] - sums["leaving_pods"]),
         prod_usage=_columns(
             width,
             sums["prod"] - sums["prod_leaving"],

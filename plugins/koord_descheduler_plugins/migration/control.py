@@ -176,8 +176,8 @@ class MigrationControl:
     async def wait_ready(self) -> None:
         """Return when all jobs are known, or cannot be for now: until then none is made.
 
-        That is so where their definitions are not installed, and after PATIENCE; a dry-run can do
-        without.
+        That is so where their definitions are not installed, and after READY_TIMEOUT; a dry-run can
+        do without.
         """
         deadline = self._clock.monotonic() + READY_TIMEOUT
         known = asyncio.ensure_future(self.records.wait_synced())

@@ -78,7 +78,7 @@ class JobTable:
     def put(self, job: PodMigrationJob, *, written_at: float | None = None) -> bool:
         """Take over a version of a job; return whether it is news.
 
-        written_at: it is the answer to a write of ours, at that monotonic time.
+        written_at: it is the response to a write of ours, at that monotonic time.
         """
         old = self._jobs.get(job.name)
         if written_at is None:
@@ -294,7 +294,7 @@ class Records:
         )
         try:
             found = await self._client.create(JOBS.collection(), body)
-        except AlreadyExists:  # the answer to an earlier attempt was lost
+        except AlreadyExists:  # the response to an earlier attempt was lost
             found = await self._client.get(JOBS.object(name))
         except ApiError:
             raise
@@ -402,7 +402,7 @@ class Records:
             await self.refresh(job)
 
     async def _if_created(self, name: str, err: KubeError) -> Json:
-        """The job whose creation had no answer. Raises that error: there is none."""
+        """The job whose creation had no response. Raises that error: there is none."""
         try:
             return await self._client.get(JOBS.object(name))
         except KubeError:

@@ -8,7 +8,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.core import GaugeMetricFamily
 
-from koord.api.eviction import EvictionAnswer, EvictionOutcome
+from koord.api.eviction import EvictionOutcome, EvictionResponse
 from koord.api.podmigrationjob import (
     SOFT_EVICTION,
     ConditionType,
@@ -98,10 +98,10 @@ Json = dict[str, Any]
 class EvictionRejected(KoordError):
     """The pod was not evicted now, or that is not known; ask again later."""
 
-    def __init__(self, answer: EvictionAnswer) -> None:
-        super().__init__(answer.message or answer.outcome.value)
-        self.certain = answer.certain  # it was not evicted
-        self.retry_after = answer.retry_after  # seconds, as the server wants it
+    def __init__(self, response: EvictionResponse) -> None:
+        super().__init__(response.message or response.outcome.value)
+        self.certain = response.certain  # it was not evicted
+        self.retry_after = response.retry_after  # seconds, as the server wants it
 
 
 class Evictors:
@@ -119,18 +119,18 @@ class Evictors:
             Refused: the server does not allow it now, or did not answer.
         """
         if policy is EvictionPolicy.EVICTION:
-            answer = await self._evictions.evict(_reference(pod), options=job.delete_options)
+            response = await self._evictions.evict(_reference(pod), options=job.delete_options)
         else:
-            answer = await self._otherwise(pod, job, policy)
-        if answer.outcome is EvictionOutcome.GONE:
+            response = await self._otherwise(pod, job, policy)
+        if response.outcome is EvictionOutcome.GONE:
             return False
-        if answer.outcome is not EvictionOutcome.EVICTED:
-            raise EvictionRejected(answer)
+        if response.outcome is not EvictionOutcome.EVICTED:
+            raise EvictionRejected(response)
         return True
 
     async def _otherwise(
         self, pod: Json, job: PodMigrationJob, policy: EvictionPolicy
-    ) -> EvictionAnswer:
+    ) -> EvictionResponse:
         reference = _reference(pod)
         path = PODS.object(reference.name, namespace=reference.namespace)
         try:
@@ -142,10 +142,10 @@ class Evictors:
                 elif SOFT_EVICTION not in (pod["metadata"].get("annotations") or {}):
                     await self._client.json_patch(path, self._annotation(pod, job))
         except PatchRejected as err:  # another pod has the name, or other annotations
-            return EvictionAnswer(EvictionOutcome.FAILED, str(err))
+            return EvictionResponse(EvictionOutcome.FAILED, str(err))
         except KubeError as err:
             return read_rejection(err)
-        return EvictionAnswer(EvictionOutcome.EVICTED)
+        return EvictionResponse(EvictionOutcome.EVICTED)
 
     def _annotation(self, pod: Json, job: PodMigrationJob) -> list[Json]:
         """The patch by which another agent is asked to end a pod."""

@@ -151,7 +151,7 @@ class ObservedState:
     reservation: Reservation | None = None  # the one that the job names
     new_pod: ClusterPod | None = None  # the one that has the Reservation
     limited: float = 0.0  # seconds until limiters let the pod be evicted
-    asked: bool = False  # this process has asked for the eviction, and the answer was yes
+    asked: bool = False  # this process has asked for the eviction, and the response was yes
 
 
 def next_step(job: PodMigrationJob, observed: ObservedState, now: float, default_mode: str) -> Step:

@@ -100,10 +100,10 @@ class PendingVictim:
         return found
 
     def _judge_wait(self, waited: float) -> VictimState:
-        patience = self.pod.pod.grace_seconds + MARGIN
-        if waited < min(patience, MAX_WAIT):
+        limit = self.pod.pod.grace_seconds + MARGIN
+        if waited < min(limit, MAX_WAIT):
             return VictimState.OPEN
-        return VictimState.SLOW if patience > MAX_WAIT else VictimState.IGNORED
+        return VictimState.SLOW if limit > MAX_WAIT else VictimState.IGNORED
 
 
 class UsageSource(NamedTuple):

@@ -20,7 +20,7 @@ CTL = (sys.executable, "-m", "koordlet.cli.koordletctl")
 PROGRAM = ("-m", "koordlet.cli.koordlet")
 NODE, TOKEN = "n1", "the pod's token"
 PORTS = {"api": 6443, "daemon": 9316}
-PATIENCE = 180.0  # real seconds, in an emulated machine too
+TIMEOUT = 180.0  # real seconds, in an emulated machine too
 
 
 class Cluster:
@@ -74,11 +74,11 @@ class Agent:
         self._ctl = ctl
 
     def get(self, path: str) -> tuple[int, str]:
-        """Status and body of an HTTP answer; status 0 when there is none."""
+        """Status and body of an HTTP response; status 0 when there is none."""
         connection = http.client.HTTPConnection("127.0.0.1", self._port)
         connection.sock = self.container.socket()
         try:
-            connection.sock.settimeout(PATIENCE)
+            connection.sock.settimeout(TIMEOUT)
             connection.sock.connect(("127.0.0.1", self._port))
             connection.request("GET", path)
             answer = connection.getresponse()
@@ -119,8 +119,8 @@ class Agent:
         return int(series["count"])
 
     async def until(self, condition: Callable[[], Any]) -> None:
-        """Ask again and again until the answer is true."""
-        end = time.monotonic() + PATIENCE
+        """Ask again and again until the response is true."""
+        end = time.monotonic() + TIMEOUT
         while not await asyncio.to_thread(condition):
             assert time.monotonic() < end, f"still not so\n{self.container.output}"
             await asyncio.sleep(0.1)

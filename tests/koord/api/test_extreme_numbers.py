@@ -126,7 +126,7 @@ def of_text(read: Callable[[str], object]) -> Read:
 
 
 def of_json(read: Callable[[object], object]) -> Read:
-    """As the API server's answers are decoded, which lets all numbers through."""
+    """As the API server's responses are decoded, which lets all numbers through."""
     return lambda data: read(json.loads(data))
 
 

@@ -20,7 +20,7 @@ NAMES = ("a", "b", "c", "d")
 NONE: st.SearchStrategy[set[ClusterPod]] = st.just(set())
 
 
-def rival(name: str, cpu: str = "1", **spec: Any) -> ClusterPod:
+def incoming(name: str, cpu: str = "1", **spec: Any) -> ClusterPod:
     return read_pod(pod(name, "", {"of": name}, {"cpu": cpu, "example.com/x": "1"}, **spec))
 
 
@@ -66,13 +66,15 @@ def ports(number: int) -> list[Json]:
 
 
 PODS = {
-    "p": rival("p"),
-    "q": rival("q", "2", ports=ports(80)),
-    "r": rival("r", "3", priority=7),
-    "s": rival("s", "0"),
+    "p": incoming("p"),
+    "q": incoming("q", "2", ports=ports(80)),
+    "r": incoming("r", "3", priority=7),
+    "s": incoming("s", "0"),
 }
 EVENTS = st.one_of(
-    st.tuples(st.just("rivals"), st.dictionaries(st.sampled_from("pqrs"), st.sampled_from(NAMES))),
+    st.tuples(
+        st.just("nominated"), st.dictionaries(st.sampled_from("pqrs"), st.sampled_from(NAMES))
+    ),
     st.tuples(st.just("node"), st.sampled_from(NAMES)),
     st.tuples(st.just("wide node"), st.sampled_from(NAMES)),
     st.tuples(st.just("no node"), st.sampled_from(NAMES)),
@@ -88,7 +90,7 @@ def test_expected_pods_follow_the_cluster(events: list[tuple[str, Any]]) -> None
     expected: dict[str, list[ClusterPod]] = {}
     cluster = HypotheticalCluster(snapshot.view())
     for kind, what in events:
-        if kind == "rivals":
+        if kind == "nominated":
             expected = {}
             for name, where in what.items():
                 expected.setdefault(where, []).append(PODS[name])
@@ -124,7 +126,7 @@ def test_removed_pods_are_removed_from_later_views(data: st.DataObject) -> None:
             gone.append((one.key, view.node(row).name))
             assert cluster.remove(*gone[-1]) is one
     for kind, what in data.draw(st.lists(EVENTS, max_size=10)):
-        if kind != "rivals":
+        if kind != "nominated":
             change(snapshot, kind, what)
     cluster.rebase(snapshot.view())
     assert_same(cluster.view(), plainly(snapshot.view(), {}, gone))
@@ -156,9 +158,9 @@ def test_room_counts_all_changes_and_frees_what_the_pod_has() -> None:
     view = Cluster(nodes, [pod("p", "a", requests={"cpu": "3"}), huge]).snapshot().view()
     mine, cluster = view.pods(0)[0], HypotheticalCluster(view)
     assert cluster.has_room(mine).tolist() == [True, True]
-    cluster.add(rival("q", "2"), "a")
+    cluster.add(incoming("q", "2"), "a")
     assert cluster.has_room(mine).tolist() == [False, True]
-    cluster.add(rival("r", "2"), "b")
+    cluster.add(incoming("r", "2"), "b")
     assert cluster.has_room(mine).tolist() == [False, False]
     cluster.remove("default/q", "a")
     assert cluster.has_room(mine).tolist() == [True, False]
@@ -176,14 +178,14 @@ def test_an_added_pod_excludes_others_by_its_anti_affinity() -> None:
     anti = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
     excluding = read_pod(pod("excluding", affinity=anti))
     cluster = HypotheticalCluster(view)
-    assert cluster.fits(rival("q", "0")).tolist() == [False, False]  # example.com/x is nowhere
-    asking = read_pod(pod("q", labels={"of": "q"}))
-    assert cluster.fits(asking).tolist() == [True, True]
+    assert cluster.fits(incoming("q", "0")).tolist() == [False, False]  # example.com/x is nowhere
+    requesting = read_pod(pod("q", labels={"of": "q"}))
+    assert cluster.fits(requesting).tolist() == [True, True]
     cluster.add(excluding, "a")
-    assert cluster.fits(asking).tolist() == [False, True]
+    assert cluster.fits(requesting).tolist() == [False, True]
     cluster.remove("default/excluding", "a")
     cluster.expect({"b": [excluding]})
-    assert cluster.fits(asking).tolist() == [True, False]
+    assert cluster.fits(requesting).tolist() == [True, False]
 
 
 def change(snapshot: Snapshot, kind: str, what: Any) -> None:

@@ -76,11 +76,11 @@ def test_moves_one_after_the_other_are_a_what_if(cluster: Cluster, data: st.Data
     moves, what_if = HypotheticalCluster(view), HypotheticalCluster(view)
     placed = [one for row in range(len(view)) for one in view.pods(row)]
     asked = data.draw(st.lists(st.sampled_from(placed), unique_by=id) if placed else st.just([]))
-    for asking in asked:
-        what_if.remove(asking.key, asking.node)
-        expected = fits(asking, what_if.view()).mask[rows]
-        assert moves.fits(asking)[rows].tolist() == expected.tolist()
+    for requesting in asked:
+        what_if.remove(requesting.key, requesting.node)
+        expected = fits(requesting, what_if.view()).mask[rows]
+        assert moves.fits(requesting)[rows].tolist() == expected.tolist()
         target = data.draw(sometimes(st.sampled_from(rows.tolist()) if len(rows) else st.none()))
-        moves.move(asking, target)
+        moves.move(requesting, target)
         if target is not None:
-            what_if.add(asking, view.node(target).name)
+            what_if.add(requesting, view.node(target).name)

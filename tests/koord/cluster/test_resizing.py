@@ -19,7 +19,7 @@ def container(requests: Json | None, name: str = "c", **more: Any) -> Json:
     return {"name": name, "resources": resources, **more}
 
 
-def told(actual: Json | None, allocated: Json | None = None, name: str = "c") -> Json:
+def reported(actual: Json | None, allocated: Json | None = None, name: str = "c") -> Json:
     """The status of a container; actual is None: it does not say which resources it has."""
     return {
         "name": name,
@@ -54,22 +54,22 @@ def sidecar(cpu: str) -> Json:
 CPU_2, CPU_4, CPU_6 = {"cpu": "2"}, {"cpu": "4"}, {"cpu": "6"}
 UPSTREAM = {
     "resized, infeasible": (
-        resized(container(CPU_4), statuses=[told(CPU_2)], conditions=(INFEASIBLE,)),
+        resized(container(CPU_4), statuses=[reported(CPU_2)], conditions=(INFEASIBLE,)),
         {"cpu": 2000},
     ),
     "resized, infeasible & in-progress": (
-        resized(container(CPU_6), statuses=[told(CPU_2, CPU_4)], conditions=(INFEASIBLE,)),
+        resized(container(CPU_6), statuses=[reported(CPU_2, CPU_4)], conditions=(INFEASIBLE,)),
         {"cpu": 4000},
     ),
     "resized, no resize status": (
-        resized(container(CPU_4), statuses=[told(CPU_2)]),
+        resized(container(CPU_4), statuses=[reported(CPU_2)]),
         {"cpu": 4000},
     ),
     "resized: per-resource 3-way maximum": (
         resized(
             container({"cpu": "30m", "memory": "20M", "ephemeral-storage": "10G"}),
             statuses=[
-                told(
+                reported(
                     {"cpu": "10m", "memory": "30M", "ephemeral-storage": "20G"},
                     {"cpu": "20m", "memory": "10M", "ephemeral-storage": "30G"},
                 )
@@ -81,63 +81,65 @@ UPSTREAM = {
         resized(
             init=[sidecar("4")],
             statuses=[],
-            init_statuses=[told(CPU_2, name="s")],
+            init_statuses=[reported(CPU_2, name="s")],
             conditions=(INFEASIBLE,),
         ),
         {"cpu": 2000},
     ),
     "resized, restartable init container, no resize status": (
-        resized(init=[sidecar("4")], statuses=[], init_statuses=[told(CPU_2, name="s")]),
+        resized(init=[sidecar("4")], statuses=[], init_statuses=[reported(CPU_2, name="s")]),
         {"cpu": 4000},
     ),
     "regularcontainers with empty requests, but status with non-empty requests": (
-        resized(container(None), statuses=[told(CPU_2)]),
+        resized(container(None), statuses=[reported(CPU_2)]),
         {"cpu": 2000},
     ),
     "always-restart init containers with empty requests, but status with non-empty requests": (
         resized(
             init=[container(None, "s", restartPolicy="Always")],
             statuses=[],
-            init_statuses=[told(CPU_2, name="s")],
+            init_statuses=[reported(CPU_2, name="s")],
         ),
         {"cpu": 2000},
     ),
 }
 OURS = {
-    "a scale-down under way": (resized(container(CPU_2), statuses=[told(CPU_4, CPU_4)]), 4000),
+    "a scale-down under way": (resized(container(CPU_2), statuses=[reported(CPU_4, CPU_4)]), 4000),
     "a scale-down that is allocated": (
-        resized(container(CPU_2), statuses=[told(CPU_4, CPU_2)]), 4000),
-    "a scale-down that is done": (resized(container(CPU_2), statuses=[told(CPU_2, CPU_2)]), 2000),
+        resized(container(CPU_2), statuses=[reported(CPU_4, CPU_2)]), 4000),
+    "a scale-down that is done": (
+        resized(container(CPU_2), statuses=[reported(CPU_2, CPU_2)]), 2000),
     "a deferred resize": (
-        resized(container(CPU_6), statuses=[told(CPU_2, CPU_2)], conditions=(DEFERRED,)), 6000),
+        resized(container(CPU_6), statuses=[reported(CPU_2, CPU_2)], conditions=(DEFERRED,)), 6000),
     "the first condition counts": (
-        resized(container(CPU_6), statuses=[told(CPU_2)], conditions=(DEFERRED, INFEASIBLE)), 6000),
+        resized(container(CPU_6), statuses=[reported(CPU_2)],
+                conditions=(DEFERRED, INFEASIBLE)), 6000),
     "infeasible in 1.32": (
-        resized(container(CPU_6), statuses=[told(CPU_2)], resize="Infeasible"), 2000),
+        resized(container(CPU_6), statuses=[reported(CPU_2)], resize="Infeasible"), 2000),
     "proposed in 1.32": (
-        resized(container(CPU_6), statuses=[told(CPU_2)], resize="Proposed"), 6000),
+        resized(container(CPU_6), statuses=[reported(CPU_2)], resize="Proposed"), 6000),
     "allocated, without resources": (
-        resized(container(CPU_2), statuses=[told(None, CPU_4)]), 2000),
+        resized(container(CPU_2), statuses=[reported(None, CPU_4)]), 2000),
     "infeasible, nothing said": (
-        resized(container(CPU_4), statuses=[told(None)], conditions=(INFEASIBLE,)), 4000),
+        resized(container(CPU_4), statuses=[reported(None)], conditions=(INFEASIBLE,)), 4000),
     "infeasible, of no request": (
-        resized(container(CPU_4), statuses=[told({})], conditions=(INFEASIBLE,)), 0),
+        resized(container(CPU_4), statuses=[reported({})], conditions=(INFEASIBLE,)), 0),
     "each container has its own": (
         resized(container(CPU_4), container(CPU_4, "d"),
-                statuses=[told(CPU_6, name="d"), told(CPU_2)]), 10_000),
+                statuses=[reported(CPU_6, name="d"), reported(CPU_2)]), 10_000),
     "another container's status": (
-        resized(container(CPU_2), statuses=[told(CPU_6, name="x")]), 2000),
+        resized(container(CPU_2), statuses=[reported(CPU_6, name="x")]), 2000),
     "an init container is as its spec says": (
-        resized(container(CPU_2), init=[container(CPU_4, "i")], statuses=[told(CPU_2)],
-                init_statuses=[told(CPU_6, name="i")]), 4000),
+        resized(container(CPU_2), init=[container(CPU_4, "i")], statuses=[reported(CPU_2)],
+                init_statuses=[reported(CPU_6, name="i")]), 4000),
     "a sidecar beside": (
-        resized(container(CPU_2), init=[sidecar("2")], statuses=[told(CPU_4)],
-                init_statuses=[told(CPU_4, name="s")]), 8000),
+        resized(container(CPU_2), init=[sidecar("2")], statuses=[reported(CPU_4)],
+                init_statuses=[reported(CPU_4, name="s")]), 8000),
     "overhead comes on top": (
-        resized(container(CPU_2), statuses=[told(CPU_4)], overhead={"cpu": "1"}), 5000),
+        resized(container(CPU_2), statuses=[reported(CPU_4)], overhead={"cpu": "1"}), 5000),
     "of the pod as a whole": (
-        resized(container(CPU_2), statuses=[told(CPU_4)], resources={"requests": CPU_6}), 6000),
-    "a malformed status": (resized(container(CPU_4), statuses=[told({"cpu": "many"})]), 4000),
+        resized(container(CPU_2), statuses=[reported(CPU_4)], resources={"requests": CPU_6}), 6000),
+    "a malformed status": (resized(container(CPU_4), statuses=[reported({"cpu": "many"})]), 4000),
 }  # fmt: skip
 
 
@@ -164,11 +166,11 @@ def test_a_pod_that_is_as_its_spec_says_shares_it() -> None:
     plain = resized(container({"cpu": "2", "memory": "1Gi"}), statuses=[])
     same = resized(
         container({"cpu": "2", "memory": "1Gi"}),
-        statuses=[told({"cpu": "2", "memory": "1Gi"}, {"cpu": "2", "memory": "1Gi"})],
+        statuses=[reported({"cpu": "2", "memory": "1Gi"}, {"cpu": "2", "memory": "1Gi"})],
     )
     other = resized(
         container({"cpu": "2", "memory": "1Gi"}),
-        statuses=[told({"memory": "1024Mi", "cpu": "2000m"}, {"cpu": "2"})],
+        statuses=[reported({"memory": "1024Mi", "cpu": "2000m"}, {"cpu": "2"})],
     )
     specs = [decoder.object(POD, json.dumps(one).encode()).spec for one in (plain, same, other)]
     assert specs[0] is specs[1] is specs[2]
@@ -181,7 +183,7 @@ def test_a_snapshot_follows_a_resize() -> None:
     taken = []
     for actual in (CPU_4, CPU_4, CPU_2):
         wanted = CPU_4 if not taken else CPU_2
-        obj = resized(container(wanted), statuses=[told(actual, wanted)])
+        obj = resized(container(wanted), statuses=[reported(actual, wanted)])
         snapshot.put_pod(read_pod(obj))
         view = snapshot.view()
         taken.append(view.requested_of(0, view.resources["cpu"]))

@@ -49,7 +49,7 @@ def test_what_is_done_within_a_second_shows_nothing(capsys):
 
 
 def test_without_a_terminal_there_is_a_line_each_ten_percent(capsys):
-    """On stderr: the output is an answer, which a program may read."""
+    """On stderr: the output is a response, which a program may read."""
     with ProgressReport("replaying", clock=Seconds()) as report:
         for done in range(1, 101):
             report.show(done / 100)

@@ -251,7 +251,7 @@ async def test_koordinators_role_is_enough(server: ApiServer, follow: Follow, pa
 async def test_a_server_that_starts_refuses_what_it_will_allow(
     server: ApiServer, follow: Follow, pass_time
 ) -> None:
-    """kube-apiserver answers before it has read the roles: that is no answer to go on with."""
+    """kube-apiserver answers before it has read the roles: that is no response to go on with."""
     server.script(*[refuse(403, "Forbidden")] * 2, path="/api/v1/persistentvolumeclaims")
     server.objects.create(
         "/api/v1/persistentvolumeclaims",

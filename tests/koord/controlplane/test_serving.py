@@ -65,11 +65,11 @@ class Daemon:
                 return err.code, err.read().decode()
 
     def while_computing(self, path: str) -> tuple[int, str]:
-        """Ask, and hold the loop of all parts until the answer is there."""
+        """Ask, and hold the loop of all parts until the response is there."""
         found: list[tuple[int, str]] = []
-        asking = threading.Thread(target=lambda: found.append(self.ask(path)))
-        asking.start()
-        asking.join()
+        requesting = threading.Thread(target=lambda: found.append(self.ask(path)))
+        requesting.start()
+        requesting.join()
         return found[0]
 
 

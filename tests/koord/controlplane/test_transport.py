@@ -1,4 +1,4 @@
-"""Whatever a server sends, a short request ends with its answer or an error, and is sent once.
+"""Whatever a server sends, a short request ends with its response or an error, and is sent once.
 
 That it does all that a Transport does is in tests/koord/kube, where both run.
 """
@@ -82,7 +82,7 @@ def clock() -> SimulatedClock:
 
 @pytest.fixture
 async def serve(clock: SimulatedClock) -> AsyncIterator[Callable[..., object]]:
-    """A server with these answers, and a transport to it."""
+    """A server with these responses, and a transport to it."""
     async with AsyncExitStack() as stack:
 
         async def serve(
@@ -180,7 +180,7 @@ async def test_a_hostile_answer_is_an_error(
 ) -> None:
     """It is refused, a POST is not sent again, and the next request works."""
     server, transport = await serve(
-        answer, OK, then_close=True, limits=Limits(qps=0, answer_bytes=MIB)
+        answer, OK, then_close=True, limits=Limits(qps=0, response_bytes=MIB)
     )
 
     with pytest.raises(error, match="POST /api/v1/pods"):
@@ -195,7 +195,7 @@ async def test_a_hostile_answer_is_an_error(
 @settings(max_examples=60, deadline=None)
 @given(data=st.binary(max_size=200), head=st.sampled_from([b"", b"HTTP/1.1 200 OK\r\n"]))
 def test_any_bytes_end_the_request(data: bytes, head: bytes) -> None:
-    """With an answer or an error of ours."""
+    """With a response or an error of ours."""
 
     async def once() -> None:
         async with RawServer(head + data, then_close=True) as server:
@@ -211,7 +211,7 @@ def test_any_bytes_end_the_request(data: bytes, head: bytes) -> None:
 
 
 async def test_bytes_beyond_the_answer_are_no_answer(serve) -> None:
-    """A second answer that nothing asked for is not taken for that of the next request."""
+    """A second response that nothing asked for is not taken for that of the next request."""
     forged = b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nforged"
     server, transport = await serve(OK + forged)
 

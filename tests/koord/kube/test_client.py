@@ -67,7 +67,7 @@ async def test_what_is_submitted_is_there_and_what_comes_back_is_not_read(
 async def test_what_is_submitted_to_no_api_server_is_an_error(
     server: ApiServer, client: ApiClient, body: bytes
 ) -> None:
-    """Some proxy on the way answers, with success, or an answer that was cut."""
+    """Some proxy on the way answers, with success, or a response that was cut."""
     server.script(answer(body), method="POST")
     with pytest.raises(errors.BadResponse):
         await client.submit(NODES.collection(), node())
@@ -269,7 +269,7 @@ async def test_a_server_that_stays_busy_is_given_up(
 
 
 async def test_an_eviction_is_not_repeated(server: ApiServer, client: ApiClient) -> None:
-    """Its 429 is the answer of a PodDisruptionBudget, not a busy server."""
+    """Its 429 is the response of a PodDisruptionBudget, not a busy server."""
     server.script(refuse(429, "TooManyRequests", headers={"Retry-After": "10"}))
 
     with pytest.raises(errors.TooManyRequests) as caught:

@@ -99,7 +99,7 @@ async def test_compressed_answers_are_refused(server: ApiServer, client: ApiClie
 async def test_a_cut_connection_is_an_error(
     server: ApiServer, client: ApiClient, fault: object
 ) -> None:
-    """Half an answer is none; a GET may be repeated once by the HTTP library, not more."""
+    """Half a response is none; a GET may be repeated once by the HTTP library, not more."""
     server.script(fault, fault)  # type: ignore[arg-type]
 
     with pytest.raises(errors.Unreachable, match=f"GET {PATH}"):
@@ -167,7 +167,7 @@ async def test_an_endless_body_ends_at_the_limit(server: ApiServer, make_client)
     server.script(endless(b'{"a":1,' * 100))
 
     with pytest.raises(errors.BadResponse, match="at most 100000 bytes"):
-        await make_client(Limits(answer_bytes=100_000, qps=0)).get(PATH)
+        await make_client(Limits(response_bytes=100_000, qps=0)).get(PATH)
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ async def test_a_server_that_does_not_shake_hands(clock, make_client, pass_time)
 
 
 async def test_a_server_that_does_not_read(make_client, pass_time) -> None:
-    """What it does not take counts as waiting for its answer."""
+    """What it does not take counts as waiting for its response."""
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         client = make_client(server=f"http://127.0.0.1:{deaf.getsockname()[1]}")
@@ -221,7 +221,7 @@ async def test_a_server_that_does_not_read(make_client, pass_time) -> None:
 async def test_a_refusal_without_its_reason_keeps_its_code(
     server: ApiServer, client: ApiClient, pass_time, cut: bool
 ) -> None:
-    """The head of the answer said enough, even if the rest never comes."""
+    """The head of the response said enough, even if the rest never comes."""
 
     async def half_refusal(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(status=403)

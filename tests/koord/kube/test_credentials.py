@@ -157,7 +157,7 @@ async def test_a_plugin_on_a_node_whose_clock_is_an_hour_off(
     tmp_path: Path, clock: SimulatedClock, error: int
 ) -> None:
     """Fast, its token seems to have expired, yet it runs no more than once a minute. Slow, the
-    server's refusal tells."""
+    server's rejection shows."""
     expires = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(clock.wall() + 900))
     status = {"token": "t", "expirationTimestamp": expires}
     plugin = ExecPlugin(api_version=V1, command=str(plugin_script(tmp_path, prints(status))))

@@ -1,4 +1,4 @@
-"""Outcomes of an eviction, for all answers of the API server."""
+"""Outcomes of an eviction, for all responses of the API server."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -157,12 +157,12 @@ async def test_a_server_that_hangs_costs_ten_seconds(
 ) -> None:  # fmt: skip
     """A round of a plugin has more; whether the pod was evicted is not known."""
     server.script(fault)
-    asking = asyncio.ensure_future(evictions.evict(POD, None))
+    requesting = asyncio.ensure_future(evictions.evict(POD, None))
     await pass_time(lambda: bool(server.requests), step=0)
     begun = clock.monotonic()
-    await pass_time(asking.done)
+    await pass_time(requesting.done)
 
-    found = asking.result()
+    found = requesting.result()
     assert clock.monotonic() - begun == pytest.approx(EVICTION_TIMEOUT, abs=1.1)
     assert (found.outcome, found.busy, found.certain) == (Outcome.FAILED, True, False)
 

@@ -63,7 +63,7 @@ class Followed:
             raise RuntimeError("a bug in the handler")
 
     @property
-    def told(self) -> list[tuple[str, str, str | None, str | None]]:
+    def reported(self) -> list[tuple[str, str, str | None, str | None]]:
         return [(c.kind.value, c.key, c.old, c.new) for c in self.changes]
 
     @property
@@ -111,7 +111,7 @@ async def test_list_then_watch(server: ApiServer, follow, clock) -> None:
     server.objects.delete(COLLECTION, "d/b")
     await clock.until(lambda: len(followed.changes) == 5)
 
-    assert followed.told == [
+    assert followed.reported == [
         ("added", "d/a", None, "1"),
         ("synced", "", None, None),
         ("added", "d/b", None, "1"),
@@ -154,7 +154,7 @@ async def test_a_watch_that_ends_is_resumed_where_it_was(
 
     assert len(server.asked("list")) == 1
     assert server.asked("watch")[1].query["resourceVersion"] == str(server.objects.version - 1)
-    assert following.told == [("added", "d/b", None, "1")]
+    assert following.reported == [("added", "d/b", None, "1")]
 
 
 @pytest.mark.parametrize("as_event", [True, False])
@@ -175,7 +175,7 @@ async def test_410_lists_again(
         server.end_watches()
         await pass_time(lambda: len(following.changes) == 4)
 
-    assert following.told == [
+    assert following.reported == [
         ("deleted", "d/gone", "1", None),
         ("modified", "d/a", "1", "2"),
         ("added", "d/new", None, "1"),
@@ -215,7 +215,7 @@ async def test_deleted_and_made_anew_while_we_watch(
     server.objects.create(COLLECTION, pod("a", "anew"))
     await clock.until(lambda: len(following.changes) == 2)
 
-    assert following.told == [("deleted", "d/a", "1", None), ("added", "d/a", None, "anew")]
+    assert following.reported == [("deleted", "d/a", "1", None), ("added", "d/a", None, "anew")]
 
 
 async def test_deleted_and_made_anew_while_we_were_away(
@@ -229,7 +229,7 @@ async def test_deleted_and_made_anew_while_we_were_away(
     server.end_watches()
     await pass_time(lambda: len(following.changes) == 3)
 
-    assert following.told[:2] == [("deleted", "d/a", "1", None), ("added", "d/a", None, "anew")]
+    assert following.reported[:2] == [("deleted", "d/a", "1", None), ("added", "d/a", None, "anew")]
 
 
 async def test_a_late_deletion_of_the_older_object_does_not_hit_the_newer(
@@ -389,7 +389,7 @@ async def test_a_spoilt_watch_heals(
     await pass_time(lambda: following.objects == {"d/a": "2"}, step=0.5)
     await pass_time(lambda: following.reflector.health() == OK, step=0.5)
 
-    assert [entry for entry in following.told if entry[0] != "synced"] == [
+    assert [entry for entry in following.reported if entry[0] != "synced"] == [
         ("modified", "d/a", "1", "2")
     ]
 
@@ -416,7 +416,7 @@ async def test_a_spoilt_list_heals(server: ApiServer, follow, clock, pass_time, 
     await pass_time(lambda: followed.reflector.synced)
 
     assert followed.objects == {"d/a": "1"}
-    assert followed.told == [("added", "d/a", None, "1"), ("synced", "", None, None)]
+    assert followed.reported == [("added", "d/a", None, "1"), ("synced", "", None, None)]
 
 
 async def test_a_list_that_expires_between_pages_begins_again(
@@ -458,7 +458,7 @@ async def test_the_last_good_value_stays_when_an_object_is_spoilt(
     server.objects.replace(COLLECTION, pod("a", "2"))
     await clock.until(lambda: len(following.changes) == 2)
     assert following.reflector.health() == OK
-    assert following.told[-1] == ("modified", "d/a", "1", "2")
+    assert following.reported[-1] == ("modified", "d/a", "1", "2")
 
 
 async def test_a_spoilt_object_of_the_same_name_is_not_the_old_one(

@@ -148,11 +148,11 @@ async def test_no_word_on_a_grant(reviews: Reviews, server: ApiServer, status: A
 async def test_silence_ends(reviews: Reviews, server: ApiServer, pass_time: Any) -> None:
     """After ten seconds, for a client waits."""
     server.script(hang, path=TOKENS)
-    asking = asyncio.ensure_future(reviews.user("abc"))
-    await pass_time(asking.done)
+    requesting = asyncio.ensure_future(reviews.user("abc"))
+    await pass_time(requesting.done)
 
     with pytest.raises(errors.TimedOut, match="wanted a review within 10 s"):
-        asking.result()
+        requesting.result()
 
 
 async def test_our_own_token_may_have_expired(

@@ -15,5 +15,5 @@ from koord.util.text import nearest
     ],
 )
 def test_nearest(typed, known, meant):
-    """Case does not count, and there is always an answer when there is any name."""
+    """Case does not count, and there is always a response when there is any name."""
     assert nearest(typed, known) == meant

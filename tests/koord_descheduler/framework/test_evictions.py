@@ -21,7 +21,7 @@ class Everyone(PureDeschedulePlugin):
                 yield EvictionCandidate(pod, "all must go")
 
 
-def crowd() -> FakeCluster:
+def full_cluster() -> FakeCluster:
     cluster = FakeCluster()
     for node in ("n1", "n2"):
         cluster.node(node)
@@ -32,7 +32,7 @@ def crowd() -> FakeCluster:
 
 async def run(**settings: object) -> tuple[list[str], dict[str, tuple[Action, str]]]:
     """Pods that went, and what was published about each."""
-    async with PluginHarness(Everyone, crowd(), **settings) as harness:  # type: ignore[arg-type]
+    async with PluginHarness(Everyone, full_cluster(), **settings) as harness:  # type: ignore[arg-type]
         result = await harness.cycle()
         assert result.errors == []
         found = {one.pod: (one.action, one.reason) for one in harness.decisions.pods()}
@@ -80,7 +80,7 @@ async def test_the_filter_before_an_eviction_is_asked():
         def pre_eviction_filter(self, pod: ClusterPod) -> bool:
             return pod.node == "n2"
 
-    cluster = crowd()
+    cluster = full_cluster()
     async with PluginHarness(Everyone, cluster) as harness:
         [profile] = harness._profiles
         profile._path.filters = (Picky(None, profile.handle),)
@@ -99,7 +99,7 @@ async def test_what_was_decided_is_published_even_when_a_round_fails():
                 evictions.findings.node("n1", "odd", "it looks odd")
                 raise ValueError("no")
 
-    async with PluginHarness(Fails, crowd()) as harness:
+    async with PluginHarness(Fails, full_cluster()) as harness:
         assert (await harness.cycle()).errors
         assert [one.verdict for one in harness.decisions.nodes()] == ["odd"]
 
@@ -123,7 +123,7 @@ async def test_a_limit_ends_the_planning_too():
                 async for pod in evictions.steps(plan()):
                     await evictions.evict(pod, "it is in the plan")
 
-    async with PluginHarness(Plans, crowd(), maxNoOfPodsToEvictTotal=2) as harness:
+    async with PluginHarness(Plans, full_cluster(), maxNoOfPodsToEvictTotal=2) as harness:
         assert (await harness.cycle()).errors == []
         assert len(harness.evicted) == 2
     assert made == STEPS
@@ -137,7 +137,7 @@ async def test_pods_that_may_go():
                 for pod in await evictions.those_that_may_go(pods, "why not"):
                     evictions.findings.pod(pod, Action.STAY, "chosen")
 
-    async with PluginHarness(Chooses, crowd(), protected=["default/n1-1"]) as harness:
+    async with PluginHarness(Chooses, full_cluster(), protected=["default/n1-1"]) as harness:
         await harness.cycle()
         found = {one.pod: one.action for one in harness.decisions.pods()}
     assert found == {

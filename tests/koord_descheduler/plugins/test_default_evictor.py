@@ -1,4 +1,4 @@
-"""DefaultEvictor: what it protects, when it lets go, and what it makes of the server's answers."""
+"""DefaultEvictor: what it protects, when it lets go, what it makes of the server's responses."""
 
 from typing import Any
 

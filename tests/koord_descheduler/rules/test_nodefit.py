@@ -71,8 +71,8 @@ def test_a_pod_does_not_exclude_itself():
     alone = [pod("p", "a", WEB, affinity=rule)]
 
     assert elsewhere(view(alone, *nodes), "default/p") == (("b", "c"), "")
-    beside = [*alone, pod("q", "c", WEB)]
-    assert elsewhere(view(beside, *nodes), "default/p") == (("b",), "")
+    with_other = [*alone, pod("q", "c", WEB)]
+    assert elsewhere(view(with_other, *nodes), "default/p") == (("b",), "")
 
 
 def test_a_pod_does_not_count_in_its_own_spread():

@@ -13,7 +13,7 @@ Answers = dict[str, Callable[[Any], Any]]
 
 
 async def looping(site: ScriptedSite, answers: Answers, *nodes: str, **settings: Any) -> Loop:
-    """A scheduler with one extender, whose verbs are those of the answers."""
+    """A scheduler with one extender, whose verbs are those of the responses."""
 
     async def answer(request: Any) -> Any:
         return answers[request.path.strip("/")](json.loads(await request.read()))

@@ -89,7 +89,7 @@ def test_both_sides_understand_each_other() -> None:
             {"NodeNames": ["n1"], "FailedNodes": {"n2": "x"}},
             ExtenderFilterResult(("n1",), {"n2": "x"}),
         ),
-        ({}, None),  # Kubernetes takes it for an answer without any node
+        ({}, None),  # Kubernetes takes it for a response without any node
         ({"NodeNames": None, "Nodes": None}, None),
         ({"NodeNames": "n1"}, None),
         ({"NodeNames": [1]}, None),

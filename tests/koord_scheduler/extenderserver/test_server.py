@@ -105,7 +105,7 @@ class Served:
             raise HttpError(401, "wanted another", headers={"Connection": "close"})
 
     async def ask(self, verb: str, body: Any, **headers: str) -> tuple[int, Any]:
-        """Status, and the answer as JSON or text."""
+        """Status, and the response as JSON or text."""
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         given = {"Content-Type": "application/json", **headers}
         async with (
@@ -285,14 +285,14 @@ async def test_a_crowd_that_never_ends_its_questions_keeps_no_other_out(start: S
     """More of them than one peer may have connections."""
     served = await start(filter={"Mine": PlainFilter({})})
     head = b"POST /filter HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-    crowd = []
+    clients = []
     for _ in range(2 * PER_LOOPBACK):
         _, writer = await asyncio.open_connection("127.0.0.1", served.server.port)
         writer.write(head + b"Content-Length: 1000000\r\n\r\n{")
-        crowd.append(writer)
+        clients.append(writer)
     for _ in range(3):
         assert (await served.about("filter"))["NodeNames"] == NAMES
-    for writer in crowd:
+    for writer in clients:
         writer.close()
 
 

@@ -197,7 +197,9 @@ def nominated_pod(name: str, priority: int, cpu: int) -> ClusterPod:
     )
 
 
-async def crowd(kind: str = "rows", *, nodes: int = NODES) -> tuple[Kit, NodeSearch, OnlyRow]:
+async def many_nominated(
+    kind: str = "rows", *, nodes: int = NODES
+) -> tuple[Kit, NodeSearch, OnlyRow]:
     """Each node has a nominated pod of three cores."""
     kit, search = await build(kind)
     for at in range(nodes):
@@ -209,7 +211,7 @@ async def crowd(kind: str = "rows", *, nodes: int = NODES) -> tuple[Kit, NodeSea
 
 async def test_equal_pods_look_only_at_rows_that_have_changed() -> None:
     """With the nominated pods, too: the next pod costs no look at all nodes."""
-    kit, search, plugin = await crowd()
+    kit, search, plugin = await many_nominated()
     pod = make_pod("web", requests={"cpu": "2"})
     search.cached(pod)
     assert all(status is not None for status in found_by(search, kit, pod))
@@ -224,7 +226,7 @@ async def test_equal_pods_look_only_at_rows_that_have_changed() -> None:
 
 async def test_few_nodes_are_imagined_one_by_one() -> None:
     """The vector form is only for the search without nominated pods."""
-    kit, search, plugin = await crowd(nodes=FEW_NOMINATED)
+    kit, search, plugin = await many_nominated(nodes=FEW_NOMINATED)
     found = found_by(search, kit, make_pod("web", requests={"cpu": "2"}))
     assert [one is None for one in found] == [False] * 4 + [True] * (NODES - 4)
     assert plugin.calls == 0
@@ -247,7 +249,7 @@ async def test_with_a_percentage_each_block_minds_the_nominated_pods() -> None:
 
 async def test_a_nominated_pod_is_not_its_own_rival_elsewhere() -> None:
     """When its own node does not do any more, all are searched."""
-    kit, search, _ = await crowd()
+    kit, search, _ = await many_nominated()
     mine = make_pod("r2", labels={"group": "x"}, priority=5, requests={"cpu": "3"})
     kit.cluster.pod("p", "n2", cpu=2)
     found = search.search(CycleState(), mine, kit.cluster.state.view())

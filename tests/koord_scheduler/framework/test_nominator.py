@@ -27,7 +27,7 @@ def test_a_pod_is_nominated_to_one_node_at_a_time() -> None:
 
 
 def test_rivals_have_equal_or_higher_priority() -> None:
-    """A pod is not its own rival."""
+    """A pod is not in the way of itself."""
     nominator = Nominator()
     low, same, high = (nominated_pod(f"p{priority}", priority) for priority in (1, 5, 9))
     for pod, node in ((low, "a"), (same, "a"), (high, "b")):

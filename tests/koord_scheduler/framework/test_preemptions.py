@@ -126,7 +126,7 @@ async def test_a_victim_that_has_gone_is_no_failure(method: str, path: str, answ
 async def test_after_a_failure_the_pod_is_tried_again(
     method: str, path: str, answer: int | str
 ) -> None:
-    """Soon, and it may choose anew; a request without an answer is given up after a time."""
+    """Soon, and it may choose anew; a request without a response is given up after a time."""
     here, new = await decided(victims=1)
     here.answers[method, path] = answer
     async with here.leading():

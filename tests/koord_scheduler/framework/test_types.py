@@ -8,7 +8,7 @@ NODE_LABEL = ClusterEvent(EventResource.NODE, Action.UPDATE_NODE_LABEL)
 
 
 @pytest.mark.parametrize(
-    ("registered", "happened", "covered"),
+    ("registered", "occurred", "covered"),
     [
         (NODE_LABEL, NODE_LABEL, True),
         (ClusterEvent("Node", Action.ADD | Action.UPDATE), NODE_LABEL, True),
@@ -28,10 +28,10 @@ NODE_LABEL = ClusterEvent(EventResource.NODE, Action.UPDATE_NODE_LABEL)
     ],
 )
 def test_which_registered_event_means_what_happened(
-    registered: ClusterEvent, happened: ClusterEvent, covered: bool
+    registered: ClusterEvent, occurred: ClusterEvent, covered: bool
 ) -> None:
     """Resource and action both; Pod is both kinds of pods."""
-    assert registered.covers(happened) is covered
+    assert registered.covers(occurred) is covered
 
 
 def test_only_everything_is_a_wildcard() -> None:

@@ -66,7 +66,7 @@ async def test_it_is_called_after_the_plugins_that_change_something() -> None:
 
 @pytest.mark.parametrize("refused", [409, 429, 0])
 async def test_it_is_sent_again(refused: int) -> None:
-    """After a conflict, too many requests, or where no answer arrived: it sets, it does not add."""
+    """After a conflict, too many requests, or without a response: it sets, it does not add."""
     kit = Kit()
     pod = known_pod(kit)
 
@@ -128,7 +128,7 @@ async def test_a_pod_whose_name_another_one_has_is_not_changed() -> None:
 
 
 async def test_a_pod_that_is_being_deleted_is_not_bound() -> None:
-    """Whether that is known before, or with the answer."""
+    """Whether that is known before, or with the response."""
     kit = Kit()
     kit.server.answer(lambda call: {"metadata": {"deletionTimestamp": "2026-07-24T06:52:45Z"}})
     found = await apply(kit, known_pod(kit))

@@ -133,7 +133,7 @@ async def test_victims_that_leave_already_are_not_asked_to_again() -> None:
 async def test_room_that_others_were_nominated_to_is_not_there() -> None:
     """Those of equal or higher priority; the others have to look elsewhere."""
     here = await world(a=[(2, 1), (2, 1)], b=[(4, 3)])
-    nominated_pod = here.cluster.pod("rival", cpu=2, priority=10, phase="Pending")
+    nominated_pod = here.cluster.pod("nominated", cpu=2, priority=10, phase="Pending")
     here.services.nominator.nominate(nominated_pod, "a")
     assert (await here.try_pod(pending(cpu=4))).nominated_node == "b"
     here = await world(a=[(2, 1), (2, 1)], b=[(4, 3)])
@@ -176,7 +176,7 @@ async def test_the_search_goes_on_for_a_candidate_that_violates_no_budget() -> N
 
 
 async def test_a_plugin_that_fails_on_a_node_leaves_the_others() -> None:
-    """With no candidate at all, its error is the answer."""
+    """With no candidate at all, its error is the response."""
 
     class Failing(PlainFilter):
         def filter(self, state: Any, pod: Any, node: Any) -> Status | None:

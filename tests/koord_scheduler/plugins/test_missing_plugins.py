@@ -40,7 +40,7 @@ def plugin(*claimed: str, **registered: list[str]) -> MissingPlugins:
     )
 
 
-def asking(
+def requesting(
     labels: dict[str, str] | None = None,
     annotations: dict[str, Any] | None = None,
     resource: str = "",
@@ -58,70 +58,72 @@ def asking(
 REQUESTS = [
     (
         "Coscheduling",
-        asking(annotations={"gang.scheduling.koordinator.sh/name": "train"}),
+        requesting(annotations={"gang.scheduling.koordinator.sh/name": "train"}),
         'gang "train" (annotation gang.scheduling.koordinator.sh/name)',
     ),
     (
         "Coscheduling",
-        asking({"pod-group.scheduling.sigs.k8s.io": "train"}),
+        requesting({"pod-group.scheduling.sigs.k8s.io": "train"}),
         'pod group "train" (label pod-group.scheduling.sigs.k8s.io)',
     ),
     (
         "Coscheduling",
-        asking({"pod-group.scheduling.sigs.k8s.io/name": "train"}),
+        requesting({"pod-group.scheduling.sigs.k8s.io/name": "train"}),
         'pod group "train" (label pod-group.scheduling.sigs.k8s.io/name)',
     ),
     (
         "ElasticQuota",
-        asking({"quota.scheduling.koordinator.sh/name": "team"}),
+        requesting({"quota.scheduling.koordinator.sh/name": "team"}),
         'quota "team" (label quota.scheduling.koordinator.sh/name)',
     ),
     (
         "Reservation",
-        asking(annotations={f"{DOMAIN}/reservation-affinity": {"name": "r" * 900}}),
+        requesting(annotations={f"{DOMAIN}/reservation-affinity": {"name": "r" * 900}}),
         f"a required reservation (annotation {DOMAIN}/reservation-affinity)",
     ),
     (
         "Reservation",
-        asking({f"{DOMAIN}/operating-mode": "Reservation"}),
+        requesting({f"{DOMAIN}/operating-mode": "Reservation"}),
         f"a pod that is a reservation (label {DOMAIN}/operating-mode)",
     ),
     (
         "NodeNUMAResource",
-        asking(annotations={f"{DOMAIN}/resource-spec": {"requiredCPUBindPolicy": "FullPCPUs"}}),
+        requesting(annotations={f"{DOMAIN}/resource-spec": {"requiredCPUBindPolicy": "FullPCPUs"}}),
         f'required CPU binding "FullPCPUs" (annotation {DOMAIN}/resource-spec)',
     ),
     (
         "NodeNUMAResource",
-        asking(annotations={f"{DOMAIN}/resource-spec": "{"}),
+        requesting(annotations={f"{DOMAIN}/resource-spec": "{"}),
         f'required CPU binding "unreadable" (annotation {DOMAIN}/resource-spec)',
     ),
     (
         "NodeNUMAResource",
-        asking(
+        requesting(
             annotations={f"{DOMAIN}/numa-topology-spec": {"numaTopologyPolicy": "SingleNUMANode"}}
         ),
         f'NUMA topology policy "SingleNUMANode" (annotation {DOMAIN}/numa-topology-spec)',
     ),
     (
         "NodeNUMAResource",
-        asking(annotations={f"{DOMAIN}/numa-topology-spec": "[1]"}),
+        requesting(annotations={f"{DOMAIN}/numa-topology-spec": "[1]"}),
         f'NUMA topology policy "unreadable" (annotation {DOMAIN}/numa-topology-spec)',
     ),
     (
         "NodeNUMAResource",
-        asking(
+        requesting(
             annotations={f"{DOMAIN}/numa-topology-spec": {"singleNUMANodeExclusive": "Required"}}
         ),
         f"a NUMA node of its own (annotation {DOMAIN}/numa-topology-spec)",
     ),
     *(
-        ("DeviceShare", asking(resource=name), f"resource {name}")
+        ("DeviceShare", requesting(resource=name), f"resource {name}")
         for name in ("koordinator.sh/gpu", "koordinator.sh/gpu-memory-ratio", "kubernetes.io/rdma")
     ),
     (
         "DeviceShare",
-        asking(annotations={f"{DOMAIN}/device-joint-allocate": {"deviceTypes": ["gpu", "rdma"]}}),
+        requesting(
+            annotations={f"{DOMAIN}/device-joint-allocate": {"deviceTypes": ["gpu", "rdma"]}}
+        ),
         f"allocation of devices (annotation {DOMAIN}/device-joint-allocate)",
     ),
 ]
@@ -155,15 +157,21 @@ def test_the_reason_says_what_is_asked_for_and_what_would_give_it(
 @pytest.mark.parametrize(
     "pod",
     [
-        asking(),
-        asking(resource="nvidia.com/gpu"),
-        asking(resource="kubernetes.io/batch-cpu"),
-        asking({"quota.scheduling.koordinator.sh/name": ""}),
-        asking({"quota.scheduling.koordinator.sh/preemptible": "false"}),
-        asking({f"{DOMAIN}/reservation-ignored": "true", f"{DOMAIN}/operating-mode": "Runnable"}),
-        asking(annotations={f"{DOMAIN}/resource-spec": {"preferredCPUBindPolicy": "FullPCPUs"}}),
-        asking(annotations={f"{DOMAIN}/numa-topology-spec": {"numaTopologyPolicy": "BestEffort"}}),
-        asking(annotations={f"{DOMAIN}/resource-spec": ""}),
+        requesting(),
+        requesting(resource="nvidia.com/gpu"),
+        requesting(resource="kubernetes.io/batch-cpu"),
+        requesting({"quota.scheduling.koordinator.sh/name": ""}),
+        requesting({"quota.scheduling.koordinator.sh/preemptible": "false"}),
+        requesting(
+            {f"{DOMAIN}/reservation-ignored": "true", f"{DOMAIN}/operating-mode": "Runnable"}
+        ),
+        requesting(
+            annotations={f"{DOMAIN}/resource-spec": {"preferredCPUBindPolicy": "FullPCPUs"}}
+        ),
+        requesting(
+            annotations={f"{DOMAIN}/numa-topology-spec": {"numaTopologyPolicy": "BestEffort"}}
+        ),
+        requesting(annotations={f"{DOMAIN}/resource-spec": ""}),
     ],
 )
 def test_what_any_scheduler_can_do_and_preferences_are_no_reason(pod: ClusterPod) -> None:
@@ -180,7 +188,9 @@ async def test_the_event_has_all_reasons_and_no_node_is_looked_at() -> None:
     kit.registry.register("MissingPlugins", lambda args, handle: MissingPlugins(args, handle))
     missing: Any = {"MissingPlugins": None}
     search = await kit.search(preFilter=missing, filter={"A": plain})
-    pod = asking({"quota.scheduling.koordinator.sh/name": "team"}, resource="koordinator.sh/gpu")
+    pod = requesting(
+        {"quota.scheduling.koordinator.sh/name": "team"}, resource="koordinator.sh/gpu"
+    )
     found = search.search(CycleState(), pod, VIEW)
     assert found.status.code is Code.UNSCHEDULABLE_AND_UNRESOLVABLE
     message = found.diagnosis.message()
@@ -203,7 +213,7 @@ class TeamQuota(PlainFilter):
 
 async def test_a_plugin_claims_pods_where_its_profile_enables_it() -> None:
     """Under any name; being registered is not enough."""
-    pod = asking({"quota.scheduling.koordinator.sh/name": "team"})
+    pod = requesting({"quota.scheduling.koordinator.sh/name": "team"})
     for enabled in (False, True):
         kit = Kit()
         kit.registry.register("MissingPlugins", lambda args, handle: MissingPlugins(args, handle))
@@ -237,16 +247,18 @@ def test_a_pod_is_tried_again_when_it_asks_for_nothing_of_that_kind_any_more() -
     """As its labels and annotations say then."""
     (event,) = plugin().events_to_register()
     assert event.hint is not None
-    old = asking({"quota.scheduling.koordinator.sh/name": "team"})
+    old = requesting({"quota.scheduling.koordinator.sh/name": "team"})
     assert event.hint(old, old, old) is QueueingHint.SKIP
-    assert event.hint(old, old, asking()) is QueueingHint.QUEUE
+    assert event.hint(old, old, requesting()) is QueueingHint.QUEUE
 
 
 @given(st.text(max_size=400), st.text(max_size=400))
 def test_no_annotation_can_break_it(one: str, other: str) -> None:
     """Whatever it says, the pod is refused or not."""
     annotations = {f"{DOMAIN}/resource-spec": one, f"{DOMAIN}/numa-topology-spec": other}
-    pod = asking(annotations={key: text for key, text in annotations.items() if text.isprintable()})
+    pod = requesting(
+        annotations={key: text for key, text in annotations.items() if text.isprintable()}
+    )
     status = plugin().pre_filter(CycleState(), pod, VIEW)
     assert status is not None
     assert status.code in (Code.SKIP, Code.UNSCHEDULABLE_AND_UNRESOLVABLE)

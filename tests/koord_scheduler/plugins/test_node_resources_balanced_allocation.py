@@ -15,7 +15,7 @@ from koord_scheduler_plugins.node_resources import (
     NodeResourcesBalancedAllocationArgs,
 )
 from tests.support.clusters import Json
-from tests.support.scheduler.resources import GPU, NAMES, PODS, VIEWS, asking, read_args, view
+from tests.support.scheduler.resources import GPU, NAMES, PODS, VIEWS, read_args, requesting, view
 
 
 def plugin(*resources: str) -> NodeResourcesBalancedAllocation:
@@ -59,7 +59,7 @@ def test_scores(
     nodes: list[tuple[Json, Json | None]],
     scores: list[int],
 ) -> None:
-    found = plugin(*resources).score_all(CycleState(), asking(**asked), view(*nodes))
+    found = plugin(*resources).score_all(CycleState(), requesting(**asked), view(*nodes))
     assert found.tolist() == scores
 
 
@@ -68,7 +68,7 @@ def test_scores(
 )
 def test_pods_that_request_nothing_are_not_scored(asked: Json, skipped: bool) -> None:
     nodes = view((SMALL, None), (LARGE, None))
-    status = plugin().pre_score(CycleState(), asking(**asked), nodes, np.ones(2, np.bool_))
+    status = plugin().pre_score(CycleState(), requesting(**asked), nodes, np.ones(2, np.bool_))
     assert (status is not None and status.code is Code.SKIP) == skipped
 
 

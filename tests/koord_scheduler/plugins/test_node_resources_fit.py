@@ -16,7 +16,7 @@ from koord_scheduler.plugin.vector import Mask, Verdicts
 from koord_scheduler_plugins.node_resources import NodeResourcesFit, NodeResourcesFitArgs
 from tests.support.clusters import Json, node, pod, read_node, read_pod
 from tests.support.scheduler.framework import Kit, make_pod
-from tests.support.scheduler.resources import GPU, NAMES, PODS, VIEWS, asking, read_args, view
+from tests.support.scheduler.resources import GPU, NAMES, PODS, VIEWS, read_args, requesting, view
 
 QUEUE, SKIP = QueueingHint.QUEUE, QueueingHint.SKIP
 RATIO = "RequestedToCapacityRatio"
@@ -85,7 +85,7 @@ async def test_each_reason_counts_its_nodes() -> None:
     room = {**full, "pods": "1"}
     search = await Kit().search(filter={"NodeResourcesFit": plugin()})
     nodes = view((room, full), ({**room, "pods": "9"}, {"cpu": "1"}), ({**room, "pods": "0"}, None))
-    found = search.search(CycleState(), asking(cpu="1", memory="1Gi"), nodes)
+    found = search.search(CycleState(), requesting(cpu="1", memory="1Gi"), nodes)
     assert found.diagnosis.message() == (
         "0/3 nodes are available: 1 Insufficient memory, 2 Insufficient cpu, 2 Too many pods."
     )
@@ -101,7 +101,7 @@ async def test_each_reason_counts_its_nodes() -> None:
     ],
 )
 def test_extended_resources_can_be_ignored(args: Json, feasible: int) -> None:
-    found = passing(plugin(args), asking(gpu="9"), view((ROOM, None)))
+    found = passing(plugin(args), requesting(gpu="9"), view((ROOM, None)))
     assert found.sum() == feasible
 
 
@@ -171,7 +171,7 @@ def test_scores(
     if asked == {}:
         nodes = [({"cpu": "4", "memory": "10000Mi"}, one) for _, one in nodes]
         scores = [(97 + 98) // 2] * len(nodes)
-    found = plugin(args).score_all(CycleState(), asking(**asked), view(*nodes))
+    found = plugin(args).score_all(CycleState(), requesting(**asked), view(*nodes))
     assert found.tolist() == scores
 
 
@@ -266,7 +266,7 @@ def test_a_node_helps_that_has_more(old: Json | None, new: Json, hint: QueueingH
     _, event = plugin().events_to_register()
     assert event.hint is not None
     before = None if old is None else read_node(old)
-    assert event.hint(asking(cpu="2"), before, read_node(new)) is hint
+    assert event.hint(requesting(cpu="2"), before, read_node(new)) is hint
 
 
 def of(requests: Json, where: str = "n", name: str = "other") -> ClusterPod:
@@ -289,4 +289,4 @@ def test_a_pod_helps_that_leaves_or_shrinks(
 ) -> None:
     event, _ = plugin().events_to_register()
     assert event.hint is not None
-    assert event.hint(asking(cpu="1"), old, new) is hint
+    assert event.hint(requesting(cpu="1"), old, new) is hint

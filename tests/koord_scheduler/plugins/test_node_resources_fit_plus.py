@@ -18,7 +18,7 @@ from koord_scheduler_plugins.node_resources_plus import (
 )
 from tests.support.clusters import Json
 from tests.support.scheduler.framework import make_pod
-from tests.support.scheduler.resources import GPU, NAMES, PODS, VIEWS, asking, read_args, view
+from tests.support.scheduler.resources import GPU, NAMES, PODS, VIEWS, read_args, requesting, view
 
 MOST, LEAST = "MostAllocated", "LeastAllocated"
 DEFAULTS = {
@@ -49,12 +49,12 @@ def scores(
 @pytest.mark.parametrize(
     ("pod", "nodes", "wanted"),
     [
-        (asking(cpu="16", memory="32Gi", gpu="2"), [(NODE, USED), (NODE, None)], [75, 56]),
-        (asking(cpu="16", memory="32Gi"), [(NODE, USED), (NODE, None)], [76, 88]),
-        (asking(cpu="100", gpu="9"), [(NODE, None)], [66]),
+        (requesting(cpu="16", memory="32Gi", gpu="2"), [(NODE, USED), (NODE, None)], [75, 56]),
+        (requesting(cpu="16", memory="32Gi"), [(NODE, USED), (NODE, None)], [76, 88]),
+        (requesting(cpu="100", gpu="9"), [(NODE, None)], [66]),
         (make_pod(requests={"ephemeral-storage": "1Gi"}), [(NODE, None)], [100]),
         # Weights stay where a node, or every one, lacks the resource.
-        (asking(gpu="1", cpu="48"), [({"cpu": "96"}, None)], [16]),
+        (requesting(gpu="1", cpu="48"), [({"cpu": "96"}, None)], [16]),
     ],
 )  # fmt: skip
 def test_scores(pod: ClusterPod, nodes: Any, wanted: list[int]) -> None:
@@ -101,7 +101,8 @@ def test_overhead_counts_in_millicores() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pod", "skips"), [(asking(cpu="1"), False), (make_pod(), True), (asking(storage="1"), True)]
+    ("pod", "skips"),
+    [(requesting(cpu="1"), False), (make_pod(), True), (requesting(storage="1"), True)],
 )
 def test_nothing_to_score_is_skipped(pod: ClusterPod, skips: bool) -> None:
     """All nodes would score the same."""

@@ -71,7 +71,7 @@ def zones(*counts: int, **nodes: str) -> Cluster:
     return Cluster(nodes=made, pods=running)
 
 
-def asking(*constraints: Json, labels: Any = FOO, **spec: Any) -> Json:
+def requesting(*constraints: Json, labels: Any = FOO, **spec: Any) -> Json:
     return pod("incoming", "", labels, topologySpreadConstraints=list(constraints), **spec)
 
 
@@ -92,31 +92,35 @@ TWO_ZONES = {"a": "z1", "b": "z1", "x": "z2", "y": "z2"}
     ("cluster", "incoming", "feasible"),
     [
         # Kubernetes' documentation: zones A with 2 and 1 pods, B with one and none
-        (zones(2, 1, 1, 0, **TWO_ZONES), asking(constraint()), "x y"),
-        (zones(2, 1, 1, 0, **TWO_ZONES), asking(constraint(HOSTNAME)), "y"),
-        (zones(2, 1, 1, 0, **TWO_ZONES), asking(constraint(), constraint(HOSTNAME)), "y"),
-        (zones(1, 1, 2, a="z1", b="z1", x="z2"), asking(constraint(skew=1)), "a b x"),
+        (zones(2, 1, 1, 0, **TWO_ZONES), requesting(constraint()), "x y"),
+        (zones(2, 1, 1, 0, **TWO_ZONES), requesting(constraint(HOSTNAME)), "y"),
+        (zones(2, 1, 1, 0, **TWO_ZONES), requesting(constraint(), constraint(HOSTNAME)), "y"),
+        (zones(1, 1, 2, a="z1", b="z1", x="z2"), requesting(constraint(skew=1)), "a b x"),
         # conflicting constraints
         (
             zones(2, 1, 2, a="z1", b="z1", x="z2"),
-            asking(constraint(), constraint(HOSTNAME)),
+            requesting(constraint(), constraint(HOSTNAME)),
             "",
         ),
-        (zones(2, 1, 1, 0, **TWO_ZONES), asking(constraint(skew=2)), "x y"),
-        (zones(2, 1, 1, 0, **TWO_ZONES), asking(constraint(skew=3)), "a b x y"),
+        (zones(2, 1, 1, 0, **TWO_ZONES), requesting(constraint(skew=2)), "x y"),
+        (zones(2, 1, 1, 0, **TWO_ZONES), requesting(constraint(skew=3)), "a b x y"),
         # a pod that its own selector does not match
-        (zones(2, 1, 1, 0, **TWO_ZONES), asking(constraint(), labels={}), "x y"),
-        (zones(1, 1, 1, 0, **TWO_ZONES), asking(constraint(), labels={}), "a b x y"),
+        (zones(2, 1, 1, 0, **TWO_ZONES), requesting(constraint(), labels={}), "x y"),
+        (zones(1, 1, 1, 0, **TWO_ZONES), requesting(constraint(), labels={}), "a b x y"),
         # fewer domains than minDomains: the emptiest has 0
-        (zones(1, 0, 1, 0, **TWO_ZONES), asking(constraint(minDomains=3)), ""),
-        (zones(1, 0, 1, 0, **TWO_ZONES), asking(constraint(minDomains=2)), "a b x y"),
-        (zones(1, 0, 1, 0, **TWO_ZONES), asking(constraint(minDomains=3, maxSkew=2)), "a b x y"),
+        (zones(1, 0, 1, 0, **TWO_ZONES), requesting(constraint(minDomains=3)), ""),
+        (zones(1, 0, 1, 0, **TWO_ZONES), requesting(constraint(minDomains=2)), "a b x y"),
+        (
+            zones(1, 0, 1, 0, **TWO_ZONES),
+            requesting(constraint(minDomains=3, maxSkew=2)),
+            "a b x y",
+        ),
         # a selector of everything, and none at all
-        (zones(2, 1, 0, 0, **TWO_ZONES), asking(constraint(labelSelector={})), "a b x y"),
-        (zones(2, 1, 0, 0, **TWO_ZONES), asking(constraint(labelSelector=None)), "a b x y"),
+        (zones(2, 1, 0, 0, **TWO_ZONES), requesting(constraint(labelSelector={})), "a b x y"),
+        (zones(2, 1, 0, 0, **TWO_ZONES), requesting(constraint(labelSelector=None)), "a b x y"),
         # nodes without the label
-        (zones(0, 1, 5, a="z1", x="z2", bare=""), asking(constraint()), "a"),
-        (zones(0, 5, a="z1", bare=""), asking(constraint()), "a"),
+        (zones(0, 1, 5, a="z1", x="z2", bare=""), requesting(constraint()), "a"),
+        (zones(0, 5, a="z1", bare=""), requesting(constraint()), "a"),
     ],
 )
 async def test_the_skew_decides(cluster: Cluster, incoming: Json, feasible: str) -> None:
@@ -137,7 +141,7 @@ async def test_nodes_that_the_node_affinity_excludes(policy: str, feasible: str)
     spec = {"affinity": node_affinity({"matchExpressions": [wanted]})}
     one = constraint(nodeAffinityPolicy=policy)
     view = cluster.snapshot().view()
-    found = await searched(make(), asking(one, **spec), view)
+    found = await searched(make(), requesting(one, **spec), view)
     assert names(view, found.feasible) - {"c"} == set(feasible.split())
 
 
@@ -152,7 +156,7 @@ async def test_nodes_with_taints(policy: str | None, tolerates: bool, feasible: 
     more = {"nodeTaintsPolicy": policy} if policy else {}
     tolerations = [{"key": "k", "operator": "Exists"}] if tolerates else []
     view = cluster.snapshot().view()
-    incoming = asking(constraint(**more), tolerations=tolerations)
+    incoming = requesting(constraint(**more), tolerations=tolerations)
     found = await searched(make(), incoming, view)
     assert names(view, found.feasible) - {"c"} == set(feasible.split())
 
@@ -165,9 +169,9 @@ async def test_pods_of_another_revision_do_not_count_with_match_label_keys() -> 
     view = cluster.snapshot().view()
     labels = {**FOO, "pod-template-hash": "new"}
     one = constraint(matchLabelKeys=["pod-template-hash", "other"])
-    found = await searched(make(), asking(one, labels=labels), view)
+    found = await searched(make(), requesting(one, labels=labels), view)
     assert names(view, found.feasible) == {"a", "b"}
-    assert names(view, (await searched(make(), asking(constraint()), view)).feasible) == {"b"}
+    assert names(view, (await searched(make(), requesting(constraint()), view)).feasible) == {"b"}
 
 
 @pytest.mark.parametrize(
@@ -186,7 +190,7 @@ async def test_pods_of_another_revision_do_not_count_with_match_label_keys() -> 
 async def test_the_words_of_a_rejection(constraints: list[Json], words: str) -> None:
     """Preemption helps where pods are too many, not where a label is missing."""
     view = zones(1, 1, 1, a="z1", b="z1", bare="").snapshot().view()
-    found = await searched(make(), asking(*constraints), view)
+    found = await searched(make(), requesting(*constraints), view)
     assert found.diagnosis.message() == f"0/3 nodes are available: {words}"
     statuses = found.diagnosis.node_statuses
     missing = sum("missing" in statuses.status(row).message for row in range(3))
@@ -236,7 +240,7 @@ def scored(plugin: Any, incoming: ClusterPod, view: View, feasible: Any) -> dict
 def test_scores(cluster: Cluster, constraints: list[Json], scores: dict[str, int]) -> None:
     """The fewer matching pods in a node's domain, the better."""
     view = cluster.snapshot().view()
-    incoming = read_pod(asking(*constraints))
+    incoming = read_pod(requesting(*constraints))
     assert scored(make(), incoming, view, np.ones(len(view), np.bool_)) == scores
 
 
@@ -378,7 +382,7 @@ async def test_default_constraints_of_a_list() -> None:
     assert names(view, filter_vector(plugin, state, incoming, view).numbers == 0) == {"b"}
     assert scored(plugin, incoming, view, np.ones(2, np.bool_)) == {"a": 0, "b": 0}
 
-    own = read_pod(asking(soft()))
+    own = read_pod(requesting(soft()))
     assert plugin.pre_filter(CycleState(), own, view) == Status.skip()
 
 
@@ -440,7 +444,7 @@ def test_a_pod_helps_that_changes_a_count(
 ) -> None:
     """Or the pod itself, whose labels the constraint looks at."""
     pods_changed, _ = make().events_to_register()
-    assert pods_changed.hint(read_pod(asking(constraint())), old, new) is hint
+    assert pods_changed.hint(read_pod(requesting(constraint())), old, new) is hint
 
 
 @pytest.mark.parametrize(
@@ -459,7 +463,7 @@ def test_a_node_helps_that_changes_its_domain(old: Any, new: Any, hint: Queueing
     """Or comes, or goes."""
     _, nodes_changed = make().events_to_register()
     before, after = (None if one is None else read_node(node("n", one)) for one in (old, new))
-    assert nodes_changed.hint(read_pod(asking(constraint())), before, after) is hint
+    assert nodes_changed.hint(read_pod(requesting(constraint())), before, after) is hint
 
 
 def test_taints_help_where_they_are_honoured() -> None:
@@ -467,7 +471,7 @@ def test_taints_help_where_they_are_honoured() -> None:
     before = read_node(node("n", {"zone": "a"}, taints=[{"key": "k", "effect": "NoSchedule"}]))
     after = read_node(node("n", {"zone": "a"}))
     for more, hint in (({"nodeTaintsPolicy": "Honor"}, "queue"), ({}, "skip")):
-        asked = read_pod(asking(constraint(**more)))
+        asked = read_pod(requesting(constraint(**more)))
         assert nodes_changed.hint(asked, before, after).value == hint
 
 
@@ -475,7 +479,7 @@ def test_a_pod_that_is_being_deleted_does_not_count() -> None:
     """Neither before nor in a what-if without it."""
     cluster = zones(0, 0, a="z1", b="z2")
     cluster.pods.append(deleting(pod("ends", "a", FOO)))
-    view, asked = cluster.snapshot().view(), read_pod(asking(constraint()))
+    view, asked = cluster.snapshot().view(), read_pod(requesting(constraint()))
     plugin, state = make(), CycleState()
     plugin.pre_filter(state, asked, view)
     assert not filter_vector(plugin, state, asked, view).numbers.any()

@@ -156,7 +156,7 @@ async def test_while_it_is_not_known_whether_a_pod_is_bound_it_keeps_its_room() 
 
 
 async def test_a_server_that_refuses_to_say_whether_a_pod_is_bound_is_asked_once() -> None:
-    """Its role does not allow it: then the binding counts as failed, as the answer was."""
+    """Its role does not allow it: then the binding counts as failed, as the response was."""
     loop = await started()
     await loop.settle()
     loop.api.faults += [answers(500), answers(403)]

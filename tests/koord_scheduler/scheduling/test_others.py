@@ -13,7 +13,7 @@ from tests.support.scheduler.framework import make_pod
 from tests.support.scheduler.loop import Loop
 
 
-async def beside(priority: int, **settings: Any) -> Loop:
+async def loop_with_others(priority: int, **settings: Any) -> Loop:
     """Node a has room for one pod; another scheduler has nominated its pod to it."""
     loop = await Loop().build(**settings)
     loop.services.nominator.others = Nominator()
@@ -30,7 +30,7 @@ async def test_pods_that_others_have_nominated_go_first_if_their_priority_is_hig
     priority: int, node: str
 ) -> None:
     """Strictly: an equal one of ours goes before it."""
-    loop = await beside(priority)
+    loop = await loop_with_others(priority)
     key = loop.api.add_pod("ours", priority=5)
     await loop.settle()
     assert loop.where(key) == node
@@ -38,7 +38,7 @@ async def test_pods_that_others_have_nominated_go_first_if_their_priority_is_hig
 
 @pytest.mark.parametrize("how", ["deleted", "elsewhere", "withdrawn"])
 async def test_ours_gets_the_room_when_the_nomination_ends(how: str) -> None:
-    loop = await beside(9)
+    loop = await loop_with_others(9)
     loop.api.add_node("b", cpu="0")
     key = loop.api.add_pod("ours", priority=5)
     await loop.settle()

@@ -14,7 +14,7 @@ from commandlines import completions
 from koord.component.completion import PROGRAMS, SHELLS, completion
 from koord.util.errors import Unavailable
 
-PATIENCE = 60  # seconds; only a broken completion takes them
+TIMEOUT = 60  # seconds; only a broken completion takes them
 PROMPT = "@@ "
 START = {
     "bash": (["--norc", "--noprofile", "-i"], "source {script}"),
@@ -61,7 +61,7 @@ def shell(tmp_path, scripts, request):
         found,
         options,
         encoding="utf-8",
-        timeout=PATIENCE,
+        timeout=TIMEOUT,
         dimensions=(24, 200),
         cwd=tmp_path,
         env={

@@ -106,8 +106,8 @@ def test_what_a_plugin_does_is_seen_and_steered(daemon, pod, ctl, tmp_path):
     assert daemon.stop() == 0
     assert memory(pod) == "max"
     events = json.loads(ctl("audit", "--dir", str(tmp_path / "audit"), "-o", "json"))["events"]
-    told = [event for event in events if "/memory.max" in event["message"]]
-    of_pod = [event for event in told if event.get("type") == "pod"]
+    reported = [event for event in events if "/memory.max" in event["message"]]
+    of_pod = [event for event in reported if event.get("type") == "pod"]
     assert [event["reason"] for event in of_pod[:3]] == ["runtime-hooks"] * 2 + [
         "would_runtime-hooks"
     ]

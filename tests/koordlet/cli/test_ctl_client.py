@@ -126,7 +126,7 @@ def test_where_daemons_are_looked_for(tmp_path):
 
 @contextlib.contextmanager
 def served_by(uid, run_dir):
-    """A socket on which a user listens; no answer comes."""
+    """A socket on which a user listens; no response comes."""
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(run_dir / "ctl.sock"))
         os.seteuid(uid)  # whose the other end is counts from listen on

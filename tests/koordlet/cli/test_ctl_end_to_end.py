@@ -64,7 +64,7 @@ def ctl(warm, run_dir):
 
 @pytest.fixture
 def eventually(daemon, ctl):
-    """Asks koordletctl for JSON until the answer is as wanted, and returns it."""
+    """Asks koordletctl for JSON until the response is as wanted, and returns it."""
 
     def eventually(*args, wanted=lambda answer: True):
         def ask():

@@ -18,7 +18,7 @@ import pytest
 from koord.util.clock import stamp
 from koordlet.metriccache.kinds import POD_CPU_USAGE, POD_MEMORY_USAGE, Sample
 
-PATIENCE = 60.0  # seconds; only a broken view takes them
+TIMEOUT = 60.0  # seconds; only a broken view takes them
 LEFT = b"\x1b[?1049l"  # back from the alternate screen
 
 
@@ -48,7 +48,7 @@ class Terminal:
 
     def until(self, text):
         """Return what was shown up to and with that text."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while text not in self._seen:
             ready, _, _ = select.select([self.screen], [], [], max(deadline - time.monotonic(), 0))
             assert ready, f"{text!r} was never shown, but {self._seen[-500:]!r}"
@@ -58,7 +58,7 @@ class Terminal:
 
     def ended(self):
         """Return the exit status; the terminal must be as before."""
-        code = self.process.wait(PATIENCE)
+        code = self.process.wait(TIMEOUT)
         assert termios.tcgetattr(self._inside) == self.before
         return code
 

@@ -95,7 +95,7 @@ def test_the_table_says_what_is_there_now(restore, squeeze):
 
 
 def test_a_long_restore_shows_how_far_it_is(restore, squeeze, monkeypatch):
-    """Thousands of values take seconds; the answer itself stays what it is."""
+    """Thousands of values take seconds; the response itself stays what it is."""
     monkeypatch.setattr("koord.component.terminal.AFTER", 0.0)
     squeeze()
 

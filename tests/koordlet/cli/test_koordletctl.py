@@ -446,7 +446,7 @@ def test_a_closed_pipe_is_quiet(daemon):
 
 
 def test_the_start_imports_nothing_heavy():
-    """Asking must not cost more than the answer, and asyncio alone is 19 MiB."""
+    """Asking must not cost more than the response, and asyncio alone is 19 MiB."""
     heavy = ("aiohttp", "asyncio", "structlog", "pyroute2", "psutil", "yaml", "prometheus_client")
     script = (
         "import sys, koordlet.cli.koordletctl as ctl, koordlet.cli.ctl.top, koordlet.cli.ctl.top;"

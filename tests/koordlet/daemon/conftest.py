@@ -162,7 +162,7 @@ class WholeDaemon:
             set_levels(LevelSpec())
 
     async def get(self, path: str) -> tuple[int, str]:
-        """Status and text of an HTTP answer."""
+        """Status and text of an HTTP response."""
         address = (await self.ctl("status"))["address"]
         async with aiohttp.ClientSession() as session, session.get(f"http://{address}{path}") as r:
             return r.status, await r.text()

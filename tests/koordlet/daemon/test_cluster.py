@@ -149,7 +149,7 @@ class Node:
         raise AssertionError(f"not so after {most} simulated seconds")
 
     async def get(self, path: str, **headers: str) -> tuple[int, str]:
-        """Status and text of an HTTP answer."""
+        """Status and text of an HTTP response."""
         address = (await self.ctl("status"))["address"]
         async with (
             aiohttp.ClientSession(headers=headers) as session,
@@ -570,7 +570,7 @@ async def test_strangers_need_the_cluster_s_word(
 class TestTopology:
     """The report of this node's CPUs to the cluster."""
 
-    def told(self, server: ApiServer, key: str) -> Any:
+    def annotation(self, server: ApiServer, key: str) -> Any:
         """What an annotation says; None while there is no object."""
         for found in server.objects.all(TOPOLOGIES):
             return json.loads(found["metadata"]["annotations"][key])
@@ -598,7 +598,9 @@ class TestTopology:
         pod["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "1"}}
         server.objects.replace(ALL_PODS, pod)
         pools = [{"socket": 0, "node": 0, "cpuset": "0,2-3"}]
-        await node.until(lambda: self.told(server, "node.koordinator.sh/cpu-shared-pools") == pools)
+        await node.until(
+            lambda: self.annotation(server, "node.koordinator.sh/cpu-shared-pools") == pools
+        )
         await node.seconds(6)
         assert len(server.asked("patch", TOPOLOGIES)) == 1
 
@@ -663,10 +665,10 @@ class TestTopology:
         )
         policy = {"policy": "static", "reservedCPUs": "0"}
         key = "kubelet.koordinator.sh/cpu-manager-policy"
-        await node.until(lambda: self.told(server, key) == policy)
-        pools = self.told(server, "node.koordinator.sh/cpu-shared-pools")
+        await node.until(lambda: self.annotation(server, key) == policy)
+        pools = self.annotation(server, "node.koordinator.sh/cpu-shared-pools")
         assert pools == [{"socket": 0, "node": 0, "cpuset": "0-2"}]
-        assert self.told(server, "node.koordinator.sh/pod-cpu-allocs") == [
+        assert self.annotation(server, "node.koordinator.sh/pod-cpu-allocs") == [
             {"uid": "p", "cpuset": "3", "managedByKubelet": True}
         ]
         await node.seconds(2)

@@ -11,7 +11,7 @@ import pytest
 from koordlet.plugin.testing import FakeHost
 
 TRIES = 10
-# A file system that does not answer, met in a worker thread; less patience than the usual 10 s.
+# A file system that does not answer, in a worker thread; with less time than the default of 10 s.
 HANGING = """
 import time
 from koordlet.daemon import run
@@ -63,7 +63,7 @@ def test_a_signal_at_any_moment_of_the_start_ends_it_without_a_traceback(start, 
 
 
 def test_a_second_signal_ends_it_at_once(start):
-    """Somebody who presses ^C twice does not want to wait. Both come while it does not run."""
+    """A user who presses ^C twice does not want to wait. Both come while it does not run."""
     daemon = start()
     daemon.wait_ready()
     daemon.signal(signal.SIGSTOP, signal.SIGTERM, signal.SIGINT, signal.SIGCONT)

@@ -18,28 +18,28 @@ def clock():
 
 def fight(clock, policies, seconds):
     """Another agent writes every second; return when ours was written again, and the reports."""
-    retaken, told, start = [], [], clock.monotonic()
+    retaken, reported, start = [], [], clock.monotonic()
     while clock.monotonic() < start + seconds:
         verdict = policies.judge(KEY, "12345")
         if verdict is None:
             policies.retaken(KEY)
             retaken.append(round(clock.monotonic() - start))
         elif verdict.foreign_change:
-            told.append((verdict.foreign_change, verdict.state))
+            reported.append((verdict.foreign_change, verdict.state))
         clock.tick(1)
-    return retaken, told
+    return retaken, reported
 
 
 def test_a_value_is_retaken_five_times_in_any_hour(clock):
     """After 10 s, doubling; then it is left to the other, until an hour has passed."""
     policies = ConflictPolicy(clock, lambda: OnForeignChange.RETAKE)
 
-    retaken, told = fight(clock, policies, 7000)
+    retaken, reported = fight(clock, policies, 7000)
 
     assert retaken[:5] == [10, 31, 72, 153, 314]
     assert all(late - early >= 3600 for early, late in zip(retaken, retaken[5:], strict=False))
     found, yielded = ("foreign", ClaimState.WAITING), ("yielded", ClaimState.YIELDED)
-    assert told[:6] == [found] * 5 + [yielded]
+    assert reported[:6] == [found] * 5 + [yielded]
 
 
 def test_a_quarrel_that_ended_begins_anew_after_an_hour(clock):

@@ -187,7 +187,7 @@ def test_what_this_kernel_says():
 
 @given(st.text())
 def test_any_text_of_a_journal_is_a_cookie_or_refused(text):
-    """And the wish for a new one is nothing to be restored."""
+    """A claim of a new one has nothing to be restored."""
     file = CORE_SCHED_COOKIE.files[1]
     if file.may_restore(text):
         assert 0 <= int(text) < 2**64

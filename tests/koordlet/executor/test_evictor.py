@@ -169,7 +169,7 @@ async def test_the_limit_may_change(bench) -> None:
 
 @pytest.mark.parametrize(("outcome", "used"), [(REFUSED, 0), (FAILED, 1)])
 async def test_what_is_not_certain_counts(bench, outcome, used) -> None:
-    """A pod may have been evicted although no answer came."""
+    """A pod may have been evicted although no response came."""
     bench.api.answer(outcome)
     await bench.evict("crunch")
 
@@ -268,7 +268,7 @@ async def test_the_end_of_the_daemon_is_recorded_as_not_known(bench) -> None:
 
 
 async def test_a_defect_in_the_client_is_a_failed_eviction(bench, monkeypatch) -> None:
-    """The plugin gets an answer, and may ask for another pod."""
+    """The plugin gets a response, and may ask for another pod."""
 
     async def breaks(pod: object, grace_seconds: object) -> None:
         raise RuntimeError("bang")

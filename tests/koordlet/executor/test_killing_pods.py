@@ -139,7 +139,7 @@ async def test_who_asks_again_does_not_begin_the_grace_period_anew(lethal, kille
 
 
 async def test_a_deletion_that_lasts_longer_is_waited_for(lethal, killer) -> None:
-    """Somebody has deleted the pod before, with more time."""
+    """Another client has deleted the pod before, with more time."""
     await lethal.evict("crunch")
     await lethal.clock.advance(GRACE)
     request = lethal.request("crunch")

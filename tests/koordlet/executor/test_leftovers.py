@@ -29,8 +29,8 @@ def killed(tree):
 class Bench:
     def __init__(self, tree):
         self.writer = tree.writer()
-        self.told = []
-        self.restorer = Restorer(self.writer, InlineWorker(), tree.clock, [self.told.append])
+        self.reported = []
+        self.restorer = Restorer(self.writer, InlineWorker(), tree.clock, [self.reported.append])
         self.stop = Stop(tree.clock)
 
 
@@ -48,7 +48,7 @@ async def test_everything_is_restored_at_the_start(tree, bench):
     await bench.restorer.begin()
 
     assert (tree.read(QUOTA, "be"), tree.read(SHARES, "be")) == ("-1", "1024")
-    assert [(change.what, change.owners) for change in bench.told] == 2 * [
+    assert [(change.what, change.owners) for change in bench.reported] == 2 * [
         ("restored", ("Squeeze",))
     ]
     assert bench.restorer.counts() == {"changed": 0, "kept": 0}

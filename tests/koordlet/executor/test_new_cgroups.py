@@ -78,7 +78,7 @@ def test_a_value_that_the_runtime_rounds_is_ours_too(tree):
 
 
 def test_a_killed_agent_restores_from_the_journal_alone(tree):
-    """Killed after the answer, before anything claims the value."""
+    """Killed after the response, before anything claims the value."""
     tree.writer().expect([expected(QUOTA, 50_000, 20_000)])
     made_with(tree, QUOTA, "50000")
     writer = tree.writer()
@@ -214,7 +214,7 @@ def test_what_could_not_be_restored_is_refused(tree, one, why):
 
 @pytest.mark.parametrize("at", range(1, 4))
 def test_killed_while_it_records(tree, at):
-    """Either the record is whole or there is none; the runtime has no answer then."""
+    """Either the record is whole or there is none; the runtime has no response then."""
     with contextlib.suppress(Died):
         tree.writer(Mortal(at)).expect([expected(QUOTA, 50_000, -1)])
 

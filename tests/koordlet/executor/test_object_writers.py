@@ -1,4 +1,4 @@
-"""Objects of the kernel that are no files, as claims see them: a medium that a test brings.
+"""Objects of the kernel that are no files, as claims see them: an object writer of the test.
 
 The fake keeps each object as a file of a directory, so that it outlives a process.
 """
@@ -34,7 +34,7 @@ RELEASED = DesiredValue(KEY, RELEASE)
 
 
 class Shelf:
-    """Reader and medium at once."""
+    """Reader and writer at once."""
 
     def __init__(self, directory):
         self.directory = directory
@@ -167,7 +167,7 @@ def test_a_refusal_is_a_failed_claim_and_leaves_no_record(bench):
 
 
 def test_another_object_of_the_same_name_is_not_ours(bench):
-    """As tells its identity; what was ours has ended with the one before."""
+    """Its identity shows that; what was ours has ended with the one before."""
     writer = bench.writer()
     writer.apply([WANTED])
     bench.shelf.identities = 8

@@ -1,4 +1,4 @@
-"""Changes on probation: confirmed, rolled back, refused, and handed to the next helper."""
+"""Unconfirmed changes: confirmed, rolled back, refused, and handed to the next helper."""
 
 import errno
 import json
@@ -186,7 +186,7 @@ def test_what_was_out_of_reach_before_is_no_reason():
 
 
 def test_a_second_change_has_its_own_time():
-    """And is on probation because of the first, though nothing can be reached before it."""
+    """It waits to be confirmed because of the first, though nothing can be reached before it."""
     bench = Bench(A, B)
     bench.write(A)
     bench.pass_time(5)
@@ -227,7 +227,7 @@ def test_a_pod_s_change_is_no_cause(again):
 
 
 def test_the_probation_of_another_interface_is_none_of_this_one():
-    """The name came again meanwhile: its tree is on probation by itself."""
+    """The name came again meanwhile: its tree waits to be confirmed by itself."""
     bench = Bench(B)
     bench.write(A)
     bench.interfaces.numbers["eth0"], bench.interfaces.contents["eth0"] = 9, "absent"
@@ -592,16 +592,16 @@ _REQUESTS = st.fixed_dictionaries(
     )
 )
 def test_any_line_has_an_answer_and_the_helper_lives(lines):
-    """It ends with its agent only: a change may be on probation."""
+    """It ends with its agent only: a change may be unconfirmed."""
     clock = SimulatedClock()
     traffic = CommitConfirmTraffic(Interfaces(), Interfaces(), Memory(), clock)
     agent, helper = socket.socketpair()
     with agent, helper:
-        channel, asking = Channel(helper, 10.0), Channel(agent, 10.0)
+        channel, requesting = Channel(helper, 10.0), Channel(agent, 10.0)
         for line in [*lines, b'{"v": 1, "op": "identity", "interface": "eth0"}']:
             agent.sendall(line + b"\n")
             channel.send(respond(channel, traffic))
-            found = asking.receive()
+            found = requesting.receive()
             assert ("ok" in found) != ("error" in found)
         assert found["ok"] == 2
         agent.shutdown(socket.SHUT_WR)

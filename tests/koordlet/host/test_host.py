@@ -209,7 +209,7 @@ def test_held_files_of_an_ended_group_are_closed(fake):
 
 
 def test_ids_are_read_afresh(fake):
-    """A held v1 cgroup.procs would repeat its first answer."""
+    """A held v1 cgroup.procs would repeat its first response."""
     host = Host(fake.paths)
     host.read(r.CGROUP_PROCS)
 

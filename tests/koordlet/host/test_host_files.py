@@ -1,4 +1,4 @@
-"""Reading a file now and then: whatever lies at the path, the answer is bytes or a clear error."""
+"""Reading a file now and then: whatever lies at the path, it gives bytes or a clear error."""
 
 import os
 from pathlib import Path

@@ -160,7 +160,7 @@ def test_the_sandbox_of_crio_has_no_scope():
 
 @pytest.mark.parametrize("children", [["S", "C_new"], ["C_old"], []])
 def test_an_ambiguous_sandbox_is_refused(children):
-    """With none or two candidates the answer would be a guess."""
+    """With none or two candidates the response would be a guess."""
     with pytest.raises(ValueError, match="wanted one sandbox"):
         CGROUPFS.sandbox_id(children, ["containerd://C_old"])
 

@@ -148,7 +148,7 @@ def test_what_an_old_kernel_does_not_say_is_absent():
 
 
 def test_a_link_without_name_or_counters():
-    """Such an answer is refused rather than guessed."""
+    """Such a response is refused rather than guessed."""
     head = struct.pack("=BxHiII", 0, 1, 3, 0, 0)
 
     with pytest.raises(ValueError, match="without name"):

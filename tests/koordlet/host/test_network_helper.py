@@ -127,7 +127,7 @@ def test_the_helper_may_do_nothing_else(config):
         status = Path(f"/proc/{process.pid}/status").read_text()
     finally:
         channel.close()
-        assert process.wait(10) == 0  # nothing is on probation: it ends with its agent
+        assert process.wait(10) == 0  # nothing is unconfirmed: it ends with its agent
     fields = dict(line.split(":\t") for line in status.splitlines() if ":\t" in line)
     assert int(fields["CapEff"], 16) == int(fields["CapPrm"], 16) == 1 << 12
     assert int(fields["CapBnd"], 16) == 1 << 12
@@ -233,7 +233,7 @@ def test_a_cgroup_namespace_that_cannot_be_entered_is_told(network, config, traf
 
 
 def test_the_next_start_goes_on_for_a_killed_helper(network, config, traffic):
-    """kill -9 of both amid probation: the change is confirmed by whoever comes next."""
+    """kill -9 of both before it is confirmed: the next ones confirm it."""
     agent, helper = agent_with(network, config, GOOD)
     for pid in (helper, agent.pid):
         os.kill(pid, signal.SIGKILL)

@@ -315,7 +315,7 @@ JSON = st.recursive(
 
 @given(st.dictionaries(st.sampled_from(["items", "kind", "metadata"]), JSON | st.lists(JSON)))
 def test_whatever_stands_in_a_list_of_pods(value: dict[str, Any]) -> None:
-    """Each item is a pod or a problem, or all of it is no answer."""
+    """Each item is a pod or a problem, or all of it is no response."""
     try:
         pods, problems = PodsReader().end(json.dumps(value).encode())
     except errors.BadResponse:

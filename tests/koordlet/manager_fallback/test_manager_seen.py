@@ -150,7 +150,7 @@ async def test_an_absence_of_the_api_server_is_not_one_of_the_manager(agent: Age
 
 
 async def test_without_a_look_at_the_lease_nothing_is_done(agent: Agent) -> None:
-    """Somebody may hold it: the right to see it is needed first."""
+    """Another agent may hold it: the right to see it is needed first."""
     agent.server.script(*[refuse(403)] * 99, path=ALL_LEASES)
     agent.server.script(*[refuse(403)] * 99, path="/apis/coordination.k8s.io/v1/namespaces")
     await agent.start()

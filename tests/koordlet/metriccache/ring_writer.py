@@ -1,8 +1,8 @@
 """Forks writers of a metric cache for the kill test: one per line of input, reported by its pid.
 
 Tick t writes t * 1000 + n for steady series n, and t for a series that changes every 50 ticks, so
-that rows are made, reused and grown while writers die. A file tells the latest tick that was begun
-and the latest that was completed.
+that rows are made, reused and grown while writers die. A file records the latest tick that was
+begun and the latest that was completed.
 """
 
 import os

@@ -185,7 +185,7 @@ class Reaper(Watcher):
 
 
 async def test_evictions_are_scripted():
-    """The API server's answers are the test's; what holds before it is the daemon's own."""
+    """The API server's responses are the test's; what holds before it is the daemon's own."""
     harness = PluginHarness(Reaper(), pods=[make_pod("crunch", namespace="jobs")])
     harness.evictions.answer(EvictionOutcome.REFUSED, message="needs 2", retry_after=2.0)
     async with harness:

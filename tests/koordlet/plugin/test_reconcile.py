@@ -65,19 +65,19 @@ def host(tmp_path) -> Pods:
     return Pods(tmp_path).with_pods("a", "b")
 
 
-def asking(name: str, shares: str | None = "100") -> PodMeta:
+def requesting(name: str, shares: str | None = "100") -> PodMeta:
     return make_pod(name, annotations={} if shares is None else {"shares": shares})
 
 
 async def test_changes_of_pods_are_seen_at_once(host: Pods) -> None:
     """A new pod, another setting, and a setting that is withdrawn."""
-    harness = PluginHarness(Shares(), gates=(), pods=[asking("a")], host=host)
+    harness = PluginHarness(Shares(), gates=(), pods=[requesting("a")], host=host)
     async with harness:
         assert shares_of(host, "a") == 100
-        harness.set_pods(asking("a", "200"), asking("b", "300"))
+        harness.set_pods(requesting("a", "200"), requesting("b", "300"))
         await harness.advance(0.1)
         assert (shares_of(host, "a"), shares_of(host, "b")) == (200, 300)
-        harness.set_pods(asking("a", None), asking("b", "300"))
+        harness.set_pods(requesting("a", None), requesting("b", "300"))
         await harness.advance(0.1)
         assert (shares_of(host, "a"), shares_of(host, "b")) == (1024, 300)
 
@@ -89,7 +89,7 @@ async def test_the_rule_is_looked_at_once_in_an_interval(host: Pods) -> None:
         plugin,
         gates=(),
         args=["--runtime-hooks-reconcile-interval=5s"],
-        pods=[asking("a"), asking("b")],
+        pods=[requesting("a"), requesting("b")],
         host=host,
     )
     async with harness:
@@ -105,14 +105,14 @@ async def test_the_rule_is_looked_at_once_in_an_interval(host: Pods) -> None:
 
 async def test_a_bad_setting_changes_nothing_and_that_of_a_new_pod_is_none(host: Pods) -> None:
     """A pod keeps its last good setting for its new containers, too."""
-    harness = PluginHarness(Shares(), gates=(), pods=[asking("a")], host=host)
+    harness = PluginHarness(Shares(), gates=(), pods=[requesting("a")], host=host)
     async with harness:
-        harness.set_pods(asking("a", "many"), asking("b", "few"))
+        harness.set_pods(requesting("a", "many"), requesting("b", "few"))
         await harness.rounds(2)
         assert (shares_of(host, "a"), shares_of(host, "b")) == (100, 1024)
         assert harness.metric("rejected_total", object="pod") == 2
         assert len(harness.evictions.events) == 2
-        harness.set_pods(asking("a", "7"))
+        harness.set_pods(requesting("a", "7"))
         await harness.advance(0.1)
         assert shares_of(host, "a") == 7
         assert len(harness.log.named("setting.accepted")) == 1
@@ -120,7 +120,7 @@ async def test_a_bad_setting_changes_nothing_and_that_of_a_new_pod_is_none(host:
 
 async def test_a_second_run_claims_everything_again(host: Pods) -> None:
     """What the first run had claimed ended with it."""
-    harness = PluginHarness(Shares(), gates=(), pods=[asking("a")], host=host)
+    harness = PluginHarness(Shares(), gates=(), pods=[requesting("a")], host=host)
     async with harness:
         await harness.stop()
         assert shares_of(host, "a") == 1024
@@ -131,11 +131,11 @@ async def test_a_second_run_claims_everything_again(host: Pods) -> None:
 @pytest.mark.parametrize(
     ("meta", "counts"),
     [
-        (asking("a"), True),
-        (replace(asking("a"), containers=()), False),
-        (replace(asking("a"), containers=(), sandbox="kubepods/burstable/poda/s"), True),
-        (replace(asking("a"), pod=replace(asking("a").pod, phase="Pending")), True),
-        (replace(asking("a"), pod=replace(asking("a").pod, phase="Succeeded")), False),
+        (requesting("a"), True),
+        (replace(requesting("a"), containers=()), False),
+        (replace(requesting("a"), containers=(), sandbox="kubepods/burstable/poda/s"), True),
+        (replace(requesting("a"), pod=replace(requesting("a").pod, phase="Pending")), True),
+        (replace(requesting("a"), pod=replace(requesting("a").pod, phase="Succeeded")), False),
     ],
 )
 def test_which_pods_count(meta: PodMeta, counts: bool) -> None:
@@ -147,7 +147,7 @@ def test_which_pods_count(meta: PodMeta, counts: bool) -> None:
 
 async def test_times_are_exported_under_koordinators_name(host: Pods) -> None:
     """Once for each level and resource of a pod that has changed, and of no other."""
-    harness = PluginHarness(Shares(), gates=(), pods=[asking("a")], host=host)
+    harness = PluginHarness(Shares(), gates=(), pods=[requesting("a")], host=host)
     family = "koordlet_runtime_hook_reconciler_invoked_duration_milliseconds_count"
 
     def count(level: str) -> float | None:
@@ -157,7 +157,7 @@ async def test_times_are_exported_under_koordinators_name(host: Pods) -> None:
     async with harness:
         await harness.rounds(3)
         assert (count("pod"), count("container"), count("sandbox")) == (1, 1, None)
-        harness.set_pods(asking("a", "200"), asking("b"))
+        harness.set_pods(requesting("a", "200"), requesting("b"))
         await harness.rounds(1)
         assert (count("pod"), count("container")) == (3, 3)
 
@@ -167,12 +167,12 @@ async def test_a_quiet_round_looks_at_nothing(tmp_path) -> None:
     names = [f"p{number}" for number in range(PODS)]
     host = Pods(tmp_path).with_pods(*names)
     plugin = Shares()
-    harness = PluginHarness(plugin, gates=(), pods=[asking(name) for name in names], host=host)
+    harness = PluginHarness(plugin, gates=(), pods=[requesting(name) for name in names], host=host)
     async with harness:
         assert plugin.made == PODS
         harness.changes.clear()
         await harness.rounds(3)
-        harness.set_pods(*(asking(name) for name in names[:-1]), asking(names[-1], "9"))
+        harness.set_pods(*(requesting(name) for name in names[:-1]), requesting(names[-1], "9"))
         await harness.rounds(1)
         assert plugin.made == PODS + 1
         assert {change.key.target.uid for change in harness.changes} == {names[-1]}

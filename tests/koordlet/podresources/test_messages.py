@@ -1,4 +1,4 @@
-"""Devices in the kubelet's answer: where they go, and that all else stays as it is."""
+"""Devices in the kubelet's response: where they go, and that all else stays as it is."""
 
 import pytest
 from hypothesis import given

@@ -124,7 +124,7 @@ def test_init_flags_that_block_for_good_break_their_plugin(bench):
     bench.add("Stuck", Stuck())
     bench.add("Good", Good())
     config = QOSExtensionConfig(
-        bench.registry, bench.gates, clock=bench.clock, metrics=bench.metrics, patience=0.05
+        bench.registry, bench.gates, clock=bench.clock, metrics=bench.metrics, init_timeout=0.05
     )
 
     config.init_flags(bench.flags)

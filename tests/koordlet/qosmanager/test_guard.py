@@ -13,7 +13,7 @@ from koordlet.qosmanager.admission import Quarantine
 from koordlet.qosmanager.guard import HangRecord, previous_hang
 from tests.support.warm_python import WarmPython
 
-PATIENCE = 60.0  # seconds; only a plugin that is not stopped takes them
+TIMEOUT = 60.0  # seconds; only a plugin that is not stopped takes them
 PROGRAM = textwrap.dedent(
     '''
     """A small daemon: a plugin that does what argv[1] says, and one that behaves."""
@@ -150,7 +150,7 @@ class Ended:
         program = run_dir / "program.py"
         program.write_text(PROGRAM)
         command = [program, deed, where, run_dir, gate, str(rounds)]
-        done = warm.run(command, timeout=PATIENCE)
+        done = warm.run(command, timeout=TIMEOUT)
         self.code = done.returncode
         self.plugins = json.loads(done.stdout) if done.stdout else {}
         self.stderr = done.stderr

@@ -234,7 +234,7 @@ async def test_an_object_made_anew_gets_a_report_when_the_watch_has_shown_it(
 
 
 async def test_an_object_made_anew_meanwhile_gets_one_at_once(server, fail, target, report) -> None:
-    """The watch was faster than the answer."""
+    """The watch was faster than the response."""
 
     async def anew(_: web.Request) -> web.StreamResponse:
         target.now = ReportTarget("uid-2")

@@ -121,7 +121,7 @@ class Scene:
         return [entry.verb for entry in self.server.requests if entry.method != "GET"]
 
     def _is_quiet(self) -> bool:
-        """Whether no answer and no event of the watch is on its way."""
+        """Whether no response and no event of the watch is on its way."""
         if self.transport.under_way:
             return False
         if self.server.silent or not self.server.watched or not self.own.synced:
@@ -235,7 +235,7 @@ async def test_damage_is_put_right(scene, server):
 
 
 async def test_a_war_of_writers_is_not_fought(scene, server):
-    """Somebody who changes our part at every second is corrected ever more rarely."""
+    """Another writer who changes our part at every second is corrected ever more rarely."""
     await scene.start()
     for _ in range(40):
         scene.damage()

@@ -290,10 +290,10 @@ def test_a_pod_takes_over_what_a_reservation_has() -> None:
     asked = {"cpu": "4", f"{K}gpu": "100"}
     given: dict[str, Any] = {"cpus": "0-3", "devices": {"gpu": [WHOLE]}}
     spare = a_pod("spare", asked, started=1.0, **given)
-    told = {"scheduling.koordinator.sh/reservation-allocated": '{"name":"s","uid":"spare"}'}
+    reported = {"scheduling.koordinator.sh/reservation-allocated": '{"name":"s","uid":"spare"}'}
     user, twin = (a_pod(name, asked, started=2.0, **given) for name in ("u1", "u2"))
     user, twin = (
-        dataclasses.replace(each, annotations=each.annotations | told) for each in (user, twin)
+        dataclasses.replace(each, annotations=each.annotations | reported) for each in (user, twin)
     )
     assert refused(spare, user) == {"u1"}
     spare = dataclasses.replace(spare, labels=label)

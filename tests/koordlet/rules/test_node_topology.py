@@ -385,7 +385,7 @@ class TestObject:
         assert found["topologyPolicies"] == ["None"]
 
     def test_a_kubelet_without_a_configuration_yet(self):
-        """Its checkpoint has its allocations; its last answer stays."""
+        """Its checkpoint has its allocations; its last response stays."""
         state = CpuManagerState("static", {"p": frozenset({1})})
         unknown = KubeletFacts(None, state)
         key = "kubelet.koordinator.sh/cpu-manager-policy"
@@ -395,10 +395,10 @@ class TestObject:
         pools = fresh["metadata"]["annotations"]["node.koordinator.sh/cpu-shared-pools"]
         assert '"cpuset":"0,2-3"' in pools
 
-        told = stored(kubelet=KubeletFacts(STATIC, state))
-        assert topology_patch(parse_published_topology(told), derive(kubelet=unknown)) == []
+        reported = stored(kubelet=KubeletFacts(STATIC, state))
+        assert topology_patch(parse_published_topology(reported), derive(kubelet=unknown)) == []
         other = KubeletFacts(None, CpuManagerState("none"))
-        right = corrected(told, kubelet=other)
+        right = corrected(reported, kubelet=other)
         assert right["metadata"]["annotations"][key] == '{"policy":"none"}'
         assert right["topologyPolicies"] == ["BestEffortContainerLevel"]
 

@@ -138,10 +138,10 @@ def test_the_daemonset_that_a_pod_shows():
 
 def test_namespaces_are_configurable_beside_our_own():
     """Where this agent runs, its operator makes the pods."""
-    own, beside = replace(OWN, namespace="agents"), replace(OTHER, namespace="agents")
+    own, neighbour = replace(OWN, namespace="agents"), replace(OTHER, namespace="agents")
     elsewhere = replace(OTHER, namespace="qos")
 
-    assert other_agent_pod([own, beside], own.uid, ()) is beside
+    assert other_agent_pod([own, neighbour], own.uid, ()) is neighbour
     assert other_agent_pod([own, OTHER, elsewhere], own.uid, ()) is None
     assert other_agent_pod([own, OTHER, elsewhere], own.uid, ("qos",)) is elsewhere
 

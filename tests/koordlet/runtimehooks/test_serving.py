@@ -229,8 +229,8 @@ async def test_a_container_gets_what_the_rule_says(bench):
     [change] = bench.changes
     assert (change.what, change.old, change.new) == ("set", 1024, 512)
     assert bench.invoked("PreCreateContainer", "succeeded") == 1
-    [told] = bench.responses.explain("jobs/web")
-    assert told["adjusted"][0]["value"] == 512
+    [reported] = bench.responses.explain("jobs/web")
+    assert reported["adjusted"][0]["value"] == 512
     assert bench.responses.explain("another") == []
 
 
@@ -241,9 +241,9 @@ async def test_in_dry_run_nothing_is_adjusted_and_it_is_explained(bench):
 
     assert not bench.journal
     assert not bench.changes
-    [told] = bench.responses.explain()
-    assert told["adjusted"] == []
-    assert told["inDryRun"][0] | {"inputs": {}} == {
+    [reported] = bench.responses.explain()
+    assert reported["adjusted"] == []
+    assert reported["inDryRun"][0] | {"inputs": {}} == {
         "resource": "cpu_shares", "unit": r.CPU_SHARES.unit, "value": 512, "asked": 1024,
         "plugins": ["Shares"], "reason": "asked for", "inputs": {},
     }  # fmt: skip

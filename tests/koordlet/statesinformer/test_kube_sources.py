@@ -203,10 +203,10 @@ class TestNodeSLO:
 
     async def test_a_wrong_type_in_any_field(self, server, client, clock, informer, start) -> None:
         """Its section keeps the last good value, and both /healthz and an event say which field."""
-        told = []
+        reported = []
         good = {key: value for key, value in FULL_SLO.items() if key != "extensions"}  # not read
         server.objects.create(SLOS, slo(**good))
-        source = kube_node_slo(client, "n1", informer, clock, told.append)
+        source = kube_node_slo(client, "n1", informer, clock, reported.append)
         await start(source)
         await clock.until(lambda: informer.node_slo() is not None)
         before = dataclasses.replace(informer.node_slo(), spec={})
@@ -215,9 +215,9 @@ class TestNodeSLO:
             server.objects.replace(SLOS, slo() | {"spec": spec})
             said = f"{field}: wanted "
             await clock.until(lambda said=said: said in source.health().reason)
-            assert said in told[-1].message
+            assert said in reported[-1].message
             assert dataclasses.replace(informer.node_slo(), spec={}) == before
-        assert len(told) > 150
+        assert len(reported) > 150
 
         server.objects.replace(SLOS, slo(**good))
         await clock.until(lambda: source.health() == OK)
@@ -241,9 +241,9 @@ class TestNodeMetric:
     async def test_no_object_no_target(self, server, client, clock, informer, start) -> None:
         """It is made later, by koord-manager; and again after it was deleted."""
         source = KubeNodeMetric(client, "n1", informer, clock)
-        told = []
+        reported = []
         informer.register_callbacks(
-            StateType.NODE_METRIC_SPEC, "test", "", lambda *_: told.append(source.target())
+            StateType.NODE_METRIC_SPEC, "test", "", lambda *_: reported.append(source.target())
         )
         await start(source, informer)
         await clock.until(lambda: server.watching)
@@ -253,7 +253,7 @@ class TestNodeMetric:
         await clock.until(lambda: source.target() is not None)
         assert (source.target().uid, source.target().reported_at) == ("uid-1", None)
         assert informer.node_metric_spec().report_interval == 90
-        await clock.until(lambda: told)
+        await clock.until(lambda: reported)
 
         server.objects.delete(METRICS, "n1")
         await clock.until(lambda: source.target() is None)
@@ -263,7 +263,7 @@ class TestNodeMetric:
         await clock.settle()
         assert source.target().uid == "uid-2"
         # The reporter is notified of a new object, also when its spec is that of the old one.
-        assert [target.uid for target in told if target] == ["uid-1", "uid-2"]
+        assert [target.uid for target in reported if target] == ["uid-1", "uid-2"]
 
     @pytest.mark.parametrize(
         ("status", "reported_at"),
@@ -305,9 +305,9 @@ class TestEvents:
         self, server, client, clock, informer, start
     ) -> None:
         """A field of a NodeSLO: not at every version, and again when it was good in between."""
-        told = []
+        reported = []
         server.objects.create(SLOS, slo())
-        await start(kube_node_slo(client, "n1", informer, clock, told.append))
+        await start(kube_node_slo(client, "n1", informer, clock, reported.append))
         await clock.until(lambda: informer.node_slo() is not None and server.watching)
         for turn, percent in enumerate(("much", "much", "more", 200, "more")):
             section = {"cpuBurstPercent": percent}
@@ -317,10 +317,10 @@ class TestEvents:
                 lambda wanted=extensions: informer.node_slo().spec.get("extensions") == wanted
             )
 
-        found = [event.message.partition(";")[0].rpartition(" ")[2] for event in told]
+        found = [event.message.partition(";")[0].rpartition(" ")[2] for event in reported]
         assert found == ["much", "more", "more"]
-        assert "nodeSLO.spec.cpuBurstStrategy.cpuBurstPercent: wanted" in told[0].message
-        assert {(event.reason, event.type, event.about) for event in told} == {
+        assert "nodeSLO.spec.cpuBurstStrategy.cpuBurstPercent: wanted" in reported[0].message
+        assert {(event.reason, event.type, event.about) for event in reported} == {
             (
                 "FieldsRejected",
                 "Warning",
@@ -332,12 +332,12 @@ class TestEvents:
         self, server, client, clock, informer, start
     ) -> None:
         """It is reported as well; the last good one stays."""
-        told = []
+        reported = []
         server.objects.create(ALL_NODES, node("n1") | {"status": {"capacity": {"cpu": "many"}}})
-        await start(kube_node(client, "n1", informer, clock, told.append))
-        await clock.until(lambda: told)
+        await start(kube_node(client, "n1", informer, clock, reported.append))
+        await clock.until(lambda: reported)
 
-        [event] = told
+        [event] = reported
         assert (event.reason, event.about.kind, event.component) == (
             "Rejected",
             "Node",

@@ -170,7 +170,7 @@ class TestObjectFile:
         assert "larger than 1000 bytes" in file.problem
 
     def test_a_fifo_does_not_hang(self, path, file) -> None:
-        """Somebody may mount anything."""
+        """A user may mount anything."""
         os.mkfifo(path)
 
         assert file.poll() is None

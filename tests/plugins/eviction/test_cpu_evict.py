@@ -236,18 +236,20 @@ async def test_what_is_missing_is_named(make_bench):
     bench.configure()
     async with bench:
         await bench.advance(QUIET)
-        told = {each["feature"]: each["outcome"] for each in bench.explain()}
-        assert set(told.values()) == {"not_configured"}
-        assert len(told) == 3
+        reported = {each["feature"]: each["outcome"] for each in bench.explain()}
+        assert set(reported.values()) == {"not_configured"}
+        assert len(reported) == 3
         bench.configure(**USAGE, **SATISFACTION)
         await bench.advance(2)
-        told = {each["feature"]: each["message"] for each in reversed(bench.explain())}
-        assert told["CPUEvict"] == "wanted the node's CPU usage, found none of late"
-        assert told["BECPUEvict"].startswith("wanted request, limit and usage of best-effort pods")
+        reported = {each["feature"]: each["message"] for each in reversed(bench.explain())}
+        assert reported["CPUEvict"] == "wanted the node's CPU usage, found none of late"
+        assert reported["BECPUEvict"].startswith(
+            "wanted request, limit and usage of best-effort pods"
+        )
         bench.size(memory="1Gi")
         await bench.advance(2)
-        told = {each["feature"]: each["message"] for each in reversed(bench.explain())}
-        assert set(told.values()) == {"wanted capacity.cpu of the Node, found none"}
+        reported = {each["feature"]: each["message"] for each in reversed(bench.explain())}
+        assert set(reported.values()) == {"wanted capacity.cpu of the Node, found none"}
         assert bench.asked == []
 
 

@@ -303,7 +303,7 @@ async def test_other_answers(make_bench, outcome, asked):
 
 
 async def test_a_server_that_hangs(make_bench):
-    """The round waits for its answer, and is not repeated meanwhile."""
+    """The round waits for its response, and is not repeated meanwhile."""
     bench = make_bench(gates=BE_ONLY)
     bench.configure(memoryEvictThresholdPercent=82)
     bench.evictions.answer(EvictionOutcome.FAILED, after=10.0, message="no answer")

@@ -123,7 +123,7 @@ def test_the_mean_and_now_must_agree(mean, now, usage, release):
 
 @pytest.mark.parametrize(("found", "limit"), [(None, -1), (-5, -1), (0, 1), (8000, 8000)])
 def test_allocatable_batch_cpu(found, limit):
-    """A node without any satisfies no request; a node without the resource gives no answer."""
+    """A node without any satisfies no request; a node without the resource gives no response."""
     assert allocatable_batch_cpu(found) == limit
 
 

@@ -525,7 +525,7 @@ async def test_pods_in_the_nodes_network_by_their_cgroups(tmp_path):
 
 
 async def test_pods_in_the_nodes_network_by_their_sockets(bench):
-    """On cgroup v2, where nf_tables tells them; a pod that is gone has no cgroup."""
+    """On cgroup v2, where nf_tables has them; a pod that is gone has no cgroup."""
     bench.traffic.sockets = True
     bench.slo(EXAMPLE)
     batch = bench.pod("batch", "BE", "192.0.2.1", host_network=True)

@@ -73,7 +73,7 @@ class Shifted:
 
 
 Script = Callable[[Call], Json | None]
-"""What a test has to say to a request: an answer, or an error that it raises; None: nothing."""
+"""What a test has to say to a request: a response, or an error that it raises; None: nothing."""
 
 
 class World:

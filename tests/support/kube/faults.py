@@ -68,7 +68,7 @@ def endless(piece: bytes) -> Handler:
 
 
 async def drop(request: web.Request) -> web.StreamResponse:
-    """Cut the connection before the answer."""
+    """Cut the connection before the response."""
     assert request.transport is not None
     request.transport.abort()
     await asyncio.Event().wait()

@@ -40,13 +40,13 @@ class DaemonReplica:
         return self.exposition.internal.get_sample_value(name, labels)
 
     async def get(self, path: str, headers: Mapping[str, str] | None = None) -> tuple[int, str]:
-        """Status and body of an answer."""
+        """Status and body of a response."""
         return await self._ask("GET", path, headers)
 
     async def put(
         self, path: str, text: str, headers: Mapping[str, str] | None = None
     ) -> tuple[int, str]:
-        """Status and body of the answer to a PUT."""
+        """Status and body of the response to a PUT."""
         return await self._ask("PUT", path, headers, text)
 
     async def healthz(self) -> dict[str, Any]:

@@ -40,7 +40,7 @@ class NvmlStub:
         self.environ = {"LD_LIBRARY_PATH": str(self.directory)}
 
     def say(self, *lines: str, driver: str = "550.90.07") -> None:
-        """Have these answers, lines as described in the source; without a driver there are none."""
+        """Set these responses, lines as the source describes; without a driver there are none."""
         text = "".join(f"{line}\n" for line in ([f"driver {driver}"] if driver else []) + [*lines])
         new = self.directory / "new"
         new.write_text(text)

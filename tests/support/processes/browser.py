@@ -15,7 +15,7 @@ from selenium.webdriver.support.wait import WebDriverWait
 from selenium_axe_python import Axe
 
 Found = TypeVar("Found")
-PATIENCE = 60.0  # real seconds
+TIMEOUT = 60.0  # real seconds
 ELSEWHERE = "agent.example"  # a name that leads to this machine, as another site's may
 WIDE, NARROW = 1280, 400  # CSS pixels
 
@@ -51,10 +51,10 @@ class Browser:
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
 
     def open(self, url: str) -> None:
-        """Load a page, when somebody listens there; what the one before said is forgotten."""
+        """Load a page, when a server listens there; what the one before said is forgotten."""
         self.driver.get("about:blank")
         self.messages()
-        WebDriverWait(self.driver, PATIENCE, ignored_exceptions=(WebDriverException,)).until(
+        WebDriverWait(self.driver, TIMEOUT, ignored_exceptions=(WebDriverException,)).until(
             lambda driver: driver.get(url) is None
         )
 
@@ -83,7 +83,7 @@ class Browser:
 
     def until(self, look: Callable[[], Found]) -> Found:
         """Return what is found, when it is something."""
-        return WebDriverWait(self.driver, PATIENCE).until(lambda _: look())
+        return WebDriverWait(self.driver, TIMEOUT).until(lambda _: look())
 
     def run(self, script: str, *arguments: object) -> Any:
         """What a script returns that runs in the page."""
@@ -94,7 +94,7 @@ class Browser:
         return [each["message"] for each in self.driver.get_log("browser")]
 
     def violations(self) -> list[str]:
-        """What axe-core finds that keeps somebody from using the page."""
+        """Return what axe-core finds that keeps a user from using the page."""
         axe = Axe(self.driver)
         axe.inject()
         return [

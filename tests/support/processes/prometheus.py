@@ -9,7 +9,7 @@ from pathlib import Path
 
 import aiohttp
 
-from tests.support.real_apiserver.served import PATIENCE
+from tests.support.real_apiserver.served import TIMEOUT
 
 
 def free_port() -> int:
@@ -72,7 +72,7 @@ async def scraping(
 
 
 async def _until_ready(url: str, process: asyncio.subprocess.Process) -> None:
-    async with aiohttp.ClientSession() as session, asyncio.timeout(PATIENCE):
+    async with aiohttp.ClientSession() as session, asyncio.timeout(TIMEOUT):
         while process.returncode is None:
             with contextlib.suppress(aiohttp.ClientError):
                 async with session.get(f"{url}/-/ready") as answer:

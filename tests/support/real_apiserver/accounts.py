@@ -9,7 +9,7 @@ from typing import Any
 from koord.kube.client import ACCESS_REVIEWS, NODES, ApiClient, Resource
 from tests.support.deploy.overlay import overlay
 from tests.support.real_apiserver.kubectl import Kubectl
-from tests.support.real_apiserver.served import PATIENCE
+from tests.support.real_apiserver.served import TIMEOUT
 
 SYSTEM = "koordlet-system"
 SERVICE_ACCOUNTS = Resource("v1", "serviceaccounts")
@@ -85,7 +85,7 @@ class Accounts:
             for each in objects
             if each["kind"] in ("ClusterRole", "Role") and each["metadata"]["name"] == account
         ]
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             for role in roles:
                 rule = role["rules"][-1]
                 asked = {

@@ -108,7 +108,7 @@ class ClusterObjects:
         found = (await self._client.list(resource.collection(namespace))).items
         return sorted(each["metadata"]["name"] for each in found)
 
-    async def told(self, reason: str, namespace: str = SHOP) -> list[str]:
+    async def reported(self, reason: str, namespace: str = SHOP) -> list[str]:
         """The objects that have an event with this reason, in order."""
         events = (await self._client.list(EVENTS.collection(namespace))).items
         return sorted(

@@ -5,7 +5,7 @@ import asyncio
 from koord.kube import errors
 from koord.kube.client import ApiClient, Resource, WatchLimits
 
-PATIENCE = 30.0  # seconds, in real time
+TIMEOUT = 30.0  # seconds, in real time
 _NOT_YET = (errors.NotFound, errors.Unreachable, errors.ServerError, errors.TooManyRequests)
 
 
@@ -15,7 +15,7 @@ async def until_served(client: ApiClient, resource: Resource) -> None:
     A list comes from etcd while the server's cache, which serves the watches, is still filled:
     until then these are refused with 429.
     """
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         while True:
             try:
                 version = (await client.list(resource.collection())).resource_version

@@ -19,7 +19,7 @@ _DAYS = 30
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Somebody with a token."""
+    """A user with a token."""
 
     name: str
     groups: tuple[str, ...] = ()

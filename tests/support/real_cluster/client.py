@@ -14,7 +14,7 @@ from tests.support.real_runtime.containerd_node import IMAGE
 
 SYSTEM = "koordlet-system"
 SHOP = "shop"  # the namespace of the tests' own pods
-PATIENCE = 150.0  # seconds for what takes some
+TIMEOUT = 150.0  # seconds for what takes some
 BEST_EFFORT = "kubepods/besteffort"
 Object = dict[str, Any]
 T = TypeVar("T")
@@ -31,7 +31,7 @@ class Cluster:
         """What a command prints, or says when it fails and need not succeed."""
         done = subprocess.run(
             [KUBERNETES.called("kubectl"), *arguments],
-            input=given, capture_output=True, text=True, timeout=PATIENCE,
+            input=given, capture_output=True, text=True, timeout=TIMEOUT,
         )  # fmt: skip
         if done.returncode and not check:
             return done.stderr
@@ -63,7 +63,7 @@ class Cluster:
         """The status of its NodeMetric; empty when there is none."""
         return self.find("nodemetric", node).get("status") or {}
 
-    def until(self, found: Callable[[], T], what: str, seconds: float = PATIENCE) -> T:
+    def until(self, found: Callable[[], T], what: str, seconds: float = TIMEOUT) -> T:
         """Return what is found as soon as it is true; fail when it takes too long."""
         end = time.monotonic() + seconds
         while not (value := found()):
@@ -74,7 +74,7 @@ class Cluster:
     def rolled_out(self, *workloads: str) -> None:
         """Wait until all pods of these are as they shall be."""
         for each in workloads:
-            wait = f"--timeout={PATIENCE:g}s"
+            wait = f"--timeout={TIMEOUT:g}s"
             self.kubectl("-n", SYSTEM, "rollout", "status", each, wait)
 
 

@@ -19,7 +19,7 @@ from tests.support.node.cgroup_trees import make_group
 from tests.support.real_runtime.containerd_node import JOIN, CgroupMount, cgroup_mounts
 from tests.support.real_runtime.containerd_node import unusable as no_containerd
 
-PATIENCE = 30.0  # seconds for the kernel to end what was killed
+TIMEOUT = 30.0  # seconds for the kernel to end what was killed
 _GRACE = 5.0  # seconds for the first process to end when it is asked to
 _PREFIX = "koord-cluster-"  # of the names of our groups; the process follows
 _OVERLAID = ("/etc", "/opt", "/var/lib", "/var/log")
@@ -108,7 +108,7 @@ class InnerMachine:
 
     def _end(self, process: "subprocess.Popen[bytes]") -> None:
         """End the first of its processes, and by that all others."""
-        for how, seconds in ((signal.SIGTERM, _GRACE), (signal.SIGKILL, PATIENCE)):
+        for how, seconds in ((signal.SIGTERM, _GRACE), (signal.SIGKILL, TIMEOUT)):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, how)
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -135,7 +135,7 @@ def _remove_groups(groups: Sequence[Path]) -> None:
 
 def _retry(directory: Path) -> None:
     """Remove a group; the kernel may be about to end the last process in it."""
-    until = time.monotonic() + PATIENCE
+    until = time.monotonic() + TIMEOUT
     while True:
         try:
             directory.rmdir()
@@ -151,7 +151,7 @@ def _retry(directory: Path) -> None:
 
 def _only_child(pid: int) -> int:
     """The process that unshare has made."""
-    until = time.monotonic() + PATIENCE
+    until = time.monotonic() + TIMEOUT
     while time.monotonic() < until:
         for child in _children(pid):
             return child

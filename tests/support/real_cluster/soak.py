@@ -190,7 +190,7 @@ def installed(cluster: Cluster) -> Iterator[Installation]:
 
 
 def _keep_last_logs(cluster: Cluster) -> None:
-    """Have pods tell what a container logged before it failed, also when its log is gone."""
+    """Make pods report what a container logged before it failed, also when its log is gone."""
     policy = {"op": "add", "path": _MESSAGE_POLICY, "value": "FallbackToLogsOnError"}
     for each in WORKLOADS:
         cluster.kubectl("-n", SYSTEM, "patch", each, "--type=json", "-p", json.dumps([policy]))

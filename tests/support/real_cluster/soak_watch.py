@@ -23,7 +23,7 @@ KILLED = (137, "Error")  # the exit code and reason of a container after kill -9
 UNKNOWN = "Unknown"  # the reason of an end that containerd has not seen
 LOST_LEASE = ": lost lease "  # in the last words of a replica
 _PERIOD = 1.0  # seconds between two looks
-_PATIENCE = 10.0  # seconds for one answer
+_TIMEOUT = 10.0  # seconds for one response
 
 
 class Api:
@@ -36,7 +36,7 @@ class Api:
         self._trust = ssl.create_default_context(cafile=file)
 
     def ask(self, path: str, method: str = "GET", body: Object | None = None) -> Object | None:
-        """Return the answer, also a refusal; None: there is none."""
+        """Return the response, also a refusal; None: there is none."""
         kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
         request = urllib.request.Request(
             SERVER + path,
@@ -45,7 +45,7 @@ class Api:
             method=method,
         )
         try:
-            with urllib.request.urlopen(request, timeout=_PATIENCE, context=self._trust) as answer:
+            with urllib.request.urlopen(request, timeout=_TIMEOUT, context=self._trust) as answer:
                 found: Object = json.load(answer)
         except urllib.error.HTTPError as err:
             return {"code": err.code}
@@ -54,7 +54,7 @@ class Api:
         return found
 
     def items(self, path: str) -> list[Object] | None:
-        """Return the objects of a list; None: no answer, or a refusal."""
+        """Return the objects of a list; None: no response, or a refusal."""
         found = self.ask(path) or {}
         listed: list[Object] | None = found.get("items")
         return listed

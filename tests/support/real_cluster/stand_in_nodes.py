@@ -176,7 +176,7 @@ class StandIn:
             try:
                 await self._do(pod, namespace, name)
             except NotFound:
-                continue  # somebody else was quicker
+                continue  # another client was quicker
             except KubeError as err:
                 if isinstance(err, ApiError) and not isinstance(err, _PASSING):
                     print(f"stand-in: {key}: {err}", file=sys.stderr, flush=True)

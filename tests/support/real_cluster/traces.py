@@ -11,7 +11,7 @@ from koordlet.host.resource import File, Root
 from koordlet.host.resources import RESOURCES
 from tests.support.programs import REPOSITORY
 from tests.support.real_cluster.access import NODE
-from tests.support.real_cluster.client import BEST_EFFORT, PATIENCE, Cluster
+from tests.support.real_cluster.client import BEST_EFFORT, TIMEOUT, Cluster
 
 Traces = Mapping[str, str]  # what is there, and its value
 RUN_DIRECTORY = "/run/koordlet"  # documented to stay on a node until it boots again
@@ -110,7 +110,7 @@ def to_restore() -> list[str]:
 
 
 def left_behind(
-    cluster: Cluster, before: Traces, may_stay: Callable[[str], bool], seconds: float = PATIENCE
+    cluster: Cluster, before: Traces, may_stay: Callable[[str], bool], seconds: float = TIMEOUT
 ) -> list[str]:
     """What differs but for what may stay; after a while, if there is something at first.
 

@@ -25,7 +25,7 @@ from typing import Any
 from tests.support.node.cgroup_trees import VERSION, Tree, make_group
 from tests.support.programs import CONTAINERD, CONTAINERD_SHIM, CRI_CLIENT, PAUSE
 
-PATIENCE = 90.0  # seconds for one answer
+TIMEOUT = 90.0  # seconds for one response
 IMAGE = "koordlet.test/pause:1"
 NODE_NAMESPACE = 2  # NamespaceMode_NODE
 _UNCONFINED = {"seccomp": {"profile_type": 1}}
@@ -113,7 +113,7 @@ class ContainerdNode:
                 stdout=log, stderr=log,
                 env={**os.environ, "PATH": f"{CONTAINERD.binary.parent}:{os.environ['PATH']}"},
             )  # fmt: skip
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             while (await self._said(op="Status", request={}))["error"]:
                 assert self._containerd.returncode is None, "containerd has ended"
                 await asyncio.sleep(0.1)
@@ -125,7 +125,7 @@ class ContainerdNode:
         await self._containerd.wait()
 
     async def ask(self, op: str, **request: Any) -> Json:
-        """Have it do something, a method of the CRI's RuntimeService; return its answer."""
+        """Have it do something, a method of the CRI's RuntimeService; return its response."""
         return await self._say(op=op, request=request)
 
     async def run_pod(self, uid: str, **annotations: str) -> tuple[str, Json]:
@@ -230,7 +230,7 @@ restrict_oom_score_adj = true
         self.logs.mkdir()
 
     async def _say(self, **command: Any) -> Json:
-        """Have the client do something; return its answer."""
+        """Have the client do something; return its response."""
         found = await self._said(**command)
         assert not found["error"], f"{command['op']}: {found['error']}"
         reply: Json = found["reply"] or {}
@@ -246,7 +246,7 @@ restrict_oom_score_adj = true
         assert self._client.stdin is not None
         assert self._client.stdout is not None
         self._client.stdin.write(json.dumps(command).encode() + b"\n")
-        found: Json = json.loads(await asyncio.wait_for(self._client.stdout.readline(), PATIENCE))
+        found: Json = json.loads(await asyncio.wait_for(self._client.stdout.readline(), TIMEOUT))
         return found
 
     async def _end(self) -> None:
@@ -257,7 +257,7 @@ restrict_oom_score_adj = true
         for process in (self._client, self._containerd):
             if process is not None and process.returncode is None:
                 process.terminate()
-                await asyncio.wait_for(process.wait(), PATIENCE)
+                await asyncio.wait_for(process.wait(), TIMEOUT)
         sys.stderr.write((self.directory / "containerd.log").read_text())
 
     def _processes(self) -> list[int]:
@@ -269,7 +269,7 @@ restrict_oom_score_adj = true
         return pids
 
     def _remove(self) -> None:
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + TIMEOUT
         while (left := self._processes()) and time.monotonic() < until:
             for pid in left:  # of a test that failed, shims and containers, too
                 with contextlib.suppress(ProcessLookupError):

@@ -129,7 +129,7 @@ def pod_of_kubelet(uid: str, container: str, annotations: dict[str, str]) -> dic
     }
 
 
-def crowd(node: Node, pods: int) -> tuple[list[dict], list[dict]]:
+def many_pods(node: Node, pods: int) -> tuple[list[dict], list[dict]]:
     """So many pods that run already, as the runtime has them: with what the kubelet asked for."""
     for number in range(pods):
         node.add_pod(f"p{number}", f"p{number}-main")

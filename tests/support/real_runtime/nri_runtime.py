@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-PATIENCE = 30.0  # seconds for one answer
+TIMEOUT = 30.0  # seconds for one response
 _LIMIT = 16 << 20  # bytes of a line
 
 Json = dict[str, Any]
@@ -24,14 +24,14 @@ class NriRuntime:
         self._reading = asyncio.create_task(self._read(), name="nri runtime")
 
     async def ask(self, op: str, **fields: Any) -> Json:
-        """Have it do something, and return its answer."""
+        """Have it do something, and return its response."""
         self._stdin.write(json.dumps({"op": op, **fields}).encode() + b"\n")
         await self._stdin.drain()
         return await self.next(op)
 
     async def next(self, op: str) -> Json:
         """Return the next line about something."""
-        return await asyncio.wait_for(self._of(op).get(), PATIENCE)
+        return await asyncio.wait_for(self._of(op).get(), TIMEOUT)
 
     async def start(self, pods: list[Json] = (), containers: list[Json] = ()) -> None:  # type: ignore[assignment]
         """Offer the socket, with these as what runs already."""
@@ -46,7 +46,7 @@ class NriRuntime:
                 self._process.kill()
             else:
                 self._stdin.close()
-            await asyncio.wait_for(self._process.wait(), PATIENCE)
+            await asyncio.wait_for(self._process.wait(), TIMEOUT)
         await self._reading
 
     def _of(self, op: str) -> asyncio.Queue[Json]:

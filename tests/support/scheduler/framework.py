@@ -59,7 +59,7 @@ def named(plugin: Plugin, name: str) -> Any:
 
 
 class PlainFilter(FilterPlugin):
-    """Answers for each node by its name; without an answer the node passes."""
+    """Answers for each node by its name; without a response the node passes."""
 
     def __init__(self, answers: Mapping[str, Any]) -> None:
         self.answers = answers

@@ -6,7 +6,7 @@ from tests.support.http_site import ScriptedSite
 
 
 def vector(*series: tuple[dict[str, str], Any], **more: Any) -> dict[str, Any]:
-    """An answer of Prometheus to an instant query."""
+    """A response of Prometheus to an instant query."""
     result = [{"metric": metric, "value": [1.5, str(value)]} for metric, value in series]
     return {"status": "success", "data": {"resultType": "vector", "result": result}, **more}
 

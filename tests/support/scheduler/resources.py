@@ -31,7 +31,7 @@ def view(*nodes: tuple[Json, Json | None]) -> View:
     return Cluster(nodes=objects, pods=pods).snapshot().view()
 
 
-def asking(**requests: str) -> ClusterPod:
+def requesting(**requests: str) -> ClusterPod:
     """A pod that requests this of cpu, memory and so on; gpu is GPU."""
     named = {GPU if name == "gpu" else name: amount for name, amount in requests.items()}
     return make_pod(requests=named)

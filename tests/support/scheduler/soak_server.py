@@ -2,7 +2,7 @@
 
 Lists and watches are as the real server's: pages of one moment, watches that begin at a version,
 410 for what is compacted, and a cache that may answer a list with any moment since the one that is
-asked for. A request is carried out whether or not its client still waits for the answer.
+asked for. A request is carried out whether or not its client still waits for the response.
 """
 
 import asyncio

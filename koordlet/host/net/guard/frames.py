@@ -98,7 +98,7 @@ def error_message(err: Exception) -> dict[str, Any]:
 
 
 def raise_error(message: dict[str, Any]) -> None:
-    """Raise the error of an answer, if it is one."""
+    """Raise the error of a response, if it is one."""
     kind = message.get("error")
     if kind is None:
         return

@@ -260,7 +260,7 @@ def _connect() -> socket.socket:
 
 
 def _received(kernel: socket.socket) -> Iterator[tuple[int, bytes]]:
-    """Kind and content of each message of an answer. Raises OSError: one is an error, or none."""
+    """Kind and content of each message of a response. Raises OSError: one is an error, or none."""
     data = kernel.recv(_RECEIVE)
     try:
         found = list(netlink.messages(data))

@@ -32,7 +32,7 @@ class CrowdedNodesArgs:
 
 
 @dataclass(frozen=True, slots=True)
-class Crowd:
+class PodCount:
     """The pods of a node against what it can hold."""
 
     node: str
@@ -46,10 +46,10 @@ class Crowd:
         return self.pods - self.high
 
 
-def crowd_of(node: ClusterNode, pods: int, high_percent: float) -> Crowd | None:
+def pod_count_of(node: ClusterNode, pods: int, high_percent: float) -> PodCount | None:
     """Count a node; None: it does not say what it can hold. Pure."""
     most = dict(node.allocatable).get("pods", 0)
-    return Crowd(node.name, pods, most, int(most * high_percent / 100)) if most else None
+    return PodCount(node.name, pods, most, int(most * high_percent / 100)) if most else None
 
 
 def newest_first(pods: Sequence[ClusterPod]) -> list[ClusterPod]:
@@ -77,26 +77,26 @@ class CrowdedNodes(BalancePlugin):
 
     async def balance(self, nodes: Sequence[ClusterNode]) -> None:
         services = self._handle.services
-        crowds = [crowd for node in nodes if (crowd := self._count(node)) is not None]
-        services.decisions.publish(lambda: map(self._judged, crowds))
+        counts = [count for node in nodes if (count := self._count(node)) is not None]
+        services.decisions.publish(lambda: map(self._judged, counts))
         cluster = HypotheticalCluster(services.cluster.view())
-        room = {crowd.node: -crowd.surplus for crowd in crowds if crowd.surplus < 0}
-        for crowd in crowds:
-            if crowd.surplus > 0:
-                moved = await self._relieve(crowd, cluster, room)
+        room = {count.node: -count.surplus for count in counts if count.surplus < 0}
+        for count in counts:
+            if count.surplus > 0:
+                moved = await self._relieve(count, cluster, room)
                 services.decisions.publish(lambda moved=moved: iter(moved))  # type: ignore[misc]
 
-    def _count(self, node: ClusterNode) -> Crowd | None:
+    def _count(self, node: ClusterNode) -> PodCount | None:
         pods = len(self._handle.list_pods_on_node(node.name))
-        return crowd_of(node, pods, self._args.high_percent)
+        return pod_count_of(node, pods, self._args.high_percent)
 
     async def _relieve(
-        self, crowd: Crowd, cluster: HypotheticalCluster, room: dict[str, int]
+        self, count: PodCount, cluster: HypotheticalCluster, room: dict[str, int]
     ) -> list[PodDecision]:
         """Evict the surplus; room: how many pods each of the other nodes may get."""
         evictor, found = self._handle.evictor(), list[PodDecision]()
-        wanted = min(crowd.surplus, self._args.most_pods)
-        pods = self._handle.list_pods_on_node(crowd.node, evictor.filter)
+        wanted = min(count.surplus, self._args.most_pods)
+        pods = self._handle.list_pods_on_node(count.node, evictor.filter)
         for pod in newest_first(pods):
             if wanted <= 0:
                 break
@@ -104,10 +104,10 @@ class CrowdedNodes(BalancePlugin):
             if target is None:
                 found.append(self._decided(pod, Action.STAY, "no node with room takes it"))
                 continue
-            options = EvictOptions(reason=f"{crowd.node} has {crowd.pods} of {crowd.most} pods")
+            options = EvictOptions(reason=f"{count.node} has {count.pods} of {count.most} pods")
             done = evictor.pre_eviction_filter(pod) and await evictor.evict(pod, options)
             if not done:
-                cluster.add(cluster.remove(pod.key, target), crowd.node)
+                cluster.add(cluster.remove(pod.key, target), count.node)
                 found.append(self._decided(pod, Action.REFUSED, "it could not be evicted", target))
                 continue
             wanted -= 1
@@ -117,15 +117,15 @@ class CrowdedNodes(BalancePlugin):
             found.append(self._decided(pod, Action.EVICT, options.reason, target))
         return found
 
-    def _judged(self, crowd: Crowd) -> NodeDecision:
+    def _judged(self, count: PodCount) -> NodeDecision:
         return NodeDecision(
             profile=self._handle.profile,
             plugin=self.name,
-            node=crowd.node,
-            verdict="crowded" if crowd.surplus > 0 else "roomy",
-            reason=f"it has {crowd.pods} of {crowd.most} pods",
-            facts={"pods": crowd.pods, "high_pods": crowd.high},
-            hint=f"highPercent: {100 * crowd.pods / crowd.most:.0f}",
+            node=count.node,
+            verdict="crowded" if count.surplus > 0 else "roomy",
+            reason=f"it has {count.pods} of {count.most} pods",
+            facts={"pods": count.pods, "high_pods": count.high},
+            hint=f"highPercent: {100 * count.pods / count.most:.0f}",
         )
 
     def _decided(

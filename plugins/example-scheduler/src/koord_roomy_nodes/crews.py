@@ -139,7 +139,7 @@ class Crews(PreEnqueuePlugin, ReservePlugin, PermitPlugin, EnqueueExtensions, AP
         return {"size": size, "pods": len(self._pods.get(key, ())), "placed": placed}
 
     def _lacks(self, crew: str) -> str:
-        """What a crew still needs before it is tried; "": nothing."""
+        """Return what a crew still needs before it is tried; "": nothing."""
         if not crew:
             return ""
         found, pods = self.crews.objects.get(crew), len(self._pods.get(crew, ()))

@@ -68,7 +68,7 @@ class Site:
 
 
 async def status(reader: asyncio.StreamReader) -> int:
-    """Of an answer; 0: the connection was closed without one."""
+    """Of a response; 0: the connection was closed without one."""
     async with asyncio.timeout(30):
         with contextlib.suppress(ConnectionError):
             line = await reader.readline()
@@ -143,7 +143,7 @@ async def test_a_client_that_goes_amid_its_body_gives_its_room_back(site, caplog
 
 
 async def test_connections_whose_bodies_do_not_come_make_room_for_others(site):
-    """As those whose heads do not come: a crowd of them keeps no other out."""
+    """As those whose heads do not come: many of them keep no other out."""
     slow = [await site.begin(b"x", 1000) for _ in range(PER_LOOPBACK + 10)]
 
     reader, writer = await asyncio.open_connection("127.0.0.1", site.server.port)

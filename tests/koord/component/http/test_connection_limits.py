@@ -220,7 +220,7 @@ def test_every_address_has_a_peer(address):
     assert peer_of((str(address), 1))
 
 
-class Crowd:
+class ManyClients:
     """Connections of many peers, as the listener reports them."""
 
     def __init__(self) -> None:
@@ -239,10 +239,10 @@ class Crowd:
 
 
 @pytest.fixture
-async def crowd():
-    crowd = Crowd()
-    yield crowd
-    crowd.close()
+async def many_clients():
+    many_clients = ManyClients()
+    yield many_clients
+    many_clients.close()
 
 
 def is_open(client: socket.socket) -> bool:
@@ -252,44 +252,44 @@ def is_open(client: socket.socket) -> bool:
     return True
 
 
-async def test_one_peer_keeps_its_newest_connections(crowd):
+async def test_one_peer_keeps_its_newest_connections(many_clients):
     """The oldest idle one makes room for the next."""
-    held = [crowd.connect("10.0.0.1") for _ in range(PER_PEER + 3)]
+    held = [many_clients.connect("10.0.0.1") for _ in range(PER_PEER + 3)]
 
     assert [is_open(client) for client in held] == [False] * 3 + [True] * PER_PEER
 
 
-async def test_many_peers_leave_the_last_places_to_those_with_few(crowd):
-    """A crowd that would fill the server is held below it; a probe displaces no client."""
-    held = [crowd.connect(f"10.0.0.{number % 10}") for number in range(200)]
+async def test_many_peers_leave_the_last_places_to_those_with_few(many_clients):
+    """Clients that would fill the server are held below it; a probe displaces no client."""
+    held = [many_clients.connect(f"10.0.0.{number % 10}") for number in range(200)]
     assert sum(is_open(client) for client in held) == MAX_CONNECTIONS - LAST_PLACES
 
-    probes = [crowd.connect(f"10.1.0.{number}") for number in range(LAST_PLACES)]
+    probes = [many_clients.connect(f"10.1.0.{number}") for number in range(LAST_PLACES)]
     assert all(is_open(probe) for probe in probes)
     assert sum(is_open(client) for client in held) == MAX_CONNECTIONS - LAST_PLACES
 
 
-async def test_a_full_server_takes_from_whoever_has_most(crowd):
+async def test_a_full_server_takes_from_whoever_has_most(many_clients):
     """A peer with one connection keeps it, however old it is."""
-    probe = crowd.connect("10.1.0.1")
+    probe = many_clients.connect("10.1.0.1")
     for host in range(40):
         for _ in range(4):
-            crowd.connect(f"10.0.0.{host}")
+            many_clients.connect(f"10.0.0.{host}")
 
     assert is_open(probe)
-    late = crowd.connect("10.1.0.2")
+    late = many_clients.connect("10.1.0.2")
     assert late is not None
     assert is_open(late)
     assert is_open(probe)
 
 
-async def test_connections_that_ended_count_no_more(crowd):
+async def test_connections_that_ended_count_no_more(many_clients):
     """Their places are free at once, and their deadlines have no effect."""
     for _ in range(PER_PEER):
-        crowd.connect("10.0.0.1")
-    crowd.close()
+        many_clients.connect("10.0.0.1")
+    many_clients.close()
 
-    held = [crowd.connect("10.0.0.1") for _ in range(PER_PEER)]
+    held = [many_clients.connect("10.0.0.1") for _ in range(PER_PEER)]
     assert all(is_open(client) for client in held)
 
 

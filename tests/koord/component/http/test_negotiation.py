@@ -60,6 +60,6 @@ def test_gzip_only_for_who_accepts_it(accept_encoding, gzip):
 
 @given(st.text(max_size=80))
 def test_no_header_is_an_error(header):
-    """Whatever a client sends, it gets an answer."""
+    """Whatever a client sends, it gets a response."""
     assert choose_format(header) in (TEXT, OPENMETRICS)
     assert accepts_gzip(header) in (True, False)

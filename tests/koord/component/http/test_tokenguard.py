@@ -1,4 +1,4 @@
-"""Clients that the API server admits, and the answers to those that it does not."""
+"""Clients that the API server admits, and the responses to those that it does not."""
 
 import asyncio
 
@@ -168,7 +168,7 @@ async def test_a_token_without_the_grant(get, far_away, registry):
 
 
 async def test_answers_hold_for_a_while(get, far_away, cluster, clock):
-    """Half a minute for a yes, ten seconds for a no, each counted from the answer."""
+    """Half a minute for a yes, ten seconds for a no, each counted from the response."""
     for _ in range(3):
         assert (await get("annas"))[0] == 200
         assert (await get("nobodys"))[0] == 401
@@ -188,12 +188,12 @@ async def test_answers_hold_for_a_while(get, far_away, cluster, clock):
 async def test_one_review_for_many_requests_at_once(get, far_away, cluster, clock):
     """A dashboard with twenty panels is one review; a client that leaves does not end others."""
     cluster.silent.clear()
-    asking = [asyncio.ensure_future(get("annas")) for _ in range(20)]
+    requesting = [asyncio.ensure_future(get("annas")) for _ in range(20)]
     await clock.until(lambda: cluster.asked == ["annas"])
-    asking.pop(0).cancel()
+    requesting.pop(0).cancel()
     cluster.silent.set()
 
-    assert {status for status, *_ in await asyncio.gather(*asking)} == {200}
+    assert {status for status, *_ in await asyncio.gather(*requesting)} == {200}
     assert cluster.asked == ["annas", ("anna", "/nodemetric")]
 
 
@@ -280,7 +280,7 @@ async def test_tokens_are_neither_logged_nor_kept(get, far_away, cluster, guard)
 
     assert "annas" not in repr(logs)
     assert "bens" not in repr(logs)
-    assert "annas" not in repr(vars(guard._users._answers._known))
+    assert "annas" not in repr(vars(guard._users._reviews._known))
     assert [log["event"] for log in logs if "unencrypted" in log["event"]] == ["token.unencrypted"]
 
 

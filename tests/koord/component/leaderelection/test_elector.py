@@ -285,7 +285,7 @@ async def test_a_server_that_is_gone_ends_the_lead_within_the_renew_deadline(
 async def test_the_deadline_counts_from_when_a_renewal_was_sent(
     server: ApiServer, start: Start, clock: SimulatedClock, pass_time: Any
 ) -> None:
-    """Others have seen it before its answer arrived: they count from earlier."""
+    """Others have seen it before its response arrived: they count from earlier."""
 
     async def late(request: Any) -> Any:
         response = await server.answer(request)
@@ -385,7 +385,7 @@ async def test_cancelling_ends_the_work_and_releases_the_lease(
 async def test_stop_during_the_acquisition_leaves_no_lease_behind(
     server: ApiServer, start: Start, clock: SimulatedClock, pass_time: Any
 ) -> None:
-    """The server has stored it, and the answer does not come."""
+    """The server has stored it, and the response does not come."""
 
     async def store_and_hang(request: Any) -> Any:
         await server.answer(request)

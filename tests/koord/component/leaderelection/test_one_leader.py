@@ -45,7 +45,7 @@ class SkewedClock:
 class FaultyLeases:
     """The server as one candidate reaches it: each request has the next fault of the list.
 
-    slow: stored after 4 s. late: stored at once, answered after 4 s. lost: stored, no answer.
+    slow: stored after 4 s. late: stored at once, answered after 4 s. lost: stored, no response.
     Within the cuts (from and to, in seconds of the test) nothing comes through.
     """
 

@@ -283,7 +283,7 @@ async def test_two_listeners_share_the_places(source, clock):
 
 
 async def test_a_source_that_hangs_is_given_up(source, clock, monkeypatch):
-    monkeypatch.setattr(serving, "ANSWER_SECONDS", 0.05)
+    monkeypatch.setattr(serving, "RESPONSE_SECONDS", 0.05)
 
     async def hang():
         await asyncio.Event().wait()

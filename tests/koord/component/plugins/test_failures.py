@@ -46,7 +46,7 @@ def test_an_error_is_shown_with_its_type_unless_it_is_ours(error: Exception, tex
 
 
 def test_the_text_of_a_foreign_error_is_bounded() -> None:
-    """A plugin may put a whole answer of a server into it."""
+    """A plugin may put a whole response of a server into it."""
     text = error_text(ValueError("x" * 10**6))
     assert (len(text), text[-1]) == (MAX_ERROR_LENGTH, "…")
 

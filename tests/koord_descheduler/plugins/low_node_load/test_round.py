@@ -410,7 +410,7 @@ async def test_why_nothing_is_done() -> None:
         ("none is low", {"n1": HOT["n1"], "n2": N({"z": 4000})}, ARGS),
         ("too few", HOT, {**ARGS, "numberOfNodes": 1}),
         (
-            "patience",
+            "duration",
             HOT,
             {**ARGS, "anomalyCondition": {"consecutiveAbnormalities": 2}},
         ),
@@ -422,7 +422,7 @@ async def test_why_nothing_is_done() -> None:
     assert outcomes == {
         "none is low": "no node is low",
         "too few": "1 nodes are low, more than 1 must be",
-        "patience": "not for long enough",
+        "duration": "not for long enough",
     }
 
 

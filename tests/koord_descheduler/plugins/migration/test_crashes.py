@@ -36,7 +36,7 @@ async def requests_of_a_life(world: World, mode: str) -> int:
 @pytest.mark.parametrize("at", range(MOST_REQUESTS))
 @pytest.mark.parametrize("mode", MODES)
 async def test_kill_at_a_request(world: World, mode: str, at: int, *, after: bool) -> None:
-    """The process dies before the server has its request, or before it has the answer."""
+    """The process dies before the server has its request, or before it has the response."""
     world.add_pod()
     first = await world.start(**args(mode))
     first.server.kill_at, first.server.after = at, after
@@ -202,7 +202,7 @@ async def test_an_eviction_that_hangs(world: World, mode: str) -> None:
     async def exchange(call: Call) -> bytes:
         if call.path.endswith("/eviction") and not hung:
             hung.append(call)
-            await whole(call)  # carried out, without an answer
+            await whole(call)  # carried out, without a response
             await asyncio.Event().wait()
         return await whole(call)
 

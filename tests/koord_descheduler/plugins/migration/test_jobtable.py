@@ -30,7 +30,7 @@ def test_a_job_counts_before_the_watch_shows_it() -> None:
 
 
 def test_an_older_version_does_not_come_back() -> None:
-    """The watch lags behind the answers to our own writes."""
+    """The watch lags behind the responses to our own writes."""
     table, job = JobTable(), make_job(passed=False)
     table.put(versioned(job, 9))
     table.put(versioned(job, 10, passed=True))

@@ -86,14 +86,14 @@ async def test_arbitration_lets_others_run(world: World) -> None:
     await world.clock.until(lambda: process.control.records.synced)
     turns = 0
 
-    async def beside() -> None:
+    async def count_meanwhile() -> None:
         nonlocal turns
         while True:
             await asyncio.sleep(0)
             turns += 1
 
     arbitrator = process.control._arbitrator
-    task = asyncio.create_task(beside())
+    task = asyncio.create_task(count_meanwhile())
     await arbitrator.round()
     task.cancel()
 

@@ -155,7 +155,7 @@ async def test_what_is_forgotten_is_not_looked_at(bench: Bench) -> None:
 
 
 async def test_the_end_cancels_what_is_looked_at(bench: Bench) -> None:
-    """A lost lead does not wait for an answer."""
+    """A lost lead does not wait for a response."""
     bench.gate.clear()
     bench.queue.add("a")
     await bench.clock.settle()

@@ -269,7 +269,7 @@ async def test_a_node_must_also_pass_with_the_pods_nominated_to_it(
     kit = Kit()
     search = await kit.search(preFilter={"P": CountsPods()}, filter={"P": CountsPods()})
     for at in range(2):
-        kit.services.nominator.nominate(make_pod(f"rival-{at}", priority=5), "b")
+        kit.services.nominator.nominate(make_pod(f"nominated-{at}", priority=5), "b")
     found = look(search, pod=make_pod(priority=priority))
     assert ("b" in names(found)) is feasible
     assert names(found)[0] == "a"
@@ -280,7 +280,7 @@ async def test_vector_plugins_see_the_nominated_pods_too() -> None:
     """Room that they need is not there for others."""
     kit = Kit()
     search = await kit.search(filter={"F": FreeCpu()})
-    kit.services.nominator.nominate(make_pod("rival", requests={"cpu": "7"}), "d")
+    kit.services.nominator.nominate(make_pod("nominated", requests={"cpu": "7"}), "d")
     found = look(search, pod=make_pod(requests={"cpu": "3"}))
     assert names(found) == ["c"]
 

@@ -42,7 +42,7 @@ async def connect(site: ScriptedSite) -> AsyncIterator[Callable[[], Transport]]:
     made: list[Transport] = []
 
     def connect() -> Transport:
-        limits = RequestLimits(headers=0.5, body=0.5, qps=0, answer_bytes=100_000)
+        limits = RequestLimits(headers=0.5, body=0.5, qps=0, response_bytes=100_000)
         made.append(
             Transport(ApiConfig(server=site.url, source="test"), SystemClock(), limits=limits)
         )

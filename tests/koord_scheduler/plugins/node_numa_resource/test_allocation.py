@@ -37,7 +37,7 @@ def request(
     return Need(requests=requests, cpus=int(cpu), policy=policy, required=required)
 
 
-def told(found: Allocation | Status) -> str:
+def reported(found: Allocation | Status) -> str:
     """An allocation as text: CPUs; cores of each NUMA node."""
     if isinstance(found, Status):
         return ", ".join(found.reasons)
@@ -166,36 +166,36 @@ def test_allocation_in_numa_nodes(
     pods = [] if pod is None else [existing(*pod)]
     machine = machine_of(BIG, *pods, ratio=ratio)
     chosen = frozenset(int(one) for one in nodes)
-    assert told(allocate(machine, need, chosen, most=False)) == wanted
+    assert reported(allocate(machine, need, chosen, most=False)) == wanted
 
 
 def test_the_node_with_less_comes_first_whatever_its_number() -> None:
     """NUMA nodes 1 and 3 of four, of which 1 has 2 CPUs left and 3 has 20."""
     machine = machine_of("4x1x10x2", held("", {1: {"cpu": "18"}}))
     found = allocate(machine, request(10), frozenset({1, 3}), most=False)
-    assert told(found) == "; 1:2000/3:8000"
+    assert reported(found) == "; 1:2000/3:8000"
 
 
 def test_preferred_cpus_come_first() -> None:
     machine = machine_of("2x1x16x2", held("11,13,15,17"))
     offer = Offer(preferred=frozenset({11, 13, 15, 17}))
     need = request(2, SPREAD, required=False)
-    assert told(allocate(machine, need, None, most=True, offer=offer)) == "11,13; "  # S9
+    assert reported(allocate(machine, need, None, most=True, offer=offer)) == "11,13; "  # S9
     machine = machine_of("2x1x16x2", held("0,2"))
     offer = Offer(preferred=frozenset({0, 2}))
-    assert told(allocate(machine, need, None, most=True, offer=offer)) == "0,2; "  # S7
+    assert reported(allocate(machine, need, None, most=True, offer=offer)) == "0,2; "  # S7
     need = request(4, SPREAD, required=False)
     assert (
-        told(allocate(machine, need, None, most=True, offer=offer)) == "0-3; "
+        reported(allocate(machine, need, None, most=True, offer=offer)) == "0-3; "
     )  # the rest by itself
 
 
 def test_a_reserved_thread_makes_no_whole_core() -> None:
     machine = machine_of("1x1x2x2")
-    assert told(allocate(machine, request(4, FULL), None, most=False)) == "0-3; "
+    assert reported(allocate(machine, request(4, FULL), None, most=False)) == "0-3; "
     taken = machine_of("1x1x2x2", held("1"))
-    assert told(allocate(taken, request(2, FULL), None, most=False)) == "2-3; "
-    assert told(allocate(taken, request(4, FULL), None, most=False)) == NOT_ENOUGH
+    assert reported(allocate(taken, request(2, FULL), None, most=False)) == "2-3; "
+    assert reported(allocate(taken, request(4, FULL), None, most=False)) == NOT_ENOUGH
 
 
 @pytest.mark.parametrize(
@@ -235,7 +235,7 @@ def test_one_pod_after_the_other(
         found = allocate(
             machine_of(shape, *pods), request(count, policy, required=required), None, most=False
         )
-        assert told(found).removesuffix("; ") == wanted
+        assert reported(found).removesuffix("; ") == wanted
         if isinstance(found, Allocation):
             pods.append(held(format_cpulist(found.cpus)))
 

@@ -96,7 +96,7 @@ async def test_an_agent_that_crashes_and_is_started_again():
 
 
 async def test_force():
-    """It acts at once, and says whom it met."""
+    """It acts at once, and says which agent it found."""
     async with World(force=True) as world:
         assert (world.agent.observe_only(), await world.agent.wait_observe_only()) == ("", "")
         world.process = "it is here"

@@ -83,7 +83,7 @@ def test_files_follow_one_another(tmp_path, write):
 
 
 def test_broken_lines_are_left_out_but_count(tmp_path, write):
-    """So that a file of nonsense does not hold up the answer."""
+    """So that a file of nonsense does not hold up the response."""
     write("audit.log", 1, b"nonsense", b'{"createdAt":"2026', 2)
     reader = AuditReader(tmp_path)
     assert numbers(reader.page(3)) == [2]

@@ -92,7 +92,7 @@ class Audited:
 async def lines(seconds):
     """A record of three lines, of a daemon that lets itself be recorded for a minute at most."""
     if seconds > 60:
-        raise KoordError("somebody records already")
+        raise KoordError("a record is under way")
     for line in (b"first\n", f"{seconds:g}\n".encode(), b"last\n"):
         yield line
 
@@ -260,7 +260,7 @@ async def test_top_says_who_is_held_to_how_much(client, cache, clock, limits):
 
 
 async def test_top_says_of_how_much_and_when(client, cache, states, clock):
-    """Capacity is the Node object's, the time that of the newest sample, not of the answer."""
+    """Capacity is the Node object's, the time that of the newest sample, not of the response."""
     states.set_node(Node("worker", capacity={"cpu": "7500m", "memory": "2Ki"}))
     cache.append(stamp(clock), [Sample(NODE_CPU_USAGE, 3.0)])
     measured = time_text(clock.wall())
@@ -419,4 +419,4 @@ async def test_a_record_is_streamed(client):
     refused = await client.get("/record?duration=2m")
 
     assert (streamed.status, await streamed.text()) == (200, "first\n5\nlast\n")
-    assert (refused.status, await refused.text()) == (400, "somebody records already\n")
+    assert (refused.status, await refused.text()) == (400, "a record is under way\n")
