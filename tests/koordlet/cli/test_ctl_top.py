@@ -198,7 +198,7 @@ def test_a_picture_is_as_high_as_the_terminal(daemon, size):
     view = LiveView(CtlClient([daemon.run_dir]), "cpu")
     screen = console(width=width, height=height, color_system=None)
     pods = [pod(f"default/pod-{number}", cpu_cores=1.0) for number in range(100)]
-    view._answer["pods"] = pods
+    view._response["pods"] = pods
 
     with screen.capture() as captured:
         screen.print(view.frame(ConsoleDimensions(width, height)))
