@@ -104,5 +104,10 @@ def test_the_descheduler_s_role_is_what_it_asks_for(
 
 def _asked_by_agents(asked: dict[str, set[Right]]) -> set[Right]:
     """Without the tests in which the control plane runs, some of them beside an agent."""
-    others = DESCHEDULER | {"test_loop.py", "test_dashboards.py", "test_status_page.py"}
+    others = DESCHEDULER | {
+        "test_loop.py",
+        "test_dashboards.py",
+        "test_status_page.py",
+        "test_device_share.py",
+    }
     return set().union(*(rights for file, rights in asked.items() if file not in others))
