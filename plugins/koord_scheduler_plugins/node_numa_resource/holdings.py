@@ -127,12 +127,24 @@ def _exclusive_policy(text: str) -> ExclusivePolicy:
 def _holdings(pod: ClusterPod) -> tuple[Holding, ...]:
     if not pod.node or not (found := allocation_of(pod)):
         return ()
-    exclusive = exclusive_policy(pod) if found.cpus else ""
+    return (Holding(pod.node, tuple(_amounts(found, exclusive_policy(pod)))),)
+
+
+def with_allocation(pool: Pool, found: Allocation, exclusive: ExclusivePolicy) -> Pool:
+    """The pool of a node with what one more pod has there."""
+    allocated = dict(pool.allocated)
+    for key, amount in _amounts(found, exclusive) if found else ():
+        allocated[key] = allocated.get(key, 0) + amount
+    return Pool(allocated, pool.requested, pool.pods, pool.members)
+
+
+def _amounts(found: Allocation, exclusive: ExclusivePolicy) -> list[tuple[str, int]]:
+    exclusive = exclusive if found.cpus else ExclusivePolicy.NONE
     nodes = ",".join(str(node) for node, _ in found.numa)
     amounts = [(f"{_POD}/{exclusive}/{format_cpulist(found.cpus)}/{nodes}", 1)]
     for node, each in found.numa:
         amounts += [(f"{_NUMA}/{node}/{name}", amount) for name, amount in each.items()]
-    return (Holding(pod.node, tuple(amounts)),)
+    return amounts
 
 
 NUMA_HOLDINGS = AccountKind("numa-resources", _holdings)

@@ -45,6 +45,7 @@ from koord_scheduler.plugin.koordinator import (
     NUMATopologyHintProvider,
     NUMATopologyPolicy,
     PendingAdvice,
+    PlannedReservePlugin,
     PluginRequest,
 )
 from koord_scheduler.plugin.vector import (
@@ -71,6 +72,7 @@ from koord_scheduler_plugins.node_numa_resource.columns import (
 from koord_scheduler_plugins.node_numa_resource.documents import node_document
 from koord_scheduler_plugins.node_numa_resource.hints import AmountScorer, numa_hints
 from koord_scheduler_plugins.node_numa_resource.holdings import (
+    NO_ALLOCATION,
     NUMA_HOLDINGS,
     RESOURCE_SPEC,
     RESOURCE_STATUS,
@@ -193,6 +195,7 @@ class NodeNUMAResource(
     NUMATopologyHintProvider,
     APIServiceProvider,
     PendingAdvice,
+    PlannedReservePlugin,
 ):
     """Chooses CPUs and NUMA nodes."""
 
@@ -207,6 +210,7 @@ class NodeNUMAResource(
         self._handle = handle
         self._start = 0  # where the trial of nodes begins
         self.table = MachineTable()
+        self.table.expected = self._expected
         self._metrics = services.metrics.own(NUMAMetrics)
         self._metrics.show(self._bound_cpus, self._without_topology)
         services.cluster.keep_account(NUMA_HOLDINGS)
@@ -453,6 +457,25 @@ class NodeNUMAResource(
 
     def unreserve(self, state: CycleState, pod: ClusterPod, node_name: str) -> None:
         """Nothing: a pod that is forgotten holds nothing in the next view."""
+
+    def planned_annotations(self, pod: ClusterPod, node: NodeInfo) -> Mapping[str, str]:
+        """Return the CPUs that a member of a group would get, whatever its NUMA nodes."""
+        self.table.follow(node.view)
+        found = self._expected(pod, self.table.machine(node.view, node.row))
+        if not found and not annotation(pod, RESOURCE_STATUS):
+            return {}
+        return {RESOURCE_STATUS: json.dumps(status_document(found), separators=(",", ":"))}
+
+    def _expected(self, pod: ClusterPod, machine: Machine) -> Allocation:
+        """What a pod would get of a node."""
+        wish = wish_of(pod, self._default)
+        if isinstance(wish, Status) or not wish.requests:
+            return NO_ALLOCATION
+        need = need_on(wish, machine)
+        if isinstance(need, Status) or not need.cpus:
+            return NO_ALLOCATION
+        found = allocate(machine, need, None, most=self._most)
+        return NO_ALLOCATION if isinstance(found, Status) else found
 
     def pre_bind_pre_flight(
         self, state: CycleState, pod: ClusterPod, node_name: str

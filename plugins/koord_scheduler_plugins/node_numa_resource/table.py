@@ -1,5 +1,6 @@
 """All nodes as pods find them: one Machine each, and columns for what needs no trial."""
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -9,7 +10,15 @@ from numpy.typing import NDArray
 from koord_scheduler.plugin import ClusterPod, View
 from koord_scheduler.plugin.koordinator import NUMATopologyPolicy
 from koord_scheduler_plugins.node_numa_resource.accumulator import BindPolicy
-from koord_scheduler_plugins.node_numa_resource.holdings import NUMA_HOLDINGS
+from koord_scheduler_plugins.node_numa_resource.holdings import (
+    NO_ALLOCATION,
+    NUMA_HOLDINGS,
+    RESOURCE_STATUS,
+    Allocation,
+    annotation,
+    exclusive_policy,
+    with_allocation,
+)
 from koord_scheduler_plugins.node_numa_resource.layout import CpuLayout
 from koord_scheduler_plugins.node_numa_resource.machine import Machine
 from koord_scheduler_plugins.node_numa_resource.topology import NO_REPORT, MachineReport
@@ -46,6 +55,8 @@ class MachineTable:
 
     def __init__(self) -> None:
         self.version = 0  # grows when NodeResourceTopology objects change
+        self.expected: Callable[[ClusterPod, Machine], Allocation] = _nothing
+        """What a pod would get of a node on which a what-if has put it."""
         self._reports: dict[str, MachineReport] = {}
         self._stale: set[str] = set()  # nodes whose report has changed
         self._machines: list[Machine | None] = []
@@ -119,12 +130,17 @@ class MachineTable:
         generation, last = int(nodes.generations[row]), self._imagined.get(row)
         node = nodes.node(row)
         pool = nodes.account.pool(NUMA_HOLDINGS, node.name)
-        if found is not None and found.node is node and found.pool is pool:
+        waiting = [pod for pod in nodes.pods(row) if _is_waiting(pod)]
+        if not waiting and found is not None and found.node is node and found.pool is pool:
             return found
         report = self._reports.get(node.name, NO_REPORT)
         if last is not None and last[0] == generation and last[1].report is report:
             return last[1]
         imagined = Machine(node, report, pool)
+        for pod in waiting:
+            taken = self.expected(pod, imagined)
+            more = with_allocation(imagined.pool, taken, exclusive_policy(pod))
+            imagined = Machine(node, report, more)
         if len(self._imagined) >= len(nodes):
             self._imagined.clear()
         self._imagined[row] = generation, imagined
@@ -196,6 +212,15 @@ class MachineTable:
             ratio,
         )
         self._flags = None
+
+
+def _nothing(pod: ClusterPod, machine: Machine) -> Allocation:
+    return NO_ALLOCATION
+
+
+def _is_waiting(pod: ClusterPod) -> bool:
+    """Whether a pod is only nominated to a node, and has not been given anything there."""
+    return not pod.node and not pod.finished and not annotation(pod, RESOURCE_STATUS)
 
 
 _NO_MACHINE = np.array([(0, 0, 0, 0, False, 0, 0, 0, 0, 0, 0, 1.0)], _COLUMNS)[0]
