@@ -1,6 +1,6 @@
 """One resource of all quotas of a tree: requests summed up to the root, runtimes handed down."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 
@@ -73,12 +73,15 @@ class Column:
         self.scaled_min = [0] * quotas
         self.runtime: list[int | None] = [None] * quotas  # None: not divided by the parent
 
-    def copy(self) -> "Column":
+    def copy(self, *, results: bool = False) -> "Column":
+        """Return one that may be changed; results: only its results, it shares all other lists."""
         found = Column.__new__(Column)
         found.available = self.available
         for name in self.__slots__:
             if name != "available":
-                setattr(found, name, getattr(self, name).copy())
+                values = getattr(self, name)
+                shared = results and name not in ("runtime", "scaled_min")
+                setattr(found, name, values if shared else values.copy())
         return found
 
 
@@ -102,10 +105,12 @@ def changed_column(
     sums: Sums,
     available: Amounts,
     options: RuntimeOptions,
-    places: Iterable[int],
+    places: Collection[int],
 ) -> Column:
     """Return the column after changes of quotas at places; known itself if none is of it."""
-    column = known.copy()
+    if not places and available.get(resource) == known.available:
+        return known
+    column = known.copy(results=not places)
     touched = [place for place in places if _load(resource, column, tree, sums, options, place)]
     column.available = available.get(resource)
     if not touched and column.available == known.available:
@@ -236,12 +241,13 @@ def _divide_children(column: Column, tree: Tree, options: RuntimeOptions, parent
     first, siblings = children[0], slice(children[0], children[-1] + 1)
     mins = column.min[siblings]
     total = column.available if parent == ROOT else column.runtime[parent]
-    if options.scale_min and total is not None:
+    if options.scale_min and total is not None and sum(mins) > total:
         mins = scaled_mins(total, mins)
     column.scaled_min[siblings] = mins
-    runtimes: list[int | None] = [None] * len(children)
-    if parent == ROOT or column.max[parent] is not None:
-        runtimes[:] = divide(
+    if parent != ROOT and column.max[parent] is None:
+        runtimes: list[int | None] = [None] * len(children)
+    else:
+        runtimes = divide(  # type: ignore[assignment]
             total or 0,
             list(map(max, mins, column.guaranteed[siblings])) if options.guarantee else mins,
             column.limited[siblings],

@@ -18,19 +18,21 @@ def divide(
 
     Source: Koordinator, quotaTree.redistribution.
     """
-    runtimes = [
-        request if request <= base and lending else base
-        for base, request, lending in zip(bases, requests, lends, strict=True)
-    ]
-    rest = total - sum(runtimes)
-    if rest <= 0:
-        return runtimes
-    sharers = [at for at, request in enumerate(requests) if request > bases[at] and weights[at] > 0]
+    runtimes, sharers, rest = [], [], total
+    for at, base in enumerate(bases):  # one loop: a tree of 1,000 quotas has hundreds of parents
+        runtime, request = base, requests[at]
+        if request > base:
+            if weights[at] > 0:
+                sharers.append(at)
+        elif lends[at]:
+            runtime = request
+        runtimes.append(runtime)
+        rest -= runtime
     while rest > 0 and sharers:
         shares = largest_remainder(rest, [weights[at] for at in sharers])
         rest, staying = 0, []
-        for at, share in zip(sharers, shares, strict=True):
-            runtime, request = runtimes[at] + share, requests[at]
+        for number, at in enumerate(sharers):
+            runtime, request = runtimes[at] + shares[number], requests[at]
             if runtime >= request:
                 rest += runtime - request
                 runtimes[at] = request
@@ -49,14 +51,16 @@ def largest_remainder(amount: int, weights: Sequence[int]) -> list[int]:
     """
     if len(weights) == 1:
         return [amount]
-    whole = sum(weights)
+    whole, left_over = sum(weights), amount
     shares, remainders = [], []
     for weight in weights:
         share, remainder = divmod(weight * amount, whole)
         shares.append(share)
         remainders.append(remainder)
-    left_over = amount - sum(shares)
-    if left_over:
+        left_over -= share
+    if left_over == 1:
+        shares[remainders.index(max(remainders))] += 1
+    elif left_over:
         by_remainder = sorted(range(len(weights)), key=remainders.__getitem__, reverse=True)
         for at in by_remainder[:left_over]:
             shares[at] += 1
