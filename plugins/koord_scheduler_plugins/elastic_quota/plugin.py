@@ -7,9 +7,12 @@ import asyncio
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from koord.api import podgroup
 from koord.api.elasticquota import NAME, Amounts, amounts_of, is_preemptible
+from koord.api.podgroup import PodGroup, read_pod_group
 from koord.plugin import InvalidObject, KoordError
 from koord.plugin.args import FieldError, Seconds, invalid, takes_args
+from koord.plugin.kube import ApiResource
 from koord_scheduler.plugin import (
     POD,
     Action,
@@ -68,6 +71,8 @@ from koord_scheduler_plugins.elastic_quota.tracker import PART, QUOTAS, QuotaTra
 from koord_scheduler_plugins.elastic_quota.waiting import Room, WaitingPod, room_of
 
 SLICE = 256  # quotas or pods that are looked at in one step
+POD_GROUPS = ApiResource(podgroup.API_VERSION, podgroup.PLURAL)
+WITHOUT_POD_GROUPS = "minimums of gangs are those of labels and annotations"
 MIN_INTERVAL = 0.1  # seconds between two rounds of revoking, at least
 
 _UNLIMITED: Mapping[str, object] = {name: str((2**63 - 1) // 5) for name in ("cpu", "memory")}
@@ -180,6 +185,15 @@ class ElasticQuota(
         if (self.tracker.options, self.tracker.admission) != (options, self._admission):
             raise KoordError("profiles have different ElasticQuotaArgs; all must have the same")
         services.failures.register(after=self._failed)
+        self._pod_groups: Mapping[str, PodGroup] = {}
+        if self._revokes:
+            self._pod_groups = services.custom_resources.follow(
+                POD_GROUPS, read_pod_group, without=WITHOUT_POD_GROUPS
+            ).objects
+
+    @property
+    def _revokes(self) -> bool:
+        return self._args.monitor_all_quotas and self._args.enable_runtime_quota
 
     def events_to_register(self) -> Iterable[HintedEvent]:
         """A pod may get another quota. That its quota has room, it learns otherwise."""
@@ -319,13 +333,14 @@ class ElasticQuota(
         )
         statuses = QuotaStatuses(self._handle.services, QUOTAS, self.tracker, tuple(fixed))
         found: dict[str, SharedPart] = {"QuotaStatusController": statuses}
-        if self._args.monitor_all_quotas and self._args.enable_runtime_quota:
+        if self._revokes:
             found["QuotaOverUsedRevokeController"] = QuotaRevoker(
                 self._handle.services,
                 self.tracker.current,
                 self._profile,
                 delay=self._args.delay_evict_time,
                 interval=max(self._args.revoke_pod_interval, MIN_INTERVAL),
+                pod_groups=self._pod_groups,
             )
         return found
 

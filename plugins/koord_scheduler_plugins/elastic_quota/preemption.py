@@ -1,6 +1,6 @@
 """Which pods of a quota make room: for another pod of it, or because it uses more than it may."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from koord.api.elasticquota import DEFAULT_QUOTA, Amounts
@@ -19,6 +19,7 @@ class QuotaPod:
     request: Amounts
     preemptible: bool = True
     protected: bool = False  # evicting it would violate a PodDisruptionBudget
+    gang: str = ""  # namespace/name; "": none
 
     @property
     def importance(self) -> tuple[int, float, str]:
@@ -68,31 +69,56 @@ def over_use(used: Amounts, limit: Amounts) -> tuple[str, ...]:
     return tuple(key for key in sorted(used) if key in limit and used[key] > limit[key])
 
 
-def revoked(pods: Iterable[QuotaPod], used: Amounts, limit: Amounts) -> list[QuotaPod]:
+def revoked(
+    pods: Iterable[QuotaPod],
+    used: Amounts,
+    limit: Amounts,
+    spare: Mapping[str, int] | None = None,
+) -> list[QuotaPod]:
     """Return the pods of a quota to evict until what it uses is within its limit.
 
     The least important ones are collected until it is; if all of them do not suffice, all are
     evicted. Otherwise the most important ones of the collected come back as long as it is.
 
+    spare: how many members each gang can lose and still have its minimum. Its further members are
+    collected together, after all pods whose end breaks no gang.
+
     Source: Koordinator, QuotaOverUsedGroupMonitor.getToRevokePodList.
     """
     left = {key: amount for key, amount in used.items() if key in limit}
-    collected: list[QuotaPod] = []
-    for pod in sorted(pods, key=_importance):
+    collected: list[tuple[QuotaPod, ...]] = []
+    for unit in _units(pods, spare or {}):
         if not over_use(left, limit):
             break
-        if pod.preemptible:
-            _add(left, pod.request, -1)
-            collected.append(pod)
+        _add_all(left, unit, -1)
+        collected.append(unit)
     if over_use(left, limit):
-        return collected
+        return [pod for unit in collected for pod in unit]
     evicted: list[QuotaPod] = []
-    for pod in reversed(collected):
-        _add(left, pod.request, 1)
+    for unit in reversed(collected):
+        _add_all(left, unit, 1)
         if over_use(left, limit):
-            _add(left, pod.request, -1)
-            evicted.append(pod)
+            _add_all(left, unit, -1)
+            evicted += unit
     return evicted
+
+
+def _units(pods: Iterable[QuotaPod], spare: Mapping[str, int]) -> list[tuple[QuotaPod, ...]]:
+    """Pods that leave together, the least important ones first, then whole gangs."""
+    alone: list[tuple[QuotaPod, ...]] = []
+    together: dict[str, list[QuotaPod]] = {}
+    left = dict(spare)
+    for pod in sorted(pods, key=_importance):
+        if not pod.preemptible:
+            continue
+        if pod.gang not in left or left[pod.gang] > 0:
+            alone.append((pod,))
+            if pod.gang in left:
+                left[pod.gang] -= 1
+        else:
+            together.setdefault(pod.gang, []).append(pod)
+    gangs = sorted(together.values(), key=lambda members: members[-1].importance)
+    return [*alone, *map(tuple, gangs)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +143,11 @@ def _importance(pod: QuotaPod) -> tuple[int, float, str]:
 
 def _reprieve(pod: QuotaPod) -> tuple[bool, int, float, str]:
     return (not pod.protected, -pod.priority, pod.started, pod.key)
+
+
+def _add_all(amounts: dict[str, int], pods: Iterable[QuotaPod], sign: int) -> None:
+    for pod in pods:
+        _add(amounts, pod.request, sign)
 
 
 def _add(amounts: dict[str, int], request: Amounts, sign: int) -> None:

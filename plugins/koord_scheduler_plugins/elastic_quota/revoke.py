@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from prometheus_client import CollectorRegistry, Counter
 
 from koord.api.elasticquota import SYSTEM_QUOTA, Amounts, is_preemptible
+from koord.api.podgroup import PodGroup, gang_of, is_of_pod_group, spec_of_pod
 from koord.plugin import OK, HealthStatus, PartHealth, Stop, get_logger
 from koord.plugin.kube import (
     PODS,
@@ -58,6 +59,21 @@ class _Due:
     pods: list[QuotaPod] = field(default_factory=list)  # its own ones on nodes
 
 
+@dataclass(slots=True)
+class _Gang:
+    """A gang with pods on nodes."""
+
+    running: int = 0  # pods on nodes, without those that leave
+    minimum: int = 0
+
+    @property
+    def spare(self) -> int:
+        """How many members it can lose; all, if it lacks some of its minimum already."""
+        if self.running < self.minimum:
+            return self.running
+        return self.running - self.minimum
+
+
 class QuotaRevoker(SharedPart):
     """Evicts pods of quotas that use too much, while this process leads."""
 
@@ -69,8 +85,11 @@ class QuotaRevoker(SharedPart):
         *,
         delay: float,
         interval: float,
+        pod_groups: Mapping[str, PodGroup] | None = None,
     ) -> None:
         """delay: seconds that use above the limit is tolerated. interval: seconds between rounds.
+
+        pod_groups: those of the cluster, by namespace/name; live.
 
         profile: the scheduler name that events are from.
         """
@@ -80,6 +99,7 @@ class QuotaRevoker(SharedPart):
         self._delay = delay
         self._interval = interval
         self._metrics = services.metrics.own(RevokeMetrics)
+        self._pod_groups = {} if pod_groups is None else pod_groups
         self._over: dict[str, OverUse] = {}
         self._error = ""
 
@@ -101,14 +121,18 @@ class QuotaRevoker(SharedPart):
         due = self._due(quotas)
         if not due:
             return
-        await self._add_pods(quotas, due)
+        gangs: dict[str, _Gang] = {}
+        await self._add_pods(quotas, due, gangs)
         left = MAX_EVICTIONS
         for name, found in due.items():
-            victims = revoked(found.pods, found.used, found.limit)
+            spare = {gang: one.spare for gang, one in gangs.items()}
+            victims = revoked(found.pods, found.used, found.limit, spare)
             if len(victims) > left:
                 self._over[name] = before[name]  # the next round goes on
             for victim in victims[:left]:
                 await self._evict(victim, found)
+                if victim.gang in gangs:
+                    gangs[victim.gang].running -= 1
             left -= len(victims[:left])
 
     def _due(self, quotas: Quotas) -> dict[str, _Due]:
@@ -126,12 +150,33 @@ class QuotaRevoker(SharedPart):
         self._over = states
         return due
 
-    async def _add_pods(self, quotas: Quotas, due: Mapping[str, _Due]) -> None:
+    async def _add_pods(
+        self, quotas: Quotas, due: Mapping[str, _Due], gangs: dict[str, "_Gang"]
+    ) -> None:
         clock, nodes = self._services.clock, self._services.cluster.view()
         for row in range(len(nodes)):
             if row % SLICE == SLICE - 1:
                 await clock.sleep(0)
+            for pod in nodes.pods(row):
+                self._count_member(pod, gangs)
             self._add_pods_of(quotas, due, nodes.pods(row))
+
+    def _count_member(self, pod: ClusterPod, gangs: dict[str, "_Gang"]) -> None:
+        """Count a pod that its gang has on a node, and find the minimum of the gang."""
+        if pod.finished or pod.deleting:
+            return
+        annotations = dict(pod.annotations)
+        name = gang_of(pod.labels, annotations, pod.namespace)
+        if not name:
+            return
+        gang = gangs.setdefault(name, _Gang())
+        gang.running += 1
+        group = self._pod_groups.get(name)
+        spec = group.spec if group is not None else None
+        if group is None and not is_of_pod_group(pod.labels):
+            spec = spec_of_pod(name, pod.labels, annotations)
+        if spec is not None:
+            gang.minimum = max(gang.minimum, spec.min_members)
 
     def _add_pods_of(
         self, quotas: Quotas, due: Mapping[str, _Due], pods: Collection[ClusterPod]
@@ -156,6 +201,7 @@ class QuotaRevoker(SharedPart):
                     started=pod.started or 0.0,
                     request=request,
                     preemptible=is_preemptible(pod.labels),
+                    gang=gang_of(pod.labels, dict(pod.annotations), pod.namespace),
                 )
             )
 
