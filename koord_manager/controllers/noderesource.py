@@ -4,7 +4,7 @@ import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -18,6 +18,7 @@ from koord.util.clock import Clock
 from koord.util.logs import get_logger
 from koord_manager import NAME, PREFIX
 from koord_manager.cluster import ManagerCluster, NodeObjects
+from koord_manager.controllers.counters import UnsuffixedCounter
 from koord_manager.controllers.worker import NodeWorker
 from koord_manager.framework.calculator import Calculator, NodeResult
 from koord_manager.framework.clusterconfig import ClusterConfig
@@ -35,17 +36,17 @@ class NodeResourceMetrics(Collector):
     """Counters by outcome, and what each node offers."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.reconciles = Counter(
+        self.reconciles = UnsuffixedCounter(
             f"{PREFIX}_node_resource_reconcile_count",
             "Looks at nodes by status (succeeded or failed) and reason.",
             ["status", "reason"],
-            registry=registry,
+            registry,
         )
-        self.plugin_runs = Counter(
+        self.plugin_runs = UnsuffixedCounter(
             f"{PREFIX}_node_resource_run_plugin_status",
             "Failures of plugins by status and stage.",
             ["plugin", "status", "reason"],
-            registry=registry,
+            registry,
         )
         self.latency = Histogram(
             f"{PREFIX}_node_resource_patch_latency_seconds",
@@ -56,13 +57,20 @@ class NodeResourceMetrics(Collector):
         self.offered: dict[str, Mapping[str, int | None]] = {}
         registry.register(self)
 
-    def collect(self) -> Iterator[Metric]:
-        """Yield the gauge of all nodes."""
-        family = GaugeMetricFamily(
+    def describe(self) -> Iterator[Metric]:
+        """Yield the gauge without values."""
+        yield self._family()
+
+    def _family(self) -> GaugeMetricFamily:
+        return GaugeMetricFamily(
             f"{PREFIX}_node_extended_resource_allocatable_internal",
             "What a node offers, before any factor: cores for CPU, bytes for memory.",
             labels=["node", "resource", "unit"],
         )
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the gauge of all nodes."""
+        family = self._family()
         for node, amounts in tuple(self.offered.items()):
             for name, amount in amounts.items():
                 if amount is not None:
@@ -252,7 +260,7 @@ class NodeResources(NodeWorker):
         self._metrics.offered.pop(name, None)
 
     def _count(self, status: str, reason: str) -> None:
-        self._metrics.reconciles.labels(status, reason).inc()
+        self._metrics.reconciles.inc(status, reason)
 
 
 def _writes_all(strategy: ColocationStrategy) -> ColocationStrategy:

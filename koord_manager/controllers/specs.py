@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 
-from prometheus_client import CollectorRegistry, Counter
+from prometheus_client import CollectorRegistry
 
 from koord.api.node import Node
 from koord.cluster.facts import ClusterNode
@@ -17,6 +17,7 @@ from koord.kube.managedobjects import (
 from koord.util.clock import Clock
 from koord.util.logs import get_logger
 from koord_manager import NAME, PREFIX
+from koord_manager.controllers.counters import UnsuffixedCounter
 from koord_manager.controllers.worker import NodeWorker
 from koord_manager.framework.clusterconfig import ClusterConfig
 
@@ -31,11 +32,11 @@ class SpecMetrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.reconciles = {
-            name: Counter(
+            name: UnsuffixedCounter(
                 f"{PREFIX}_{name}_reconcile_count",
                 f"Writes of {name} objects by status (succeeded or failed).",
                 ["status"],
-                registry=registry,
+                registry,
             )
             for name in ("nodemetric", "nodeslo")
         }
@@ -109,9 +110,9 @@ class ManagedSpecs(NodeWorker):
                 operations = [*only_if_unchanged(found), *operations]
                 await self._client.json_patch(resource.object(name), operations, field_manager=NAME)
         except Exception:
-            self._count.labels("failed").inc()
+            self._count.inc("failed")
             raise
-        self._count.labels("succeeded").inc()
+        self._count.inc("succeeded")
 
     async def _delete_orphan(self, name: str, found: StoredObject | None) -> None:
         """Delete an object whose node is gone, once it is gone for a while."""

@@ -105,7 +105,7 @@ class Daemon:
             configuration.args,
             settings.gates,
             clock,
-            lambda name: metrics.plugin_runs.labels(name, "failed", "ResourceCalculate").inc(),
+            lambda name: metrics.plugin_runs.inc(name, "failed", "ResourceCalculate"),
         )
         self._config: ConfigSource[ClusterConfig] = ConfigSource(
             connection.client,

@@ -93,10 +93,17 @@ def explanation_view(report: Mapping[str, Any]) -> Iterator[RenderableType]:
         yield Text(f"  doubtful: {doubt}")
     for problem in report["problems"]:
         yield Text(f"  {problem}")
+    absent: dict[str, list[str]] = {}  # by reason
     for name, one in report["resources"].items():
-        yield from _resource_view(name, one)
+        if one["offered"] is None and one["onNode"] is None and "held" not in one:
+            absent.setdefault(one["reason"], []).append(name)
+        else:
+            yield from _resource_view(name, one)
+    for reason, names in absent.items():
+        yield Text(f"\nnone of {', '.join(names)}: {reason}")
     for key, text in report["annotations"].items():
-        yield Text(f"annotation {key}: {text if text is not None else 'none'}")
+        if text is not None:
+            yield Text(f"\nannotation {key}: {text}")
 
 
 def _resource_view(name: str, one: Mapping[str, Any]) -> Iterator[RenderableType]:

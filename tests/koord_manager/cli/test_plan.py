@@ -115,4 +115,5 @@ def test_an_explanation_shows_what_takes_off(capsys):
     out = capsys.readouterr().out
     assert "kubernetes.io/batch-cpu: 59k (on the node: none), by BatchResource" in out
     assert "safety margin" in out
+    assert "none of koordinator.sh/gpu" in out
     assert "90000 held by 1 pods: default/be" in out

@@ -83,6 +83,10 @@ async def test_a_node_gets_what_its_report_leaves_by_one_patch(start, server, cl
         "slo_controller_node_extended_resource_allocatable_internal",
         node="n1", resource=BATCH_CPU, unit="core",
     ) == 25  # fmt: skip
+    _, exposed = await replica.get("/metrics")
+    [line] = [one for one in exposed.splitlines() if "reconcileSuccess" in one]
+    assert line.startswith("slo_controller_node_resource_reconcile_count{")
+    assert line.endswith(" 1.0")
 
 
 async def test_a_new_report_is_followed_and_a_small_change_is_not_written(
