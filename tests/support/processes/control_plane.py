@@ -39,6 +39,19 @@ async def running_scheduler(
 
 
 @contextlib.asynccontextmanager
+async def running_manager(
+    directory: Path, server: str, *, token: str = ""
+) -> AsyncIterator[asyncio.subprocess.Process]:
+    """Run koord-manager with its defaults; its output is in directory/manager.log.
+
+    It must end as running_descheduler says.
+    """
+    config = {"apiVersion": "manager/v1alpha1", "kind": "ManagerConfiguration"}
+    async with _running("manager", directory, server, config, token, "--port=0") as daemon:
+        yield daemon
+
+
+@contextlib.asynccontextmanager
 async def running_control_plane(
     directory: Path, server: str, tokens: tuple[str, str] = ("", "")
 ) -> AsyncIterator[dict[str, str]]:
