@@ -58,17 +58,23 @@ _KUBERNETES: Mapping[str, FeatureSpec] = {
     "SidecarContainers": _GA,
     "StorageCapacityScoring": _OFF,
 }
-_BUILT = (
+_BUILT = (  # of the framework and of plugins that ship
     "CrossSchedulerNomination",
+    "DevicePluginAdaption",
+    "DisableDefaultQuota",
     "DynamicSchedulerCheck",
+    "ElasticQuotaEnableUpdateResourceKey",
+    "ElasticQuotaGuaranteeUsage",
+    "MultiQuotaTree",
     "ResizePod",
     "SkipFilterWithNominatedPods",
+    "SupportParentQuotaSubmitPod",
 )
 GATES: Mapping[str, FeatureSpec] = {**_KOORDINATOR, **_KUBERNETES}
 
 
 def feature_gates() -> FeatureGates:
-    """Return the table with all gates at their defaults; those of the framework are built."""
+    """Return the table with all gates at their defaults; those that do something are built."""
     gates = FeatureGates(GATES, NAME)
     gates.mark_built(name for name, spec in _KUBERNETES.items() if spec.default)
     gates.mark_built(_BUILT)
