@@ -165,6 +165,7 @@ class ElasticQuota(
             system_max=amounts_of(args.system_quota_group_max.items(), "systemQuotaGroupMax"),
             multi_tree=enabled("MultiQuotaTree"),
             default_quota=not enabled("DisableDefaultQuota"),
+            leaving=not enabled("ElasticQuotaImmediateIgnoreTerminatingPod"),
             tree=TreeOptions(
                 subset_keys=enabled("ElasticQuotaEnableUpdateResourceKey"),
                 parents_have_pods=enabled("SupportParentQuotaSubmitPod"),

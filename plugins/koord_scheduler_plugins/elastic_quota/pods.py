@@ -59,5 +59,11 @@ def _holdings(pod: ClusterPod) -> Sequence[Holding]:
     return (Holding(pool_name(pod), tuple(_amounts(pod))),)
 
 
+def _staying(pod: ClusterPod) -> Sequence[Holding]:
+    return () if pod.deleting else _holdings(pod)
+
+
 QUOTA_PODS = AccountKind("quota", _holdings)
 """Pods by namespace, the quota that their label names, and whether they may be preempted."""
+STAYING_QUOTA_PODS = AccountKind("quota", _staying)
+"""The same without those that are being deleted."""

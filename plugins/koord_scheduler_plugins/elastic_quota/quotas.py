@@ -5,11 +5,11 @@ from dataclasses import dataclass, field, replace
 
 from koord.api.elasticquota import DEFAULT_QUOTA, SYSTEM_QUOTA, Amounts, ElasticQuota
 from koord_scheduler.plugin import ClusterPod
-from koord_scheduler.plugin.koordinator import FrozenAccount
+from koord_scheduler.plugin.koordinator import AccountKind, FrozenAccount
 from koord_scheduler_plugins.elastic_quota.checks import TreeOptions, quota_problems
 from koord_scheduler_plugins.elastic_quota.columns import RuntimeOptions, Sums
 from koord_scheduler_plugins.elastic_quota.mapping import QuotaIndex, index_quotas
-from koord_scheduler_plugins.elastic_quota.pods import QUOTA_PODS, pod_group
+from koord_scheduler_plugins.elastic_quota.pods import QUOTA_PODS, STAYING_QUOTA_PODS, pod_group
 from koord_scheduler_plugins.elastic_quota.runtime import QuotaState, compute, update
 from koord_scheduler_plugins.elastic_quota.tree import (
     build_trees,
@@ -31,7 +31,13 @@ class QuotaOptions:
     system_max: Amounts = field(default_factory=dict)
     multi_tree: bool = False  # MultiQuotaTree
     default_quota: bool = True  # False: DisableDefaultQuota
+    leaving: bool = True  # False: ElasticQuotaImmediateIgnoreTerminatingPod
     tree: TreeOptions = field(default_factory=TreeOptions)  # of problems
+
+    @property
+    def pods(self) -> AccountKind:
+        """The account of the pods that count."""
+        return QUOTA_PODS if self.leaving else STAYING_QUOTA_PODS
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +80,8 @@ class Quotas:
         """With what pods hold by another account: a later one, or that of a what-if."""
         if account is self.account:
             return self
-        changes = _Changes(self.index)
-        for pool in account.other_pools(QUOTA_PODS, self.account):
+        changes = _Changes(self.index, self.options.pods)
+        for pool in account.other_pools(self.options.pods, self.account):
             changes.move(pool, self.account, account)
         return self._changed(changes, account)
 
@@ -107,8 +113,8 @@ class Quotas:
         )
         sums = {key: state.sums for key, state in self.states.items()}
         if self.index != index or sums.keys() != trees.keys():
-            changes = _Changes(index)
-            for pool in self.account.other_pools(QUOTA_PODS, None):
+            changes = _Changes(index, self.options.pods)
+            for pool in self.account.other_pools(self.options.pods, None):
                 changes.move(pool, NO_ACCOUNT, self.account)
             sums = {key: changes.sums(key, Sums()) for key in trees}
         totals, options = tree_totals(self.nodes, trees), self.options.runtime
@@ -138,8 +144,9 @@ _Four = tuple[dict[str, int], dict[str, int], dict[str, int], dict[str, int]]
 class _Changes:
     """Differences between two accounts, by tree id and quota; the fields of Sums of each."""
 
-    def __init__(self, index: QuotaIndex) -> None:
+    def __init__(self, index: QuotaIndex, pods: AccountKind) -> None:
         self._index = index
+        self._pods = pods
         self.trees: dict[str, dict[str, _Four]] = {}
 
     def move(self, pool: str, before: FrozenAccount, after: FrozenAccount) -> None:
@@ -150,7 +157,7 @@ class _Changes:
             return
         name, tree = found
         sums = self.trees.setdefault(tree, {}).setdefault(name, ({}, {}, {}, {}))
-        old, new = before.pool(QUOTA_PODS, pool), after.pool(QUOTA_PODS, pool)
+        old, new = before.pool(self._pods, pool), after.pool(self._pods, pool)
         for at, (one, other) in enumerate(
             ((old.requested, new.requested), (old.allocated, new.allocated))
         ):

@@ -188,7 +188,7 @@ class QuotaRevoker(SharedPart):
                 continue
             request = pod_request(pod)
             if pod.deleting:
-                for key, amount in request.items():
+                for key, amount in request.items() if quotas.options.leaving else ():
                     found.used[key] = found.used.get(key, 0) - amount
                 continue
             found.pods.append(

@@ -86,7 +86,7 @@ class QuotaPreemption:
                 if not pod.deleting:
                     self._pods[pod.key] = pod
                     continue
-                for key, amount in pod_request(pod).items():
+                for key, amount in pod_request(pod).items() if self.quotas.options.leaving else ():
                     self._leaving[key] = self._leaving.get(key, 0) + amount
             if row % ROWS == 0:
                 await remaining_time()

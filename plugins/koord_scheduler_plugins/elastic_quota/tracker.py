@@ -24,7 +24,6 @@ from koord_scheduler.plugin import (
     View,
 )
 from koord_scheduler_plugins.elastic_quota.checks import AdmissionOptions
-from koord_scheduler_plugins.elastic_quota.pods import QUOTA_PODS
 from koord_scheduler_plugins.elastic_quota.quotas import QuotaOptions, Quotas, start
 from koord_scheduler_plugins.elastic_quota.waiting import Room, WaitingPod, WaitingPods
 
@@ -53,7 +52,7 @@ class QuotaTracker(SharedPart):
         self._nodes_changed = True
         self._waiting = WaitingPods(admission)
         self._woken = asyncio.Event()
-        services.cluster.keep_account(QUOTA_PODS)
+        services.cluster.keep_account(options.pods)
         self.followed: FollowedResource[ElasticQuota] = services.custom_resources.follow(
             QUOTAS, read_elastic_quota, self._changed, without=WITHOUT
         )

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -16,8 +17,10 @@ from koord.api.elasticquota import (
     PREEMPTIBLE,
     TOTAL_RESOURCE,
     TREE_ID,
+    read_elastic_quota,
 )
 from koord.api.podgroup import LIGHTWEIGHT_MIN_LABEL, LIGHTWEIGHT_NAME_LABEL
+from koord.cluster.account import Account
 from koord.cluster.hypothetical import HypotheticalCluster
 from koord.plugin import KoordError
 from koord.util.health import Health
@@ -28,7 +31,9 @@ from koord_scheduler.framework.interfaces import PreBindExtensions, PreBindPlugi
 from koord_scheduler.framework.status import Status
 from koord_scheduler_plugins.coscheduling.plugin import Coscheduling, CoschedulingArgs
 from koord_scheduler_plugins.elastic_quota.plugin import ElasticQuota, ElasticQuotaArgs
-from koord_scheduler_plugins.elastic_quota.tracker import QUOTAS
+from koord_scheduler_plugins.elastic_quota.quotas import start
+from koord_scheduler_plugins.elastic_quota.tracker import QUOTAS, sum_of_nodes
+from tests.koord_scheduler.plugins.elastic_quota.test_quotas import shown
 from tests.support.scheduler.loop import Loop
 
 GANG_POINTS = ("preEnqueue", "preFilter", "reserve", "permit", "preBind", "postFilter")
@@ -594,6 +599,29 @@ async def test_without_the_default_quota_pods_need_a_label():
     await world.end()
 
 
+async def test_pods_that_are_being_deleted_need_not_count():
+    """By the gate ElasticQuotaImmediateIgnoreTerminatingPod; the node has room."""
+    world = World()
+    world.services = replace(
+        world.services, gates="ElasticQuotaImmediateIgnoreTerminatingPod".__eq__
+    )
+    await world.begin(8)
+    world.quota("a", "2")
+    for name in ("p", "q"):
+        world.add(name, "a")
+    await world.settle()
+    world.add("r", "a", cpu="2", priority=9)
+    await world.settle()
+    await world.pass_time()
+    assert (world.bound, world.leaving) == (["p", "q", "r"], ["p", "q"])
+    assert world.used("a") == 2000
+    for name in ("p", "q"):
+        world.api.delete_pod(f"default/{name}")
+    await world.settle()
+    assert world.used("a") == 2000
+    await world.end()
+
+
 async def test_a_tree_has_what_its_root_declares():
     """Worked example 54: the default tree has the rest."""
     world = World()
@@ -626,6 +654,49 @@ async def test_a_new_leader_knows_what_is_used_from_the_objects_alone():
     await world.settle()
     assert world.used("a") == 2000
     assert world.bound == []
+    await world.end()
+
+
+def rebuilt(world: World) -> Any:
+    """Everything that is decided by, as a process that has just started makes it of the objects."""
+    options = world.plugin.tracker.options
+    account = Account([options.pods])
+    for key in world.api.pods:
+        account.put(world.api.pod(key))
+    found = world.services.informers.informer(QUOTAS).objects.values()
+    quotas = start(options).with_objects(map(read_elastic_quota, found))
+    nodes = sum_of_nodes(world.state.view())
+    return shown(quotas.with_nodes(nodes).with_account(account.freeze()))
+
+
+async def test_a_takeover_at_any_point_of_a_quotas_life_knows_the_same():
+    """kill -9 leaves nothing but the objects."""
+    world = await World().begin(8)
+    steps: list[Callable[[], object]] = [
+        lambda: world.add("early", "a"),
+        lambda: world.quota("a", "3", "1"),
+        lambda: world.add("p", "a"),
+        lambda: world.add("large", "a", cpu="4"),
+        lambda: world.quota("top", "2"),
+        lambda: world.quota("a", "3", "1", parent="top"),
+        lambda: world.api.change("default/p", metadata={"labels": {NAME: "b"}}),
+        lambda: world.quota("b", "1", lends=False),
+        lambda: world.quota("a", "5", "2"),
+        lambda: world.drop("a"),
+        lambda: world.quota("a", "1", uid="another", created="2026-07-03T00:00:00Z"),
+        lambda: world.quota("a", "9", where="elsewhere"),
+        lambda: world.drop("a"),
+        lambda: world.api.delete_pod("default/early"),
+        lambda: world.drop("top"),
+        lambda: world.drop("b"),
+        lambda: world.api.add_node("more", cpu="4"),
+    ]
+    for number, step in enumerate(steps):
+        step()
+        await world.settle()
+        assert shown(world.plugin.tracker.current()) == rebuilt(world), number
+        await world.pass_time()
+        assert shown(world.plugin.tracker.current()) == rebuilt(world), number
     await world.end()
 
 
