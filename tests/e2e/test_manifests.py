@@ -145,6 +145,7 @@ def test_the_role_names_what_the_daemon_asks_for(
     [
         ("koordlet", "--feature-gates", {"koordletctl": "top"}),
         ("koord-descheduler", "--write-config-to", {}),
+        ("koord-manager", "--write-config-to", {}),
         ("koord-scheduler", "--write-config-to", {}),
     ],
 )
