@@ -90,6 +90,7 @@ class GangSpec:
     group: tuple[str, ...]  # gangs that must be satisfied together, sorted; this one among them
     topology: GangTopology | None = None  # None: its nodes may be anywhere in the network
     from_pod_group: bool = False
+    is_basic: bool = False  # a group of a Workload whose pods are placed one by one
 
     @property
     def group_id(self) -> str:

@@ -230,6 +230,9 @@ class ClusterPod(Struct, frozen=True, gc=False, kw_only=True):
     priority: int | None = None
     preemption_policy: str = ""  # Never; PreemptLowerPriority, which "" is, too
     scheduling_gates: tuple[str, ...] = ()  # names; with any, it is not to be scheduled yet
+    workload_group: str = (
+        ""  # its workloadRef as name:podGroup[:podGroupReplicaKey]; "": it has none
+    )
     nominated_node: str = ""  # where preemption frees resources for it; "": nowhere
     created: float | None = None  # Unix seconds
     started: float | None = None  # Unix seconds; when its kubelet accepted it

@@ -52,6 +52,7 @@ from koord.cluster.workloads import controller_of
 from koord.util import goformat
 from koord.util.errors import InvalidObject
 
+_MAX_NAME = 253  # characters of a name in a reference
 SCHEDULER_NAME = "scheduling.koordinator.sh/scheduler-name"  # a label in place of the spec's
 RAW_ALLOCATABLE = "node.koordinator.sh/raw-allocatable"  # an annotation of nodes
 _ALWAYS_USED = {"cpu", "memory"}  # resources
@@ -134,6 +135,7 @@ def _read_pod(found: wire.Pod, sharing: SharedSpecs, faults: DecodingFaults) -> 
         scheduling_gates=tuple([one.name for one in spec.scheduling_gates])
         if spec.scheduling_gates
         else (),
+        workload_group=_workload_group(spec.workload_ref),
         nominated_node=intern(status.nominated_node_name or ""),
         created=_time(meta.creation_timestamp, "creationTimestamp", faults),
         started=_time(status.start_time, "startTime", faults),
@@ -153,6 +155,14 @@ def _read_pod(found: wire.Pod, sharing: SharedSpecs, faults: DecodingFaults) -> 
         owners=_owners_of(meta, faults),
         annotations=annotations,
     )
+
+
+def _workload_group(found: wire.WorkloadReference | None) -> str:
+    """The group of a Workload that a pod belongs to; no name that Kubernetes takes has a colon."""
+    if found is None or not found.name or not found.pod_group:
+        return ""
+    parts = (found.name, found.pod_group, found.pod_group_replica_key or "")
+    return intern(":".join(part[:_MAX_NAME] for part in parts if part))
 
 
 def _containers_of(found: wire.PodStatus, faults: DecodingFaults) -> tuple[ContainerState, ...]:

@@ -96,6 +96,12 @@ class PodVolume(Wire):
     rbd: Raw = NOTHING
 
 
+class WorkloadReference(Wire):
+    name: str | None = None
+    pod_group: str | None = None
+    pod_group_replica_key: str | None = None
+
+
 class PodSpecFields(Wire):
     deciding = frozenset({"node_name", "priority", "containers", "init_containers"})
 
@@ -104,6 +110,7 @@ class PodSpecFields(Wire):
     priority: Int32 | None = None
     preemption_policy: str | None = None
     scheduling_gates: list[SchedulingGate] | None = None
+    workload_ref: WorkloadReference | None = None
     containers: list[Container] | None = None
     init_containers: list[Container] | None = None
     volumes: list[PodVolume] | None = None

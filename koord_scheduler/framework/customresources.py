@@ -154,6 +154,7 @@ class CustomResources:
         on_change: Callable[[T | None, T | None], None] = lambda old, new: None,
         *,
         without: str = "",
+        optional: bool = False,
     ) -> FollowedResource[T]:
         """Follow a kind; pods are tried after the first list of it has come.
 
@@ -164,9 +165,11 @@ class CustomResources:
         about the kind get what read has made. Objects in JSON are shared: they are only read.
 
         A cluster need not have the kind, nor the role the right to list it: health says so and
-        names the plugin, and it is asked for again. without: what is missed then.
+        names the plugin, and it is asked for again. without: what is missed then. optional: a
+        cluster without the kind is whole, and only a right that is missing is a matter of health.
         """
-        kind, plugin = self._kind(resource, running_plugin(), without), running_plugin()
+        plugin = running_plugin()
+        kind = self._kind(resource, plugin, without, optional=optional)
         followed = FollowedResource(plugin, kind.name, read, on_change, self._failures, kind.items)
         kind.add(followed)
         return followed
@@ -187,14 +190,17 @@ class CustomResources:
         found = [text for kind in self._kinds.values() for text in kind.problems()]
         return PartHealth(HealthStatus.DEGRADED, "; ".join(found)) if found else OK
 
-    def _kind(self, resource: Resource, plugin: str, without: str) -> "_Kind":
+    def _kind(
+        self, resource: Resource, plugin: str, without: str, *, optional: bool = False
+    ) -> "_Kind":
         kind = self._kinds.get(resource)
         if kind is None:
             name = event_resource_of(resource)
             missed = f": {without}" if without else ""
+            hint = "" if optional else f"plugin {plugin} follows it: install its CRD{missed}"
             absent = MissingKind(
                 pause=DISCOVERY_INTERVAL,
-                hint=f"plugin {plugin} follows it: install its CRD{missed}",
+                hint=hint,
                 max_pause=MAX_DISCOVERY_INTERVAL,
             )
             informer = self._informers.informer(

@@ -65,6 +65,8 @@ UNUSED = {
         Right("list", RESERVING, "clusternetworktopologies"): "a flag that is off",
         Right("watch", RESERVING, "clusternetworktopologies"): "a flag that is off",
         Right("list", "scheduling.sigs.k8s.io", "podgroups"): "its plugin is not enabled",
+        Right("list", "scheduling.k8s.io", "workloads"): "its plugin is not enabled",
+        Right("watch", "scheduling.k8s.io", "workloads"): "its plugin is not enabled",
         Right("watch", "scheduling.sigs.k8s.io", "podgroups"): "its plugin is not enabled",
         Right("list", "scheduling.sigs.k8s.io", "elasticquotas"): "its plugin is not enabled",
         Right("watch", "scheduling.sigs.k8s.io", "elasticquotas"): "its plugin is not enabled",

@@ -14,7 +14,8 @@ from koord_scheduler.daemon.run import FOLLOWED
 from koord_scheduler.daemon.settings import load_settings
 from koord_scheduler.framework.extension.networktopology import TOPOLOGIES
 from koord_scheduler.framework.profile import PluginRegistry, known_plugins
-from koord_scheduler_plugins.coscheduling.plugin import POD_GROUPS
+from koord_scheduler_plugins.coscheduling.serving import POD_GROUPS
+from koord_scheduler_plugins.coscheduling.workloads import WORKLOADS
 from koord_scheduler_plugins.device_share.plugin import DEVICE_OBJECTS
 from koord_scheduler_plugins.elastic_quota.tracker import QUOTAS
 from koord_scheduler_plugins.node_numa_resource.plugin import TOPOLOGIES as MACHINES
@@ -82,7 +83,7 @@ def test_the_role_covers_what_is_followed() -> None:
     by_flag = {(group_of(TOPOLOGIES.api_version), TOPOLOGIES.plural)}
     by_plugin = {
         (group_of(one.api_version), one.plural)
-        for one in (POD_GROUPS, QUOTAS, DEVICE_OBJECTS, MACHINES)
+        for one in (POD_GROUPS, WORKLOADS, QUOTAS, DEVICE_OBJECTS, MACHINES)
     }
     assert MANIFESTS.followed() == followed | by_flag | by_plugin
 

@@ -1,6 +1,6 @@
 """Gangs: their parameters, and their members as the account of the cluster has them."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from koord.api.podgroup import (
@@ -21,7 +21,8 @@ MEMBERS = "members"  # the amount that each member holds of its gang
 
 def gang_id(pod: ClusterPod) -> str:
     """Return the gang of a pod as namespace/name; "": it has none."""
-    return gang_of(pod.labels, dict(pod.annotations), pod.namespace)
+    found = gang_of(pod.labels, dict(pod.annotations), pod.namespace)
+    return found or (f"{pod.namespace}/{pod.workload_group}" if pod.workload_group else "")
 
 
 def _holdings(pod: ClusterPod) -> Sequence[Holding]:
@@ -76,6 +77,8 @@ class Gangs:
         self._defaults = defaults
         self.pod_groups: Mapping[str, PodGroup] = {}
         """All PodGroups by namespace/name, as they are at any moment."""
+        self.workload_spec: Callable[[str], GangSpec | None] = lambda gang: None
+        """Returns the parameters of a gang of a Workload; None: no Workload has it."""
         self._declared: dict[str, tuple[ClusterPod, GangSpec]] = {}  # by the first legal member
 
     def known(self) -> list[str]:
@@ -84,11 +87,16 @@ class Gangs:
         return sorted({*self.pod_groups, *named})
 
     def gang(self, gang: str) -> Gang | None:
-        """Return a gang by namespace/name; None: neither a pod nor a PodGroup names it."""
+        """Return a gang by namespace/name.
+
+        None: nothing names it, or it is a group of a Workload whose pods are placed one by one.
+        """
         pool = self._cluster.account.pool(GANGS, gang)
         spec = self._spec(gang, pool.members)
         if not pool.pods and spec is None:
             self._declared.pop(gang, None)
+            return None
+        if spec is not None and spec.is_basic:
             return None
         default = self._defaults
         return Gang(
@@ -99,6 +107,10 @@ class Gangs:
             members=pool.members,
             placed=pool.allocated.get(MEMBERS, 0),
         )
+
+    def members(self, gang: str) -> Mapping[str, str]:
+        """The nodes of a gang's pods, by namespace/name; "": on none."""
+        return self._cluster.account.pool(GANGS, gang).members
 
     def group(self, gang: Gang) -> dict[str, Gang | None]:
         """The gangs of a gang's group by id; None: there is none of that name."""
@@ -120,6 +132,9 @@ class Gangs:
         group = self.pod_groups.get(gang)
         if group is not None:
             return group.spec
+        spec = self.workload_spec(gang)
+        if spec is not None:
+            return spec
         known = self._declared.get(gang)
         if known is not None:
             pod = self._cluster.pod(known[0].key)

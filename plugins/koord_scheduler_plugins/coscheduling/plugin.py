@@ -88,6 +88,7 @@ from koord_scheduler_plugins.coscheduling.serving import (
     GangServing,
     PodGroupReader,
 )
+from koord_scheduler_plugins.coscheduling.workloads import Workloads
 
 WITHOUT = "gangs are those that pods declare by annotations"
 
@@ -172,6 +173,7 @@ class Coscheduling(
         self._gathering = Gathering(handle) if args.aware_network_topology else None
         metrics = services.metrics.own(GangMetrics)
         gangs = Gangs(services.cluster, defaults)
+        self._gangs = gangs
         self._rounds = Rounds(handle, gangs, self._gathering, metrics)
         self._preemptor = (
             GangPreemptor(handle, gangs, self._rounds) if args.enable_preemption else None
@@ -181,6 +183,8 @@ class Coscheduling(
             POD_GROUPS, PodGroupReader(handle).read, self._pod_group_changed, without=WITHOUT
         )
         gangs.pod_groups = followed.objects
+        self._workloads = Workloads(services, self._rounds.gang_changed)
+        gangs.workload_spec = self._workloads.spec
         metrics.count_waiting_by(handle.profile, self._rounds.count_waiting)
         if self._gathering is not None and services.network is not None:
             services.network.subscribe(self._rounds.network_changed)
@@ -308,6 +312,8 @@ class Coscheduling(
         name = gang_id(pod) if pod is not None else ""
         if not name or pod is None:
             return
+        if pod.workload_group:
+            self._workloads.pod_changed(name, pod, known=bool(self._gangs.members(name)))
         self._serving.pod_changed(name, pod, gone=new is None)
         self._rounds.pod_changed(name, old, new)
 

@@ -96,6 +96,21 @@ def test_what_a_pod_waits_for():
     assert (plain.scheduling_gates, plain.preemption_policy, plain.nominated_node) == ((), "", "")
 
 
+@pytest.mark.parametrize(
+    ("reference", "wanted"),
+    [
+        ({"name": "job", "podGroup": "workers"}, "job:workers"),
+        ({"name": "job", "podGroup": "workers", "podGroupReplicaKey": "1"}, "job:workers:1"),
+        ({"name": "job"}, ""),
+        ({"podGroup": "workers"}, ""),
+        ({"name": "j" * 9_000, "podGroup": "w"}, "j" * 253 + ":w"),
+        (None, ""),
+    ],
+)
+def test_the_group_of_a_workload_that_a_pod_belongs_to(reference, wanted):
+    assert read_pod(pod("p", workloadRef=reference)).workload_group == wanted
+
+
 def test_images_of_a_pod_by_what_has_them():
     found = spec_of(
         container(image="b"),

@@ -392,6 +392,33 @@ async def test_a_missing_kind_degrades_names_the_plugin_and_is_asked_for_again(
     assert f"plugin {NAME} follows it" in failed[0]["error"]
 
 
+class FollowsIfThere(Fit):
+    """Follows a kind that a cluster need not have."""
+
+    def __init__(self, args: Any, handle: Handle) -> None:
+        handle.services.custom_resources.follow(
+            Resource("example.com/v1", "licences"), dict, optional=True
+        )
+
+
+async def test_a_cluster_without_an_optional_kind_is_whole(
+    start_with: Callable[..., Replica],
+    server: ApiServer,
+    clock: SimulatedClock,
+    pass_time: PassTime,
+) -> None:
+    server.script(*[refuse(404)] * 1000, path=LICENCES)
+    server.objects.create(PODS, pending("web"))
+    with capture_logs() as logs:
+        replica = start_with(FollowsIfThere)
+        await pass_time(lambda: "web" in placed(server), step=0.2)
+        await clock.advance(5)
+    assert any(one.path.startswith(LICENCES) for one in server.requests)
+    status, body = await replica.get("/readyz?format=json")
+    assert (status, "degraded" in body) == (200, False)
+    assert not [one for one in logs if one.get("watched") == "licences"]
+
+
 async def test_a_health_of_another_type_is_a_finding(
     start_with: Callable[..., Replica],
     server: ApiServer,
