@@ -14,7 +14,7 @@ Mask = NDArray[np.bool_]
 """Which nodes; shape (nodes,)."""
 
 CHUNK = 64  # rows that are copied together, most often for one that has changed
-_SHARDS = 256
+_SHARDS = 256  # a change after a view copies one shard, not the names of all pods
 _FEW_WRITTEN = 16  # rows that are compared one by one sooner than chunk by chunk
 _EXACT = 2**46  # below it, hundredths of a whole number are exact as floats
 

@@ -7,7 +7,7 @@ from koord.cluster import wire
 from koord.cluster.lenient_decoding import DecodingFaults, LenientDecoder
 
 _SCALES = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
-_MAX_DIGITS = 18
+_MAX_DIGITS = 18  # a number of so many is below 2**63; a longer text costs time to read
 MAX_AMOUNT = 2**50  # of one resource in one object: larger ones count as this
 MAX_ALLOCATABLE = MAX_AMOUNT - 1  # so that no pod fits that requests more than it says
 NONZERO = {"cpu": 100, "memory": 200 << 20}

@@ -222,7 +222,7 @@ class CookieWriter:
                 if self._call(GET, pid, SCOPE_THREAD) == cookie:
                     self._holders[cookie] = pid
                     return pid
-            except OSError:
+            except OSError:  # it has ended since; another one may have the cookie
                 continue
         self._holders.pop(cookie, None)
         raise _no_such_cookie(cookie, "none that has it")

@@ -82,9 +82,9 @@ def names_in(directory: Path) -> list[str]:
 
 DEFAULT_BUDGET = 4096  # held files; each costs the kernel about 6 kB once it was read
 IDLE_TICKS = 60  # a file that was not read for so long is closed
-_SWEEP_TICKS = 16
+_SWEEP_TICKS = 16  # idle files are looked for once in so many: it takes a look at every file
 
-_CHUNK = 16 * 1024
+_CHUNK = 16 * 1024  # bytes of a read; most files here are shorter
 # The kernel fills a page as long as whole records fit, and the records of the files here are below
 # 512 bytes (or the file is one record): a shorter answer is the whole file, so no second read is
 # needed to learn that.

@@ -176,7 +176,7 @@ class ReservationPreBindPlugin(Plugin, ABC):
 P = TypeVar("P", bound=Plugin)
 R = TypeVar("R", bound=Reservation)
 
-_MAX_DIGITS = 18
+_MAX_DIGITS = 18  # a number of so many is below 2**63; a longer text costs time to read
 
 Call = tuple[Loaded, Callable[..., object]]
 """Something that a plugin does."""

@@ -205,7 +205,7 @@ def _lines(directory: Path) -> Generator[bytes]:
     while name:
         fd = _opened(directory / name)
         try:
-            with suppress(OSError):
+            with suppress(OSError):  # the lines that can be read are better than none
                 yield from lines_backwards(fd, os.fstat(fd).st_size)
             name = _older(directory, name, fd)  # while it is open: no other file has its inode
         finally:

@@ -17,7 +17,7 @@ from koordlet.host.errors import KernelFileError
 from koordlet.host.host import Host
 from koordlet.host.resources import CGROUP_PROCS
 
-KILL_ATTEMPTS = 20
+KILL_ATTEMPTS = 20  # a process that forks while it is killed leaves children for the next one
 KILL_RETRY_PAUSE = 0.1  # seconds between attempts: what is killed needs a moment to be gone
 PIDS_PER_BATCH = 128  # processes whose descriptors are held at a time
 
@@ -102,6 +102,8 @@ def check_group(group: str, uid: str) -> None:
 def _kill(pids: Iterable[int], directory: Path) -> Iterator[str]:
     """Signal those that are members now and were when their descriptor was opened."""
     with ExitStack() as held:
+        # A number may name another process by the time of the signal: a descriptor cannot, so all
+        # are opened first, and only those that are still members get the signal.
         descriptors: dict[int, int] = {}
         for pid in pids:
             if pid == 0:
@@ -109,7 +111,7 @@ def _kill(pids: Iterable[int], directory: Path) -> Iterator[str]:
                 continue
             try:
                 descriptors[pid] = os.pidfd_open(pid)
-            except ProcessLookupError:
+            except ProcessLookupError:  # it has ended by itself
                 continue
             except OSError as err:
                 yield _problem(err)

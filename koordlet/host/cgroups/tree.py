@@ -124,13 +124,13 @@ def _is_container(name: str) -> bool:
 
 
 MAX_PODS = 1000  # the kubelet's own default limit is 110
-MAX_CONTAINERS = 5000
+MAX_CONTAINERS = 5000  # a pod that makes cgroups without end must not fill the memory
 CHECK_EVERY_SCANS = 2  # the link count of a pod is looked at once in so many scans
 CLASS_DIRS_EVERY_SCANS = 2  # a QoS class is listed at least once in so many scans
 LIST_EVERY_SCANS = (
     10  # a pod, or a class with very many pods, is listed at least once in so many scans
 )
-MANY_PODS = 500
+MANY_PODS = 500  # of a class: listing it takes longer than a scan should
 
 
 class CgroupTree:

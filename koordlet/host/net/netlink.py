@@ -14,7 +14,7 @@ ERROR, DONE = 2, 3  # NLMSG_*
 REQUEST, ACK, DUMP, INTERRUPTED = 0x1, 0x4, 0x300, 0x10  # NLM_F_*
 _TYPE_MASK = 0x3FFF  # the two upper bits of an attribute's type are flags
 _NUMBER = struct.Struct("=i")
-_RESPONSE_BYTES = 65536
+_RESPONSE_BYTES = 65536  # a datagram that does not fit is cut; the kernel sends at most 32 KiB
 
 Span = tuple[int, int]  # first byte and the byte after the last
 

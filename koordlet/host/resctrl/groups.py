@@ -117,7 +117,7 @@ class ResctrlGroupWriter:
                 raise FileNotFoundError(errno.ENOENT, "resctrl was mounted anew")
             self._paths.check_directory(directory, Root.RESCTRL, self._root)
             if content == ABSENT:
-                with suppress(FileNotFoundError):
+                with suppress(FileNotFoundError):  # absent is what was wanted
                     self.remove(directory, name)
             else:
                 with suppress(FileExistsError):

@@ -20,9 +20,9 @@ from koord_descheduler_plugins.low_node_load.args import LowNodeLoadArgs, NodePo
 from koord_descheduler_plugins.low_node_load.plan import (
     NODE_CLASSES,
     PODS_PER_TURN,
-    Move,
     MoveResult,
     NodeClass,
+    PlannedMove,
     PoolPlan,
     RejectReason,
     Round,
@@ -377,7 +377,7 @@ class ExactRound(Round):
             best = found[0]
             reason = reason_for(plan, place, now, prod=prod)
             relief = Relief(cpu=amount.cpu / 1000, memory=amount.memory)
-            result = yield Move(pod, reason, relief, node_usage.names[best])
+            result = yield PlannedMove(pod, reason, relief, node_usage.names[best])
             if result is MoveResult.DONE:
                 plan.note(pod, Action.EVICT, reason, shown)
                 targets.move(pod, best, amount, is_prod=is_prod)

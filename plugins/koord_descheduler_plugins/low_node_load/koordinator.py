@@ -18,9 +18,9 @@ from koord_descheduler_plugins.low_node_load.args import LowNodeLoadArgs, NodePo
 from koord_descheduler_plugins.low_node_load.plan import (
     NODE_CLASSES,
     PODS_PER_TURN,
-    Move,
     MoveResult,
     NodeClass,
+    PlannedMove,
     PoolPlan,
     RejectReason,
     Round,
@@ -276,7 +276,7 @@ class KoordinatorRound(Round):
             amount = _amount(amounts, pod)
             relief = None if amount is None else Relief(cpu=amount.cpu / 1000, memory=amount.memory)
             reason = reason_for(plan, place, excess, prod=prod)
-            result = yield Move(pod, reason, relief, room.target.get(pod.key, ""))
+            result = yield PlannedMove(pod, reason, relief, room.target.get(pod.key, ""))
             if result is not MoveResult.DONE:
                 plan.note(pod, Action.REFUSED, reason)
                 continue

@@ -195,7 +195,7 @@ class PoolPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class PlannedMove:
     """A pod that should leave its node now."""
 
     pod: ClusterPod
@@ -219,7 +219,7 @@ class YieldTurn(Enum):
     WORK = auto()  # what comes next takes long and calls no filter, so it may run in another thread
 
 
-Step = Move | YieldTurn
+Step = PlannedMove | YieldTurn
 Steps = Generator[Step, MoveResult | None, None]
 """A plan being carried out; wants the result of each move."""
 

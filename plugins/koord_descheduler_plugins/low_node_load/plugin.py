@@ -38,9 +38,9 @@ from koord_descheduler_plugins.low_node_load.plan import (
     Detector,
     ExactDetector,
     KoordinatorDetector,
-    Move,
     MoveResult,
     NodeClass,
+    PlannedMove,
     PoolPlan,
     RejectReason,
     Round,
@@ -261,7 +261,7 @@ class LowNodeLoad(BalancePlugin):
         steps = work.steps(plan)
         step = resume(steps, None)
         while step is not None:
-            if isinstance(step, Move):
+            if isinstance(step, PlannedMove):
                 step = resume(steps, await self._evict(step, evictor))
             elif step is YieldTurn.WORK:
                 step = await asyncio.to_thread(resume, steps, None)
@@ -269,7 +269,7 @@ class LowNodeLoad(BalancePlugin):
                 await asyncio.sleep(0)
                 step = resume(steps, None)
 
-    async def _evict(self, move: Move, evictor: EvictorProxy) -> MoveResult:
+    async def _evict(self, move: PlannedMove, evictor: EvictorProxy) -> MoveResult:
         pod = move.pod
         if self._args.dry_run:
             self._log.info(

@@ -95,7 +95,7 @@ _PART = between(0, 100)
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class SchemataPart:
     """A part of the caches (range) or of the bandwidth (percent); neither: nothing is asked for."""
 
     percent: int = wire("percent", 0, limit=_PART)
@@ -115,7 +115,7 @@ class CachePart:
 class Parts:
     """The part of all caches, and parts of single caches, which override it."""
 
-    every: Part = wire("schemata", factory=Part)
+    every: SchemataPart = wire("schemata", factory=SchemataPart)
     per_cache: tuple[CachePart, ...] = wire("schemataPerCache", ())
 
 
@@ -153,7 +153,7 @@ def parts_of(pod: Pod) -> PodParts | None:
     return found
 
 
-def _check(part: Part | CachePart, where: str) -> None:
+def _check(part: SchemataPart | CachePart, where: str) -> None:
     if part.range and not (len(part.range) == 2 and 0 <= part.range[0] < part.range[1] <= 100):
         raise InvalidObject(
             f"{where}.range", wanted="two percentages, the first below the second", found=part.range
@@ -195,7 +195,7 @@ def lines_for(parts: PodParts, machine: ResctrlMachine, where: str) -> SchemataL
     )
 
 
-def _mask(machine: ResctrlMachine, part: Part | CachePart) -> int:
+def _mask(machine: ResctrlMachine, part: SchemataPart | CachePart) -> int:
     start, end = part.range
     return l3_mask(machine.mask, machine.fewest_ways, start, end)
 

@@ -14,8 +14,8 @@ from koord_descheduler_plugins.low_node_load.koordinator import KoordinatorRound
 from koord_descheduler_plugins.low_node_load.plan import (
     ExactDetector,
     KoordinatorDetector,
-    Move,
     MoveResult,
+    PlannedMove,
     PoolPlan,
     RejectReason,
     Round,
@@ -136,7 +136,9 @@ def round_of(
     return ExactRound(args, inputs, memory, reject_reason, dry_run=False)
 
 
-def carry_out(found: Round, refused: frozenset[str] = frozenset()) -> list[tuple[Move, PoolPlan]]:
+def carry_out(
+    found: Round, refused: frozenset[str] = frozenset()
+) -> list[tuple[PlannedMove, PoolPlan]]:
     """All moves of a round that are done."""
     done = []
     for plan in found.plans():
@@ -144,7 +146,7 @@ def carry_out(found: Round, refused: frozenset[str] = frozenset()) -> list[tuple
         answer: MoveResult | None = None
         while (step := resume(steps, answer)) is not None:
             answer = None
-            if isinstance(step, Move):
+            if isinstance(step, PlannedMove):
                 answer = MoveResult.REFUSED if step.pod.name in refused else MoveResult.DONE
                 if answer is MoveResult.DONE:
                     done.append((step, plan))

@@ -314,7 +314,7 @@ class KernelTraffic:
         try:
             _apply(route, index, before, wanted)
         except NetlinkError:
-            with suppress(NetlinkError):
+            with suppress(NetlinkError):  # the first error is the one to report
                 _apply(route, index, _read_state(route, index), before.tree)
             raise
         self._whole.add(index)
