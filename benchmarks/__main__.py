@@ -39,6 +39,7 @@ BENCHMARKS = (
     "requests",
     "lownodeload",
     "rebalancing",
+    "noderesource",
     "fleet",
     "descheduler",
     "hostile",
