@@ -210,16 +210,25 @@ class Rounds:
         gang = self.gang(pod)
         if gang is None:
             return
-        if pod.key not in self._waiting.get(gang.id, ()):
+        there = self._cluster.pod(pod.key)
+        gone = there is None or there.uid != pod.uid
+        if not gone and pod.key not in self._waiting.get(gang.id, ()):
             gang = replace(gang, placed=max(gang.placed - 1, 0))  # it is on its node still
         others_bound = self.once_satisfied(gang, self._gangs.group(gang))
         self._stop_waiting(gang.id, pod.key)
         if gang.strict and not others_bound:
             text = f'Gang "{gang.id}" gets rejected due to Pod "{pod.name}" in Unreserve'
+            others = [uid for one in gang.group for uid in self.waiting(one).values()]
             self._reject_waiting(gang.group, text)
             self._close(gang.group, Ending.UNDONE)
-            if gang.spec is not None:
+            if gang.spec is not None and not gone:
                 self._representatives[gang.spec.group_id] = pod.key
+            elif gang.spec is not None:  # it is never tried again: one of the others has to be
+                self._representatives.pop(gang.spec.group_id, None)
+                pending = self._pending(
+                    one for one in self._gangs.group(gang).values() if one is not None
+                )
+                self._handle.services.activate([*others, *(one.uid for one in pending)])
 
     def permit(self, pod: ClusterPod) -> Wait | None:
         """Have a member wait on its node for the others; None: all of them may be bound."""

@@ -306,6 +306,26 @@ async def test_a_member_in_unreserve_undoes_the_others_if_the_mode_is_strict(mod
     await world.end()
 
 
+async def test_a_member_that_was_deleted_while_it_waited_leaves_no_gang_behind(monkeypatch):
+    """The others are tried again, and another one represents them."""
+    world = await World().begin(8)
+    world.pod_group("g", 3)
+    for name in "ab":
+        world.add_of_group(name)
+    await world.settle()
+    pods = [world.state.pod(f"default/{name}") for name in "ab"]
+    for one in pods:
+        placed = world.state.assume(one, "n0")
+        assert isinstance(world.plugin.permit(CycleState(), placed, "n0"), Wait)
+    activated: list[str] = []
+    monkeypatch.setattr(world.scheduler, "activate", activated.extend)
+    world.state.remove(POD, "default/a", pods[0].uid)
+    world.plugin.unreserve(CycleState(), pods[0], "n0")
+    assert activated == [pods[1].uid]
+    assert "default/g" not in world.plugin._rounds._representatives
+    await world.end()
+
+
 def own_gate(world: World, name: str) -> str:
     """Why PreEnqueue keeps a pod."""
     return world.plugin.pre_enqueue(world.state.pod(f"default/{name}")).message
