@@ -88,6 +88,7 @@ def test_the_networkpolicy_follows_the_namespace(
                 "/gangs",
                 "/quotas",
                 "/quota-admission",
+                "/quota-profiles",
                 "/revoke-quotas",
                 "/crds",
                 "/device-locks",

@@ -58,6 +58,7 @@ from koord_scheduler_plugins.elastic_quota.checks import (
 )
 from koord_scheduler_plugins.elastic_quota.columns import RuntimeOptions
 from koord_scheduler_plugins.elastic_quota.pods import pod_request
+from koord_scheduler_plugins.elastic_quota.profilecontroller import QuotaProfiles, follow_profiles
 from koord_scheduler_plugins.elastic_quota.quotas import QuotaOptions, Quotas
 from koord_scheduler_plugins.elastic_quota.revoke import QuotaRevoker
 from koord_scheduler_plugins.elastic_quota.room import LEAVING, QuotaPreemption
@@ -104,6 +105,7 @@ class ElasticQuotaArgs:
     enable_queue_hint: bool = False  # accepted; pods are woken exactly in any case
     quota_snapshot_update_interval: Seconds = 120.0  # accepted; there are no snapshots
     hook_plugins: tuple[HookPlugin, ...] = ()
+    profile_controller: bool = False  # quotas of ElasticQuotaProfiles, if no koord-manager does it
     check_all_resources: bool = False  # as Koordinator: also those that a pod does not ask for
 
     def validate(self) -> Iterator[FieldError]:
@@ -191,6 +193,8 @@ class ElasticQuota(
             self._pod_groups = services.custom_resources.follow(
                 POD_GROUPS, read_pod_group, without=WITHOUT_POD_GROUPS
             ).objects
+
+        self._profiles = follow_profiles(services) if args.profile_controller else None
 
     @property
     def _revokes(self) -> bool:
@@ -334,6 +338,10 @@ class ElasticQuota(
         )
         statuses = QuotaStatuses(self._handle.services, QUOTAS, self.tracker, tuple(fixed))
         found: dict[str, SharedPart] = {"QuotaStatusController": statuses}
+        if self._profiles is not None:
+            found["QuotaProfileController"] = QuotaProfiles(
+                self._handle.services, self._profiles, self.tracker.followed
+            )
         if self._revokes:
             found["QuotaOverUsedRevokeController"] = QuotaRevoker(
                 self._handle.services,
