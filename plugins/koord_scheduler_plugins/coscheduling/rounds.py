@@ -546,9 +546,16 @@ class Rounds:
             found = None if representative is None else self._cluster.pod(representative)
             if found is not None:
                 self._handle.services.activate([found.uid])
+        elif old is None and pod.node and self._completes(gang):
+            self._activate(self._gangs.group(gang))
         elif representative == pod.key and (new is None or new.node or new.finished):
             del self._representatives[group_id]
             self._activate(self._gangs.group(gang))
+
+    def _completes(self, gang: Gang) -> bool:
+        """Whether a member that comes with its node is the one for which the others have waited."""
+        assert gang.spec is not None  # noqa: S101 - the caller has looked
+        return len(gang.members) == gang.spec.min_members or gang.placed == 1
 
     def gang_changed(self, name: str) -> None:
         """The parameters of a gang have come, changed or gone."""

@@ -326,6 +326,36 @@ async def test_a_member_that_was_deleted_while_it_waited_leaves_no_gang_behind(m
     await world.end()
 
 
+@pytest.mark.parametrize("policy", ["once-satisfied", "waiting-and-running"])
+@pytest.mark.parametrize("requests", range(1, 12))
+async def test_the_next_leader_finishes_a_gang_wherever_the_last_one_was_killed(requests, policy):
+    """From the objects alone: killed after so many requests, each of a binding or a status."""
+    first = await World().begin(4)
+    first.pod_group("g", 3, **{MATCH_POLICY: policy})
+    done = 0
+
+    def kill(call: Any) -> None:
+        nonlocal done
+        done += 1
+        if done > requests:
+            first.api.hang = True
+        first.api.faults.append(kill)
+
+    first.api.faults.append(kill)
+    for name in "abc":
+        first.add_of_group(name)
+    await first.settle()
+    await first.lose_lead()
+    after = World()
+    after.api.pods = first.api.pods
+    await after.begin(4)
+    after.pod_group("g", 3, **{MATCH_POLICY: policy})
+    after.republish()
+    await after.advance(60)
+    assert all(after.where(f"default/{name}") == "n0" for name in "abc")
+    await after.end()
+
+
 def own_gate(world: World, name: str) -> str:
     """Why PreEnqueue keeps a pod."""
     return world.plugin.pre_enqueue(world.state.pod(f"default/{name}")).message
@@ -392,7 +422,7 @@ async def test_permit_by_policy(policy, minimum, bound, waiting, answer):
 async def test_the_endpoints_show_a_gang_as_koordinator_does():
     world = await World().begin(4)
     world.pod_group("g", 3)
-    world.add_of_group("a")
+    world.add_of_group("a", schedulingGates=[{"name": "x"}])
     world.api.add_pod("b", bound="n0", labels={GROUP_LABEL: "g"})
     await world.settle()
     one, every = world.plugin.endpoints()
