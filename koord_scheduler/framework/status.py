@@ -159,6 +159,15 @@ class PreFilterResult:
 
 
 @dataclass(frozen=True, slots=True)
+class PreFilterOutcome:
+    """The result of PreFilter of all plugins together."""
+
+    status: Status
+    node_names: frozenset[str] | None = None  # None: all nodes
+    plugins: tuple[str, ...] = ()  # that named nodes
+
+
+@dataclass(frozen=True, slots=True)
 class PostFilterResult:
     """The result of PostFilter for a pod that no node is feasible for."""
 

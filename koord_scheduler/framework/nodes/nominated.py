@@ -17,7 +17,7 @@ from koord_scheduler.framework.interfaces import Filtering, PreFilterExtensions
 from koord_scheduler.framework.nodes.adapters import Rows, filter_results
 from koord_scheduler.framework.nodes.filtering import Filters, FilterStatuses
 from koord_scheduler.framework.nodes.prefiltering import PreFiltering
-from koord_scheduler.framework.nodes.resultcache import EquivalenceClass, ResultCache
+from koord_scheduler.framework.nodes.resultcache import EquivalenceClass
 from koord_scheduler.framework.nominator import Nominator
 from koord_scheduler.framework.profile import ProfilePlugins
 
@@ -38,7 +38,6 @@ class NominatedFilter:
         self._filters = filters
         self._pre_filtering = pre_filtering
         self._nominator = nominator
-        self._cached = ResultCache()  # with the nominated pods on their nodes
 
     def filter(
         self,
@@ -127,8 +126,8 @@ class NominatedFilter:
                         found.reject(row, status)
                         alive[row] = False
         else:
-            keep = None if cached is None else self._cached.of(pod)
-            self._filters.filter(found, state, pod, with_nominated, mask, keep)
+            results = None if cached is None else cached.with_nominated
+            self._filters.filter(found, state, pod, with_nominated, mask, results)
         rejected = found.numbers > FEASIBLE
         rejected &= mask
         filter_statuses.begin(found.numbers, found.rejections, rejected)

@@ -1,9 +1,8 @@
-"""PreFilter of all plugins, and the cache of its results for equal pods."""
+"""PreFilter of all plugins."""
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import partial
-from typing import Generic, TypeVar, cast
+from typing import cast
 
 from koord.cluster.facts import ClusterPod
 from koord.cluster.view import View
@@ -14,91 +13,21 @@ from koord_scheduler.framework.calls import (
     PluginCalls,
     SequentialCalls,
 )
-from koord_scheduler.framework.cyclestate import CycleState, StateData
+from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.interfaces import PreFilterExtensions, PreFilterPlugin
+from koord_scheduler.framework.nodes.resultcache import PluginPreFilterResult, PreFilterCache
 from koord_scheduler.framework.profile import ProfilePlugins
 from koord_scheduler.framework.status import (
     SUCCESS,
     UNREAD,
     Code,
     PluginStatusError,
+    PreFilterOutcome,
     PreFilterResult,
     Status,
     status_of,
 )
 from koord_scheduler.framework.types import NodeInfo
-
-A = TypeVar("A")
-R = TypeVar("R")
-
-
-class PreResultCache(Generic[A, R]):
-    """Answers A of the plugins of one extension point, for one kind of pods, and their result R.
-
-    They are right while the keys that the plugins give stay the same; None keeps nothing.
-    """
-
-    def __init__(self) -> None:
-        self._keys: list[Hashable | None] = []  # of the plugins, by their place
-        self._answers: dict[int, tuple[A, Mapping[str, StateData]]] = {}  # by place
-        self._result: R | None = None
-        self._written: dict[str, StateData] | None = None  # by all plugins; made when it is needed
-
-    def result(self, keys: list[Hashable | None], state: CycleState) -> R | None:
-        """Return the result of all plugins for these keys; their values are written into the state.
-
-        None: there is no result yet; ask each plugin for its answer.
-        """
-        if keys == self._keys:
-            if self._result is None:
-                return None
-            if self._written is None:
-                self._written = {}
-                for place in range(len(keys)):
-                    self._written.update(self._answers[place][1])
-            state.take(self._written)
-            return self._result
-        self._answers = {
-            place: answer
-            for place, answer in self._answers.items()
-            if place < len(keys) and keys[place] == self._keys[place]
-        }
-        self._keys, self._result, self._written = keys, None, None
-        return None
-
-    def answer(self, place: int, state: CycleState, prepare: Callable[[], A]) -> A:
-        """Return the cached answer of a plugin, or ask it now; raises the errors of prepare."""
-        known = self._answers.get(place)
-        if known is not None:
-            answer, written = known
-            state.take(written)
-            return answer
-        if self._keys[place] is None:
-            return prepare()
-        writes = state.writes
-        answer = prepare()
-        self._answers[place] = answer, state.written_since(writes)
-        return answer
-
-    def keep(self, result: R) -> None:
-        """Keep what has come of all plugins, if each of them has a key."""
-        if len(self._answers) == len(self._keys):
-            self._result = result
-
-
-@dataclass(frozen=True, slots=True)
-class PreFilterOutcome:
-    """The result of PreFilter of all plugins together."""
-
-    status: Status
-    node_names: frozenset[str] | None = None  # None: all nodes
-    plugins: tuple[str, ...] = ()  # that named nodes
-
-
-PluginPreFilterResult = PreFilterResult | Status
-
-PreFilterCache = PreResultCache[PluginPreFilterResult, tuple[PreFilterOutcome, frozenset[str]]]
-"""Cache for equal pods: the plugins' answers, the outcome, and the plugins that skip Filter."""
 
 
 def unread_status(pod: ClusterPod) -> Status:

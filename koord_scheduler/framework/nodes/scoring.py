@@ -20,8 +20,7 @@ from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.extension.transformers import CycleInput, Transformers
 from koord_scheduler.framework.interfaces import PreScorePlugin, Scoring
 from koord_scheduler.framework.nodes.adapters import Rows, normalized, score_nodes
-from koord_scheduler.framework.nodes.prefiltering import PreResultCache
-from koord_scheduler.framework.nodes.resultcache import EquivalenceClass
+from koord_scheduler.framework.nodes.resultcache import EquivalenceClass, PreResultCache
 from koord_scheduler.framework.profile import ProfilePlugins
 from koord_scheduler.framework.status import Code, PluginStatusError, Scores, status_of
 

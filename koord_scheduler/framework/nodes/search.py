@@ -25,11 +25,17 @@ from koord_scheduler.framework.extension.transformers import CycleInput, NodeCho
 from koord_scheduler.framework.nodes.adapters import Rows
 from koord_scheduler.framework.nodes.filtering import Filters, FilterStatuses
 from koord_scheduler.framework.nodes.nominated import NominatedFilter
-from koord_scheduler.framework.nodes.prefiltering import PreFiltering, PreFilterOutcome
+from koord_scheduler.framework.nodes.prefiltering import PreFiltering
 from koord_scheduler.framework.nodes.resultcache import EquivalenceClass, ResultCache
 from koord_scheduler.framework.nominator import NominatedPods, Nominator
 from koord_scheduler.framework.profile import ProfilePlugins
-from koord_scheduler.framework.status import SUCCESS, PreFilterResult, Status, Verdicts
+from koord_scheduler.framework.status import (
+    SUCCESS,
+    PreFilterOutcome,
+    PreFilterResult,
+    Status,
+    Verdicts,
+)
 
 MIN_FEASIBLE_NODES_TO_FIND = (
     100  # nodes below which all are looked at, and feasible nodes that are enough
