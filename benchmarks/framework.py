@@ -21,7 +21,7 @@ from koord.cluster.view import View
 from koord.controlplane.testing import FakeCluster
 from koord.util.clock import SystemClock
 from koord_scheduler.config.profiles import EnabledPlugin, Point, Profile
-from koord_scheduler.framework.cyclestate import CycleState
+from koord_scheduler.framework.cyclestate import CycleInput, CycleState
 from koord_scheduler.framework.interfaces import (
     BindPlugin,
     QueueSortPlugin,
@@ -77,7 +77,9 @@ async def _measure(cycles: int) -> list[Row]:
     reference = _microseconds(view.allocatable[:, 0].copy().sum, cycles)
     with profile.services.limits:
         filtering = _microseconds(lambda: search.search(CycleState(), pod, view), cycles)
-        scores = _microseconds(lambda: scoring.scores(CycleState(), pod, view, feasible), cycles)
+        scores = _microseconds(
+            lambda: scoring.scores(CycleInput(CycleState(), pod, view), feasible), cycles
+        )
     return [
         Row(f"framework: {point}, for each plugin", each / PLUGINS, "µs", BUDGET, reference, COLUMN)
         for point, each in (("Filter", filtering), ("Score", scores))

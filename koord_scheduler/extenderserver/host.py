@@ -33,7 +33,7 @@ from koord_scheduler.extenders.messages import (
     ExtenderFilterResult,
 )
 from koord_scheduler.framework.calls import ExtensionPointError
-from koord_scheduler.framework.cyclestate import CycleState
+from koord_scheduler.framework.cyclestate import CycleInput, CycleState
 from koord_scheduler.framework.diagnosis import FEASIBLE, NodeStatuses
 from koord_scheduler.framework.nodes.adapters import Rows
 from koord_scheduler.framework.nodes.search import SearchResult
@@ -114,7 +114,8 @@ class PluginHost:
             feasible[rows[rows >= 0]] = True
             if not feasible.any():
                 return nothing
-            table = cycle.scoring.scores(cached_cycle.state, pod, cached_cycle.view, feasible)
+            seen = CycleInput(cached_cycle.state, pod, cached_cycle.view)
+            table = cycle.scoring.scores(seen, feasible)
         except ExtensionPointError as err:
             self._failures.warning("prioritize.failed", pod=pod.key, error=str(err))
             return nothing

@@ -1,11 +1,14 @@
-"""State that plugins share for one pod in one cycle.
+"""What plugins see in one cycle of a pod: its state, which they share, the pod and the nodes.
 
 Source: Kubernetes, pkg/scheduler/framework/cycle_state.go.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Protocol, Self, TypeVar, runtime_checkable
 
+from koord.cluster.facts import ClusterPod
+from koord.cluster.view import View
 from koord.util.errors import KoordError
 
 
@@ -128,3 +131,22 @@ class CycleState:
         other.skipped_pre_binds = self.skipped_pre_binds
         other.measured = self.measured
         return other
+
+
+@dataclass(frozen=True, slots=True)
+class CycleInput:
+    """The state, the pod and the nodes that plugins see in a cycle."""
+
+    state: CycleState
+    pod: ClusterPod
+    nodes: View
+    is_altered: bool = False  # the nodes are not the cluster's any more: no cached result is right
+
+    def changed(self, pod: ClusterPod | None, nodes: View | None) -> "CycleInput":
+        """The same with what a transformer has changed; None: it has not."""
+        if pod is None and nodes is None:
+            return self
+        altered = self.is_altered or nodes is not None
+        return CycleInput(
+            self.state, pod or self.pod, self.nodes if nodes is None else nodes, altered
+        )

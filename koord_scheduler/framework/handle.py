@@ -18,7 +18,7 @@ from koord.component.plugins.shared import SharedParts
 from koord.util.clock import Clock
 from koord_scheduler.framework.calls import FrameworkMetrics
 from koord_scheduler.framework.customresources import CustomResources
-from koord_scheduler.framework.cyclestate import CycleState
+from koord_scheduler.framework.cyclestate import CycleInput, CycleState
 from koord_scheduler.framework.diagnosis import NodeStatuses
 from koord_scheduler.framework.extension.networktopology import (
     MISSING,
@@ -324,6 +324,11 @@ class HypotheticalNode:
     def nodes(self) -> View:
         """All nodes, as they are now."""
         return self._cluster.view()
+
+    @property
+    def cycle(self) -> CycleInput:
+        """What plugins see of the pod that is to be placed."""
+        return CycleInput(self.state, self._pod, self.nodes, is_altered=True)
 
     def add(self, pods: Iterable[ClusterPod]) -> None:
         """Put pods on the node."""

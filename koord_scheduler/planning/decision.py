@@ -182,8 +182,7 @@ class Decider:
         table, status = None, found.status
         if status.ok and np.count_nonzero(found.feasible) > 1:
             try:
-                seen = found.subject
-                table = self._scoring.scores(state, seen.pod, seen.nodes, found.feasible)
+                table = self._scoring.scores(found.cycle, found.feasible)
             except ExtensionPointError as err:
                 status = err.status
         return Decision(
@@ -215,7 +214,7 @@ class Decider:
         found, state = decision.found, decision.state
         if found.statuses is None:  # Filter was not reached: the decision says why
             return Blockers()
-        pod, nodes = found.subject.pod, found.subject.nodes
+        pod, nodes = found.cycle.pod, found.cycle.nodes
         try:
             return blockers_of(self._search.verdicts(state, pod, nodes), pod, nodes)
         except ExtensionPointError:

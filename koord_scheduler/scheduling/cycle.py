@@ -99,16 +99,14 @@ class SchedulingCycle:
         found = profile.search.search(state, attempt.pod, nodes)
         if found.status.ok and self._extenders is not None:
             found = await self._left_by_extenders(self._extenders, attempt, found)
-        self._debugging.filtered(found.subject.pod, found.subject.nodes, found.statuses)
+        self._debugging.filtered(found.cycle.pod, found.cycle.nodes, found.statuses)
         if not found.status.ok:
             return found.status if found.status.code is Code.ERROR else found
         if np.count_nonzero(found.feasible) == 1:
             return nodes.node(int(found.feasible.argmax())).name
-        seen = found.subject
+        seen = found.cycle
         try:
-            table = profile.scoring.scores(
-                state, seen.pod, seen.nodes, found.feasible, found.cached
-            )
+            table = profile.scoring.scores(seen, found.feasible, found.cached)
         except ExtensionPointError as err:
             return err.status
         if self._extenders is not None:
@@ -124,7 +122,7 @@ class SchedulingCycle:
 
         Where they reject the only node, a nominated or preferred one, all nodes are searched.
         """
-        pod, nodes = attempt.pod, found.subject.nodes
+        pod, nodes = attempt.pod, found.cycle.nodes
         if not extenders.filters(pod):
             return found
         with attempt.budget.paused():
@@ -141,7 +139,7 @@ class SchedulingCycle:
     async def _filtered(
         self, extenders: Extenders, pod: ClusterPod, found: SearchResult
     ) -> SearchResult:
-        nodes = found.subject.nodes
+        nodes = found.cycle.nodes
         names = [nodes.node(row).name for row in np.flatnonzero(found.feasible).tolist()]
         try:
             return found.without((await extenders.filter(pod, names)).rejections)

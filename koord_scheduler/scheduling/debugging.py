@@ -152,7 +152,7 @@ def diagnosis_report(
 
 def _failed_nodes(found: SearchResult) -> list[Json]:
     """The nodes that were rejected, together by plugin and reason, most nodes first."""
-    statuses, nodes = found.diagnosis.node_statuses, found.subject.nodes
+    statuses, nodes = found.diagnosis.node_statuses, found.cycle.nodes
     if statuses is None:
         return []
     details = []

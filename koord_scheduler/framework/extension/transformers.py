@@ -16,7 +16,7 @@ from koord.component.plugins.registry import PluginError
 from koord.util.logs import get_logger
 from koord_scheduler.config.profiles import Point
 from koord_scheduler.framework.calls import ExtensionPointError, Loaded
-from koord_scheduler.framework.cyclestate import CycleState
+from koord_scheduler.framework.cyclestate import CycleInput, CycleState
 from koord_scheduler.framework.diagnosis import NodeStatuses
 from koord_scheduler.framework.interfaces import Plugin
 from koord_scheduler.framework.profile import ProfilePlugins
@@ -97,23 +97,6 @@ class PostFilterTransformer(SchedulingTransformer):
         """Take note of it."""
 
 
-@dataclass(frozen=True, slots=True)
-class CycleInput:
-    """The pod and the nodes that plugins see in a cycle."""
-
-    pod: ClusterPod
-    nodes: View
-    is_altered: bool = False  # the nodes are not the cluster's any more: nothing kept is right
-
-    def changed(self, by: Transformed) -> "CycleInput":
-        """The same with what a transformer has changed."""
-        if by.pod is None and by.nodes is None:
-            return self
-        altered = self.is_altered or by.nodes is not None
-        pod = self.pod if by.pod is None else by.pod
-        return CycleInput(pod, self.nodes if by.nodes is None else by.nodes, altered)
-
-
 class Transformers:
     """The transformers of one profile, in the order in which it names their plugins.
 
@@ -127,36 +110,35 @@ class Transformers:
         self._score = _active(plugins, Point.SCORE, ScoreTransformer)
         self._post_filter = _active(plugins, Point.POST_FILTER, PostFilterTransformer)
 
-    def before_pre_filter(self, state: CycleState, subject: CycleInput) -> CycleInput:
+    def before_pre_filter(self, cycle: CycleInput) -> CycleInput:
         for loaded, plugin in self._pre_filter:
-            work = partial(plugin.before_pre_filter, state, subject.pod, subject.nodes)
-            subject = subject.changed(self._call(loaded, Point.PRE_FILTER, state, work))
-        return subject
+            work = partial(plugin.before_pre_filter, cycle.state, cycle.pod, cycle.nodes)
+            found = self._call(loaded, Point.PRE_FILTER, cycle.state, work)
+            cycle = cycle.changed(found.pod, found.nodes)
+        return cycle
 
-    def after_pre_filter(
-        self, state: CycleState, subject: CycleInput, result: PreFilterResult | None
-    ) -> CycleInput:
+    def after_pre_filter(self, cycle: CycleInput, result: PreFilterResult | None) -> CycleInput:
         for loaded, plugin in self._pre_filter:
-            work = partial(plugin.after_pre_filter, state, subject.pod, subject.nodes, result)
-            subject = subject.changed(self._call(loaded, Point.PRE_FILTER, state, work))
-        return subject
+            work = partial(plugin.after_pre_filter, cycle.state, cycle.pod, cycle.nodes, result)
+            found = self._call(loaded, Point.PRE_FILTER, cycle.state, work)
+            cycle = cycle.changed(found.pod, found.nodes)
+        return cycle
 
-    def before_filter(self, state: CycleState, subject: CycleInput) -> CycleInput:
+    def before_filter(self, cycle: CycleInput) -> CycleInput:
         for loaded, plugin in self._filter:
-            work = partial(plugin.before_filter, state, subject.pod, subject.nodes)
-            subject = subject.changed(self._call(loaded, Point.FILTER, state, work))
-        return subject
+            work = partial(plugin.before_filter, cycle.state, cycle.pod, cycle.nodes)
+            found = self._call(loaded, Point.FILTER, cycle.state, work)
+            cycle = cycle.changed(found.pod, found.nodes)
+        return cycle
 
-    def before_score(
-        self, state: CycleState, subject: CycleInput, feasible: Mask
-    ) -> tuple[CycleInput, Mask]:
+    def before_score(self, cycle: CycleInput, feasible: Mask) -> tuple[CycleInput, Mask]:
         for loaded, plugin in self._score:
-            work = partial(plugin.before_score, state, subject.pod, subject.nodes, feasible)
-            found = self._call(loaded, Point.SCORE, state, work)
-            subject = subject.changed(found)
+            work = partial(plugin.before_score, cycle.state, cycle.pod, cycle.nodes, feasible)
+            found = self._call(loaded, Point.SCORE, cycle.state, work)
+            cycle = cycle.changed(found.pod, found.nodes)
             if found.feasible is not None:
                 feasible = self._narrowed(loaded, feasible, found.feasible)
-        return subject, feasible
+        return cycle, feasible
 
     def _narrowed(self, loaded: Loaded, feasible: Mask, wanted: Mask) -> Mask:
         """The feasible nodes that are left. Of them there must be one."""
@@ -237,9 +219,7 @@ class NodeChoices:
         self._finds = _first(plugins, FindOneNodePlugin)  # type: ignore[type-abstract]
         self._prefers = _first(plugins, PreferNodesPlugin)  # type: ignore[type-abstract]
 
-    def node(
-        self, state: CycleState, subject: CycleInput, result: PreFilterResult | None
-    ) -> str | None:
+    def node(self, cycle: CycleInput, result: PreFilterResult | None) -> str | None:
         """The node of a plan; None: there is no plan.
 
         Raises:
@@ -248,18 +228,16 @@ class NodeChoices:
         if self._finds is None:
             return None
         loaded, plugin = self._finds
-        work = partial(plugin.find_one_node, state, subject.pod, subject.nodes, result)
-        answer = self._answer(loaded, state, work)
+        work = partial(plugin.find_one_node, cycle.state, cycle.pod, cycle.nodes, result)
+        answer = self._answer(loaded, cycle.state, work)
         if answer is None:
             return None
-        if isinstance(answer, str) and subject.nodes.row(answer) is not None:
+        if isinstance(answer, str) and cycle.nodes.row(answer) is not None:
             return answer
         wrong = PluginError(f"wanted the name of a node, found {answer!r:.80}", loaded.name)
         raise ExtensionPointError(self._calls.failed(loaded, Point.PRE_FILTER, wrong))
 
-    def preferred(
-        self, state: CycleState, subject: CycleInput, result: PreFilterResult | None
-    ) -> Sequence[str]:
+    def preferred(self, cycle: CycleInput, result: PreFilterResult | None) -> Sequence[str]:
         """Nodes that are preferred, the first one most.
 
         Raises:
@@ -268,8 +246,8 @@ class NodeChoices:
         if self._prefers is None:
             return ()
         loaded, plugin = self._prefers
-        work = partial(plugin.prefer_nodes, state, subject.pod, subject.nodes, result)
-        answer = self._answer(loaded, state, work)
+        work = partial(plugin.prefer_nodes, cycle.state, cycle.pod, cycle.nodes, result)
+        answer = self._answer(loaded, cycle.state, work)
         if answer is None:
             return ()
         names = answer if isinstance(answer, Sequence) and not isinstance(answer, str) else (None,)

@@ -7,9 +7,8 @@ from numpy.typing import NDArray
 
 from koord.cluster.columns import Mask
 from koord.cluster.facts import ClusterPod
-from koord.cluster.view import View
 from koord.component.plugins.registry import PluginError
-from koord_scheduler.framework.cyclestate import CycleState
+from koord_scheduler.framework.cyclestate import CycleInput, CycleState
 from koord_scheduler.framework.interfaces import (
     Filtering,
     FilterPlugin,
@@ -41,11 +40,7 @@ _BEYOND = 2.0**62  # a score that no whole number of 64 bits can hold
 
 
 def filter_result(
-    plugin: VectorFilterPlugin,
-    state: CycleState,
-    pod: ClusterPod,
-    nodes: View,
-    rows: Mask | None = None,
+    plugin: VectorFilterPlugin, cycle: CycleInput, rows: Mask | None = None
 ) -> Verdicts | Mask:
     """Return what the vector form says about all nodes: where there is one reason, only a mask.
 
@@ -55,12 +50,12 @@ def filter_result(
         PluginError: it returned what is neither.
     """
     if rows is None:
-        found = plugin.filter_all(state, pod, nodes)
+        found = plugin.filter_all(cycle.state, cycle.pod, cycle.nodes)
     else:
-        found = plugin.filter_among(state, pod, nodes, rows)
+        found = plugin.filter_among(cycle.state, cycle.pod, cycle.nodes, rows)
     if isinstance(found, Verdicts):
-        return _checked(plugin, found, len(nodes))
-    mask = _column(plugin, found, len(nodes), "mask")
+        return _checked(plugin, found, len(cycle.nodes))
+    mask = _column(plugin, found, len(cycle.nodes), "mask")
     if mask.dtype != np.bool_:
         raise PluginError(
             f"plugin {plugin.name}: wanted a mask of bool, found one of {mask.dtype}", plugin.name
@@ -68,11 +63,9 @@ def filter_result(
     return mask
 
 
-def filter_vector(
-    plugin: VectorFilterPlugin, state: CycleState, pod: ClusterPod, nodes: View
-) -> Verdicts:
+def filter_vector(plugin: VectorFilterPlugin, cycle: CycleInput) -> Verdicts:
     """Verdicts about all nodes by the vector form. Raises as filter_result."""
-    found = filter_result(plugin, state, pod, nodes)
+    found = filter_result(plugin, cycle)
     if isinstance(found, Verdicts):
         return found
     return Verdicts.of(found, plugin.rejection.of(plugin.name))
@@ -98,57 +91,50 @@ def filter_node(
     return None
 
 
-def filter_rows(
-    plugin: FilterPlugin, state: CycleState, pod: ClusterPod, nodes: View, rows: Mask
-) -> Verdicts:
+def filter_rows(plugin: FilterPlugin, cycle: CycleInput, rows: Mask) -> Verdicts:
     """Verdicts about some nodes by the plain form; the others pass.
 
     Raises:
         PluginStatusError: it failed for one of them.
         PluginError: it returned what is no status.
     """
-    numbers = np.zeros(len(nodes), np.int32)
+    numbers = np.zeros(len(cycle.nodes), np.int32)
     known: dict[Status, int] = {}
     for row in np.flatnonzero(rows).tolist():
-        status = filter_node(plugin, state, pod, NodeInfo(nodes, row))
+        status = filter_node(plugin, cycle.state, cycle.pod, NodeInfo(cycle.nodes, row))
         if status is not None:
             numbers[row] = known.setdefault(status, len(known) + 1)
     return Verdicts(numbers, tuple(known))
 
 
-def filter_nodes(
-    plugin: Filtering, state: CycleState, pod: ClusterPod, nodes: View, rows: Mask
-) -> Verdicts:
+def filter_nodes(plugin: Filtering, cycle: CycleInput, rows: Mask) -> Verdicts:
     """Verdicts about at least these nodes, by the vector form if there is one.
 
     Raises:
         PluginStatusError, PluginError: as filter_vector and filter_rows.
     """
-    found = filter_results(plugin, state, pod, nodes, rows)
+    found = filter_results(plugin, cycle, rows)
     if isinstance(found, Verdicts):
         return found
     return Verdicts.of(found, plugin.rejection.of(plugin.name))
 
 
-def filter_results(
-    plugin: Filtering, state: CycleState, pod: ClusterPod, nodes: View, rows: Mask
-) -> Verdicts | Mask:
+def filter_results(plugin: Filtering, cycle: CycleInput, rows: Mask) -> Verdicts | Mask:
     """Filter as filter_nodes does; return only a mask, where the vector form says no more."""
     if isinstance(plugin, VectorFilterPlugin):
-        return filter_result(plugin, state, pod, nodes, rows)
+        return filter_result(plugin, cycle, rows)
     assert isinstance(plugin, FilterPlugin)  # noqa: S101 - it has one of the forms
-    return filter_rows(plugin, state, pod, nodes, rows)
+    return filter_rows(plugin, cycle, rows)
 
 
-def score_vector(
-    plugin: VectorScorePlugin, state: CycleState, pod: ClusterPod, nodes: View, rows: Mask
-) -> Scores:
+def score_vector(plugin: VectorScorePlugin, cycle: CycleInput, rows: Mask) -> Scores:
     """Scores of all nodes by the vector form; only those of the rows mean anything.
 
     Raises:
         PluginError: it returned what is no column of numbers.
     """
-    found = _column(plugin, plugin.score_all(state, pod, nodes), len(nodes), "column")
+    scores = plugin.score_all(cycle.state, cycle.pod, cycle.nodes)
+    found = _column(plugin, scores, len(cycle.nodes), "column")
     if found.dtype.kind in "iu":
         return found.astype(np.int64)
     if found.dtype.kind != "f":
@@ -156,23 +142,21 @@ def score_vector(
             f"plugin {plugin.name}: wanted a column of numbers, found one of {found.dtype}",
             plugin.name,
         )
-    whole = np.zeros(len(nodes), np.int64)
+    whole = np.zeros(len(cycle.nodes), np.int64)
     whole[rows] = _whole(plugin, found[rows])
     return whole
 
 
-def score_rows(
-    plugin: ScorePlugin, state: CycleState, pod: ClusterPod, nodes: View, rows: Mask
-) -> Scores:
+def score_rows(plugin: ScorePlugin, cycle: CycleInput, rows: Mask) -> Scores:
     """Scores of some nodes by the plain form; 0 of the others.
 
     Raises:
         PluginError: it returned what is no number.
     """
-    scores = np.zeros(len(nodes), np.int64)
+    scores = np.zeros(len(cycle.nodes), np.int64)
     for row in np.flatnonzero(rows).tolist():
-        node = NodeInfo(nodes, row)
-        score = plugin.score(state, pod, node)
+        node = NodeInfo(cycle.nodes, row)
+        score = plugin.score(cycle.state, cycle.pod, node)
         try:
             scores[row] = int(score)
         except (TypeError, ValueError, OverflowError):
@@ -213,23 +197,19 @@ def is_normalizing(plugin: type[Plugin]) -> bool:
     return issubclass(plugin, VectorNormalizeScorePlugin | NormalizeScorePlugin)
 
 
-def score_nodes(
-    plugin: Scoring, state: CycleState, pod: ClusterPod, nodes: View, rows: Mask
-) -> Scores:
+def score_nodes(plugin: Scoring, cycle: CycleInput, rows: Mask) -> Scores:
     """Scores of at least these nodes, by the vector form if there is one.
 
     Raises:
         PluginError: as score_vector and score_rows.
     """
     if isinstance(plugin, VectorScorePlugin):
-        return score_vector(plugin, state, pod, nodes, rows)
+        return score_vector(plugin, cycle, rows)
     assert isinstance(plugin, ScorePlugin)  # noqa: S101 - it has one of the forms
-    return score_rows(plugin, state, pod, nodes, rows)
+    return score_rows(plugin, cycle, rows)
 
 
-def normalized(
-    plugin: Scoring, state: CycleState, pod: ClusterPod, nodes: View, rows: Rows, scores: Scores
-) -> Scores:
+def normalized(plugin: Scoring, cycle: CycleInput, rows: Rows, scores: Scores) -> Scores:
     """Scores of feasible nodes as the plugin normalizes them; as they are, if it does not.
 
     rows and scores have shape (feasible nodes,); the plugin gets copies.
@@ -240,11 +220,14 @@ def normalized(
     """
     if isinstance(plugin, VectorNormalizeScorePlugin):
         found = _column(
-            plugin, plugin.normalize_scores(state, pod, scores.copy()), len(rows), "column"
+            plugin,
+            plugin.normalize_scores(cycle.state, cycle.pod, scores.copy()),
+            len(rows),
+            "column",
         )
         scores = found.astype(np.int64) if found.dtype.kind in "iu" else _whole(plugin, found)
     elif isinstance(plugin, NormalizeScorePlugin):
-        scores = _normalized_by_node(plugin, state, pod, nodes, rows, scores)
+        scores = _normalized_by_node(plugin, cycle, rows, scores)
     if len(scores) and not MIN_NODE_SCORE <= scores.min() <= scores.max() <= MAX_NODE_SCORE:
         wrong = (scores < MIN_NODE_SCORE) | (scores > MAX_NODE_SCORE)
         raise _out_of_range(plugin, int(scores[wrong][0]))
@@ -253,18 +236,16 @@ def normalized(
 
 def _normalized_by_node(
     plugin: NormalizeScorePlugin,
-    state: CycleState,
-    pod: ClusterPod,
-    nodes: View,
+    cycle: CycleInput,
     rows: Rows,
     scores: Scores,
 ) -> Scores:
     given = [
-        NodeScore(nodes.node(row).name, score)
+        NodeScore(cycle.nodes.node(row).name, score)
         for row, score in zip(rows.tolist(), scores.tolist(), strict=True)
     ]
     changed = list(given)
-    status = status_of(plugin.normalize_score(state, pod, changed), plugin.name)
+    status = status_of(plugin.normalize_score(cycle.state, cycle.pod, changed), plugin.name)
     if not status.ok:
         raise PluginStatusError(plugin.name, status)
     if {id(one) for one in changed} != {id(one) for one in given}:

@@ -7,11 +7,9 @@ from typing import cast
 import numpy as np
 
 from koord.cluster.columns import Mask
-from koord.cluster.facts import ClusterPod
-from koord.cluster.view import View
 from koord_scheduler.config.profiles import Point
 from koord_scheduler.framework.calls import Loaded, PluginCalls
-from koord_scheduler.framework.cyclestate import CycleState
+from koord_scheduler.framework.cyclestate import CycleInput, CycleState
 from koord_scheduler.framework.diagnosis import ABSENT, FEASIBLE, NO_STATUS, NodeStatuses
 from koord_scheduler.framework.interfaces import Filtering, FilterPlugin, VectorFilterPlugin
 from koord_scheduler.framework.nodes.adapters import (
@@ -118,7 +116,7 @@ class FilterStatuses:
         return NodeStatuses(self.numbers, tuple(self._statuses), absent, self._feasible)
 
 
-Look = Callable[[Filtering, CycleState, ClusterPod, View, Mask], Verdicts | Mask]
+Look = Callable[[Filtering, CycleInput, Mask], Verdicts | Mask]
 
 MANY_NODES = 64  # from which on the plain form is sooner done with FEW_ROWS
 
@@ -142,9 +140,7 @@ class Filters:
     def filter(
         self,
         filter_statuses: FilterStatuses,
-        state: CycleState,
-        pod: ClusterPod,
-        nodes: View,
+        cycle: CycleInput,
         wanted: Mask,
         cached: EquivalenceClass | None,
     ) -> None:
@@ -152,52 +148,48 @@ class Filters:
 
         cached: results of earlier cycles; None: everything is computed.
         """
-        active = self.active(state)
+        active = self.active(cycle.state)
         count = int(np.count_nonzero(wanted))
-        if cached is not None and (count > FEW_ROWS or count == len(nodes)):
-            every = count == len(nodes)
-            self._filter_cached(
-                filter_statuses, active, state, pod, nodes, wanted, cached, every=every
-            )
+        if cached is not None and (count > FEW_ROWS or count == len(cycle.nodes)):
+            every = count == len(cycle.nodes)
+            self._filter_cached(filter_statuses, active, cycle, wanted, cached, every=every)
             return
         alive = wanted.copy()
         filter_statuses.numbers[alive] = FEASIBLE
-        one_by_one = count <= FEW_ROWS and len(nodes) > MANY_NODES
+        one_by_one = count <= FEW_ROWS and len(cycle.nodes) > MANY_NODES
         for loaded in active:
             plugin = cast(Filtering, loaded.plugin)
             by_rows = one_by_one and isinstance(plugin, FilterPlugin)
             look = cast(Look, filter_rows if by_rows else filter_results)
             verdicts = self._calls.call(
-                loaded, Point.FILTER, state, look, plugin, state, pod, nodes, alive.copy()
+                loaded, Point.FILTER, cycle.state, look, plugin, cycle, alive.copy()
             )
             if filter_statuses.take(verdicts, loaded, alive) and not alive.any():
                 return
 
-    def row(self, state: CycleState, pod: ClusterPod, nodes: View, row: int) -> Status:
+    def row(self, cycle: CycleInput, row: int) -> Status:
         """Call Filter for one node: Success or a rejection."""
-        for loaded in self.active(state):
-            status = self.row_of(loaded, state, pod, nodes, row)
+        for loaded in self.active(cycle.state):
+            status = self.row_of(loaded, cycle, row)
             if not status.ok:
                 return status
         return SUCCESS
 
-    def row_of(
-        self, loaded: Loaded, state: CycleState, pod: ClusterPod, nodes: View, row: int
-    ) -> Status:
+    def row_of(self, loaded: Loaded, cycle: CycleInput, row: int) -> Status:
         """Call Filter of one plugin for one node."""
-        work = partial(_row_status, loaded, state, pod, nodes, row)
-        return self._calls.call(loaded, Point.FILTER, state, work)
+        work = partial(_row_status, loaded, cycle, row)
+        return self._calls.call(loaded, Point.FILTER, cycle.state, work)
 
-    def verdicts(self, state: CycleState, pod: ClusterPod, nodes: View) -> Mapping[str, Verdicts]:
+    def verdicts(self, cycle: CycleInput) -> Mapping[str, Verdicts]:
         """Return what each Filter plugin says of every node, also of those that another rejects.
 
         For explanations: a cycle does not ask so much.
         """
-        found, every = {}, np.ones(len(nodes), np.bool_)
-        for loaded in self.active(state):
+        found, every = {}, np.ones(len(cycle.nodes), np.bool_)
+        for loaded in self.active(cycle.state):
             plugin = cast(Filtering, loaded.plugin)
             found[loaded.name] = self._calls.call(
-                loaded, Point.FILTER, state, filter_nodes, plugin, state, pod, nodes, every
+                loaded, Point.FILTER, cycle.state, filter_nodes, plugin, cycle, every
             )
         return found
 
@@ -205,9 +197,7 @@ class Filters:
         self,
         filter_statuses: FilterStatuses,
         active: Sequence[Loaded],
-        state: CycleState,
-        pod: ClusterPod,
-        nodes: View,
+        cycle: CycleInput,
         wanted: Mask,
         cached: EquivalenceClass,
         *,
@@ -218,7 +208,7 @@ class Filters:
         Of the others, one counts on the nodes that pass so far, or that only a plugin after it
         rejects: so each node has the rejection that comes first. every: all nodes are wanted.
         """
-        first = cached.fused_filters.look(self._calls, active, state, pod, nodes)
+        first = cached.fused_filters.look(self._calls, active, cycle)
         before = filter_statuses.count
         joined = cached.fused_filters.plugins
         if every and not before and len(joined) == len(active):
@@ -245,22 +235,22 @@ class Filters:
                 continue
             plugin = cast(Filtering, loaded.plugin)
             verdicts = self._calls.call(
-                loaded, Point.FILTER, state, cached.filter, plugin, state, pod, nodes, alive.copy()
+                loaded, Point.FILTER, cycle.state, cached.filter, plugin, cycle, alive.copy()
             )
             if filter_statuses.take(verdicts, loaded, alive):
                 rejecting[(rejecting > place) > alive] = place
 
 
-def _row_status(
-    loaded: Loaded, state: CycleState, pod: ClusterPod, nodes: View, row: int
-) -> Status:
+def _row_status(loaded: Loaded, cycle: CycleInput, row: int) -> Status:
     plugin = loaded.plugin
     if isinstance(plugin, FilterPlugin):
-        status = status_of(plugin.filter(state, pod, NodeInfo(nodes, row)), loaded.name)
+        status = status_of(
+            plugin.filter(cycle.state, cycle.pod, NodeInfo(cycle.nodes, row)), loaded.name
+        )
         if status.ok or status.rejected:
             return status
         raise PluginStatusError(loaded.name, status)
     assert isinstance(plugin, VectorFilterPlugin)  # noqa: S101 - it has one of the forms
-    found = filter_vector(plugin, state, pod, nodes)
+    found = filter_vector(plugin, cycle)
     number = int(found.numbers[row])
     return found.rejections[number - 1] if number else SUCCESS

@@ -14,7 +14,7 @@ from koord.cluster.facts import ClusterPod
 from koord.cluster.view import View
 from koord_scheduler.config.profiles import Point
 from koord_scheduler.framework.calls import Loaded, PluginCalls, SequentialCalls
-from koord_scheduler.framework.cyclestate import CycleState
+from koord_scheduler.framework.cyclestate import CycleInput, CycleState
 from koord_scheduler.framework.interfaces import (
     Filtering,
     FilterPlugin,
@@ -63,9 +63,7 @@ class FusedFilters:
         self,
         calls: PluginCalls,
         plugins: Sequence[Loaded],
-        state: CycleState,
-        pod: ClusterPod,
-        nodes: View,
+        cycle: CycleInput,
     ) -> Verdicts:
         """First rejections of all rows by the plugins that are taken together.
 
@@ -78,8 +76,8 @@ class FusedFilters:
         if plugins != self._asked:
             self._ask(calls, plugins)
             generations = None
-        keys = self._ask_keys.ask(state, pod, nodes)
-        changed = _changed(generations, nodes)
+        keys = self._ask_keys.ask(cycle.state, cycle.pod, cycle.nodes)
+        changed = _changed(generations, cycle.nodes)
         stale: Sequence[tuple[int, Loaded]] = ()
         is_other = keys != self._keys
         if (
@@ -87,19 +85,19 @@ class FusedFilters:
             or len(self._numbers) > _MAX_STATUSES
             or (is_other and _others(keys, self._keys))
         ):
-            self._join(keys, len(nodes))
+            self._join(keys, len(cycle.nodes))
             changed, is_other = (), True
         if is_other:
             known = zip(self._both, keys, self._keys, strict=True)
             stale = [one for one, key, before in known if key != before]
         for place, loaded in stale:
-            self._compute(calls, place, loaded, state, pod, nodes)
+            self._compute(calls, place, loaded, cycle)
         if len(stale) < len(self._joined):
             for row in changed:
-                self._look_again(calls, state, pod, nodes, row)
+                self._look_again(calls, cycle, row)
         if stale:
-            self._fold(len(nodes))
-        self._keys, self._generations = keys, nodes.generations
+            self._fold(len(cycle.nodes))
+        self._keys, self._generations = keys, cycle.nodes.generations
         return Verdicts(self._first, tuple(self._numbers))
 
     def _ask(self, calls: PluginCalls, plugins: Sequence[Loaded]) -> None:
@@ -141,12 +139,10 @@ class FusedFilters:
         calls: PluginCalls,
         place: int,
         loaded: Loaded,
-        state: CycleState,
-        pod: ClusterPod,
-        nodes: View,
+        cycle: CycleInput,
     ) -> None:
         plugin = cast(VectorFilterPlugin, loaded.plugin)
-        found = calls.call(loaded, Point.FILTER, state, filter_result, plugin, state, pod, nodes)
+        found = calls.call(loaded, Point.FILTER, cycle.state, filter_result, plugin, cycle)
         numbers: Numbers | None = None
         if isinstance(found, Verdicts):
             if found.numbers.any():
@@ -157,23 +153,23 @@ class FusedFilters:
             numbers = np.where(found, np.int32(0), np.int32(number))
         self._columns[loaded.name] = numbers
 
-    def _look_again(
-        self, calls: PluginCalls, state: CycleState, pod: ClusterPod, nodes: View, row: int
-    ) -> None:
+    def _look_again(self, calls: PluginCalls, cycle: CycleInput, row: int) -> None:
         """Ask all plugins about a row that has changed."""
         first = 0
         if self._ask_row is None:
             plugins = [one for _, one in self._joined]
             works = [partial(filter_node, cast(FilterPlugin, one.plugin)) for one in plugins]
             self._ask_row = SequentialCalls(calls, Point.FILTER, plugins, works)
-        statuses = self._ask_row.call(state, state, pod, NodeInfo(nodes, row))
+        statuses = self._ask_row.call(
+            cycle.state, cycle.state, cycle.pod, NodeInfo(cycle.nodes, row)
+        )
         for (place, loaded), status in zip(self._joined, statuses, strict=True):
             number = 0 if status is None else self._number(status, place)
             column = self._columns[loaded.name]
             if column is not None:
                 column[row] = number
             elif number:
-                column = self._columns[loaded.name] = np.zeros(len(nodes), np.int32)
+                column = self._columns[loaded.name] = np.zeros(len(cycle.nodes), np.int32)
                 column[row] = number
             first = first or number
         if bool(self._first[row]) != bool(first):
@@ -217,9 +213,7 @@ class FusedScores:
         self,
         calls: PluginCalls,
         plugins: Sequence[tuple[Loaded, int]],
-        state: CycleState,
-        pod: ClusterPod,
-        nodes: View,
+        cycle: CycleInput,
         feasible: Mask,
     ) -> tuple[Rows, Scores]:
         """The feasible rows, and their sums of the plugins that are taken together.
@@ -236,12 +230,12 @@ class FusedScores:
             self._ask(calls, plugins)
             generations = None
         is_same, self._feasible = feasible is self._feasible, None
-        keys = self._ask_keys.ask(state, pod, nodes)
-        changed = _changed(generations, nodes)
+        keys = self._ask_keys.ask(cycle.state, cycle.pod, cycle.nodes)
+        changed = _changed(generations, cycle.nodes)
         stale: Sequence[tuple[Loaded, int]] = ()
         is_other = keys != self._keys
         if changed is None or (is_other and _others(keys, self._keys)):
-            self._join(keys, len(nodes))
+            self._join(keys, len(cycle.nodes))
             self._known, changed, is_other, is_same = feasible, (), True, False
         if is_other:
             before = zip(self._both, keys, self._keys, strict=True)
@@ -257,18 +251,19 @@ class FusedScores:
         if len(missing) > FEW_ROWS:
             stale, self._known, missing = self._joined, feasible, []
         for loaded, weight in stale:
-            self._compute(calls, loaded, weight, state, pod, nodes, feasible)
+            self._compute(calls, loaded, weight, cycle, feasible)
         if missing:
             self._known = self._known.copy()
             for row in missing:
-                self._look_again(calls, state, pod, nodes, row)
+                self._look_again(calls, cycle, row)
         if is_same and not stale:
             for row in missing:
                 self._totals[self._rows.searchsorted(row)] = self._sum[row]
         else:
             (self._rows,) = feasible.nonzero()
             self._totals = self._sum[self._rows]
-        self._keys, self._generations, self._feasible = keys, nodes.generations, feasible
+        self._keys, self._generations = keys, cycle.nodes.generations
+        self._feasible = feasible
         return self._rows, self._totals
 
     def _ask(self, calls: PluginCalls, plugins: Sequence[tuple[Loaded, int]]) -> None:
@@ -295,33 +290,29 @@ class FusedScores:
         calls: PluginCalls,
         loaded: Loaded,
         weight: int,
-        state: CycleState,
-        pod: ClusterPod,
-        nodes: View,
+        cycle: CycleInput,
         feasible: Mask,
     ) -> None:
         def scored() -> Scores:
             plugin = cast(VectorScorePlugin, loaded.plugin)
-            found = score_vector(plugin, state, pod, nodes, feasible)
+            found = score_vector(plugin, cycle, feasible)
             checked_range(plugin, found, feasible)
             return found
 
-        found = calls.call(loaded, Point.SCORE, state, scored)
+        found = calls.call(loaded, Point.SCORE, cycle.state, scored)
         before = self._columns.get(loaded.name)
         gained = found if before is None else found - before
         self._sum += gained if weight == 1 else gained * weight
         self._columns[loaded.name] = found
 
-    def _look_again(
-        self, calls: PluginCalls, state: CycleState, pod: ClusterPod, nodes: View, row: int
-    ) -> None:
+    def _look_again(self, calls: PluginCalls, cycle: CycleInput, row: int) -> None:
         """Ask all plugins about a row that has changed."""
         total = 0
         if self._ask_row is None:
             plugins = [one for one, _ in self._joined]
             works = [partial(score_node, cast(ScorePlugin, one.plugin)) for one in plugins]
             self._ask_row = SequentialCalls(calls, Point.SCORE, plugins, works)
-        scores = self._ask_row.call(state, state, pod, NodeInfo(nodes, row))
+        scores = self._ask_row.call(cycle.state, cycle.state, cycle.pod, NodeInfo(cycle.nodes, row))
         for (loaded, weight), score in zip(self._joined, scores, strict=True):
             self._columns[loaded.name][row] = score
             total += score * weight

@@ -146,10 +146,10 @@ class _Planning:
 
     def _best_first(self, state: CycleState, found: SearchResult, view: View) -> Iterator[str]:
         """The feasible nodes, the best one first."""
-        seen, feasible = found.subject, found.feasible
+        feasible = found.feasible
         rows, totals = np.flatnonzero(feasible), None
         if len(rows) > 1:
-            table = self.scoring.scores(state, seen.pod, seen.nodes, feasible, found.cached)
+            table = self.scoring.scores(found.cycle, feasible, found.cached)
             rows, totals = table.rows, table.totals.copy()
         return _by_score(view, rows, totals)
 
@@ -203,7 +203,7 @@ def _without_any(found: SearchResult) -> SearchResult:
     numbers = statuses.numbers.copy()
     numbers[found.feasible] = len(statuses.statuses) + 1
     rejected = NodeStatuses(numbers, (*statuses.statuses, NOT_CHOSEN), statuses.absent)
-    return SearchResult.of(found.subject, rejected, found.diagnosis)
+    return SearchResult.of(found.cycle, rejected, found.diagnosis)
 
 
 def _shapes_of(pods: Sequence[ClusterPod]) -> list[_Shape]:

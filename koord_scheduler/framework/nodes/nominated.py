@@ -5,12 +5,10 @@ from typing import cast
 import numpy as np
 
 from koord.cluster.columns import Mask
-from koord.cluster.facts import ClusterPod
 from koord.cluster.hypothetical import HypotheticalCluster
-from koord.cluster.view import View
 from koord_scheduler.config.profiles import Point
 from koord_scheduler.framework.calls import Loaded, PluginCalls
-from koord_scheduler.framework.cyclestate import CycleState
+from koord_scheduler.framework.cyclestate import CycleInput
 from koord_scheduler.framework.diagnosis import FEASIBLE
 from koord_scheduler.framework.handle import HypotheticalNode
 from koord_scheduler.framework.interfaces import Filtering, PreFilterExtensions
@@ -43,9 +41,7 @@ class NominatedFilter:
         self,
         nominated_pods: HypotheticalCluster | None,
         filter_statuses: FilterStatuses,
-        state: CycleState,
-        pod: ClusterPod,
-        nodes: View,
+        cycle: CycleInput,
         wanted: Mask,
         cached: EquivalenceClass | None,
     ) -> None:
@@ -60,12 +56,12 @@ class NominatedFilter:
             rows = rows[wanted[rows]]
             if len(rows) > FEW_NOMINATED:
                 self._reject_with_nominated(
-                    nominated_pods, rows, filter_statuses, state, pod, nodes, wanted, cached
+                    nominated_pods, rows, filter_statuses, cycle, wanted, cached
                 )
             else:
                 for row in rows.tolist():
-                    node = self._with_nominated(state, pod, nodes, row, nominated_pods)
-                    status = self._filters.row(node.state, pod, node.nodes, row)
+                    node = self._with_nominated(cycle, row, nominated_pods)
+                    status = self._filters.row(node.cycle, row)
                     if not status.ok:
                         filter_statuses.reject(row, status)
                         wanted[row] = False
@@ -75,16 +71,14 @@ class NominatedFilter:
                 wanted[passed] = False
             if not wanted.any():
                 return
-        self._filters.filter(filter_statuses, state, pod, nodes, wanted, cached)
+        self._filters.filter(filter_statuses, cycle, wanted, cached)
 
     def _reject_with_nominated(
         self,
         nominated_pods: HypotheticalCluster,
         rows: Rows,
         filter_statuses: FilterStatuses,
-        state: CycleState,
-        pod: ClusterPod,
-        nodes: View,
+        cycle: CycleInput,
         wanted: Mask,
         cached: EquivalenceClass | None,
     ) -> None:
@@ -93,11 +87,12 @@ class NominatedFilter:
         All those pods are imagined at once for the plugins that look at one node at a time. For
         the others each node is imagined alone.
         """
-        with_nominated, mask = nominated_pods.view(), np.zeros(len(nodes), np.bool_)
+        with_nominated = CycleInput(cycle.state, cycle.pod, nominated_pods.view())
+        mask = np.zeros(len(cycle.nodes), np.bool_)
         mask[rows] = True
-        active = self._filters.active(state)
-        wide = [one for one in active if self._looks_beyond(one, state, pod, nodes, with_nominated)]
-        found = FilterStatuses(len(nodes))
+        active = self._filters.active(cycle.state)
+        wide = [one for one in active if self._looks_beyond(one, cycle, with_nominated)]
+        found = FilterStatuses(len(cycle.nodes))
         if wide:
             alive, imagined = mask.copy(), dict[int, HypotheticalNode]()
             for loaded in active:
@@ -106,11 +101,9 @@ class NominatedFilter:
                     verdicts = self._calls.call(
                         loaded,
                         Point.FILTER,
-                        state,
+                        cycle.state,
                         filter_results,
                         plugin,
-                        state,
-                        pod,
                         with_nominated,
                         alive.copy(),
                     )
@@ -119,23 +112,21 @@ class NominatedFilter:
                 for row in np.flatnonzero(alive).tolist():
                     node = imagined.get(row)
                     if node is None:
-                        node = self._with_nominated(state, pod, nodes, row, nominated_pods)
+                        node = self._with_nominated(cycle, row, nominated_pods)
                         imagined[row] = node
-                    status = self._filters.row_of(loaded, node.state, pod, node.nodes, row)
+                    status = self._filters.row_of(loaded, node.cycle, row)
                     if not status.ok:
                         found.reject(row, status)
                         alive[row] = False
         else:
             results = None if cached is None else cached.with_nominated
-            self._filters.filter(found, state, pod, with_nominated, mask, results)
+            self._filters.filter(found, with_nominated, mask, results)
         rejected = found.numbers > FEASIBLE
         rejected &= mask
         filter_statuses.begin(found.numbers, found.rejections, rejected)
         wanted &= ~rejected
 
-    def _looks_beyond(
-        self, loaded: Loaded, state: CycleState, pod: ClusterPod, nodes: View, with_nominated: View
-    ) -> bool:
+    def _looks_beyond(self, loaded: Loaded, cycle: CycleInput, with_nominated: CycleInput) -> bool:
         """Whether a plugin's verdict about a node may depend on pods of other nodes.
 
         It counts pods in a state for all nodes, or what it depends on beside the node's row is
@@ -144,18 +135,20 @@ class NominatedFilter:
         if isinstance(loaded.plugin, PreFilterExtensions):
             return True
         ask, key_of = self._calls.ask, cast(Filtering, loaded.plugin).filter_reuse_key
-        key = ask(loaded, Point.FILTER, key_of, state, pod, nodes)
-        return key is None or key != ask(loaded, Point.FILTER, key_of, state, pod, with_nominated)
+        keys = (
+            ask(loaded, Point.FILTER, key_of, one.state, one.pod, one.nodes)
+            for one in (cycle, with_nominated)
+        )
+        key = next(keys)
+        return key is None or key != next(keys)
 
     def _with_nominated(
         self,
-        state: CycleState,
-        pod: ClusterPod,
-        nodes: View,
+        cycle: CycleInput,
         row: int,
         nominated_pods: HypotheticalCluster,
     ) -> HypotheticalNode:
         """A node on which the pods that are nominated to it run already; others are as they are."""
-        found = HypotheticalNode(self._pre_filtering, state, pod, nodes, row)
+        found = HypotheticalNode(self._pre_filtering, cycle.state, cycle.pod, cycle.nodes, row)
         found.add(nominated_pods.added(row))
         return found

@@ -13,7 +13,7 @@ from koord_scheduler.framework.calls import (
     PluginCalls,
     SequentialCalls,
 )
-from koord_scheduler.framework.cyclestate import CycleState
+from koord_scheduler.framework.cyclestate import CycleInput, CycleState
 from koord_scheduler.framework.interfaces import PreFilterExtensions, PreFilterPlugin
 from koord_scheduler.framework.nodes.resultcache import PluginPreFilterResult, PreFilterCache
 from koord_scheduler.framework.profile import ProfilePlugins
@@ -51,14 +51,14 @@ class PreFiltering:
         self._keys = SequentialCalls(plugins.calls, Point.PRE_FILTER, self._pre_filters, ask)
 
     def pre_filter(
-        self, state: CycleState, pod: ClusterPod, nodes: View, cached: PreFilterCache | None = None
+        self, cycle: CycleInput, cached: PreFilterCache | None = None
     ) -> PreFilterOutcome:
         """Call PreFilter of all plugins; note in the state which of them skip Filter.
 
         cached: answers of earlier cycles; None, in a what-if above all: all plugins are called.
         """
         with self._calls.timed(Point.PRE_FILTER.label) as ended:
-            result = self._pre_filter(state, pod, nodes, cached)
+            result = self._pre_filter(cycle, cached)
             ended(result.status.code)
             return result
 
@@ -86,32 +86,29 @@ class PreFiltering:
         """
         self._extend(state, pod, removed, NodeInfo(nodes, row), "remove_pod")
 
-    def _pre_filter(
-        self, state: CycleState, pod: ClusterPod, nodes: View, cached: PreFilterCache | None
-    ) -> PreFilterOutcome:
+    def _pre_filter(self, cycle: CycleInput, cached: PreFilterCache | None) -> PreFilterOutcome:
+        state, pod = cycle.state, cycle.pod
         if pod.spec.unread:
             return PreFilterOutcome(unread_status(pod))
         try:
             if cached is not None:
-                known = cached.result(self._keys.ask(pod, nodes), state)
+                known = cached.result(self._keys.ask(pod, cycle.nodes), state)
                 if known is not None:
                     result, state.skipped_filters = known
                     return result
-            return self._ask_all(state, pod, nodes, cached)
+            return self._ask_all(cycle, cached)
         except ExtensionPointError as err:
             return PreFilterOutcome(err.status)
 
-    def _ask_all(
-        self, state: CycleState, pod: ClusterPod, nodes: View, cached: PreFilterCache | None
-    ) -> PreFilterOutcome:
+    def _ask_all(self, cycle: CycleInput, cached: PreFilterCache | None) -> PreFilterOutcome:
         """Raises ExtensionPointError where a plugin has failed."""
         names: frozenset[str] | None = None
         restricting: list[str] = []
         skipped: set[str] = set()
         rejection: Status | None = None
         for place, loaded in enumerate(self._pre_filters):
-            prepare = partial(self._answer, loaded, state, pod, nodes)
-            answer = prepare() if cached is None else cached.answer(place, state, prepare)
+            prepare = partial(self._answer, loaded, cycle)
+            answer = prepare() if cached is None else cached.answer(place, cycle.state, prepare)
             if isinstance(answer, PreFilterResult):
                 restricting.append(loaded.name)
                 names = answer.node_names if names is None else names & answer.node_names
@@ -123,18 +120,16 @@ class PreFiltering:
                 rejection = answer
             elif answer.code is Code.UNSCHEDULABLE_AND_UNRESOLVABLE:
                 return PreFilterOutcome(answer)
-        state.skipped_filters = frozenset(skipped)
+        cycle.state.skipped_filters = frozenset(skipped)
         found = PreFilterOutcome(rejection or SUCCESS, names, tuple(restricting))
         if cached is not None:
-            cached.keep((found, state.skipped_filters))
+            cached.keep((found, cycle.state.skipped_filters))
         return found
 
-    def _answer(
-        self, loaded: Loaded, state: CycleState, pod: ClusterPod, nodes: View
-    ) -> PluginPreFilterResult:
+    def _answer(self, loaded: Loaded, cycle: CycleInput) -> PluginPreFilterResult:
         plugin = cast(PreFilterPlugin, loaded.plugin)
         return self._calls.call(
-            loaded, Point.PRE_FILTER, state, _pre_filter_of, plugin, state, pod, nodes
+            loaded, Point.PRE_FILTER, cycle.state, _pre_filter_of, plugin, cycle
         )
 
     def _extend(
@@ -153,10 +148,8 @@ class PreFiltering:
                     raise ExtensionPointError(self._calls.failed(loaded, Point.PRE_FILTER, failed))
 
 
-def _pre_filter_of(
-    plugin: PreFilterPlugin, state: CycleState, pod: ClusterPod, nodes: View
-) -> PluginPreFilterResult:
-    answer = plugin.pre_filter(state, pod, nodes)
+def _pre_filter_of(plugin: PreFilterPlugin, cycle: CycleInput) -> PluginPreFilterResult:
+    answer = plugin.pre_filter(cycle.state, cycle.pod, cycle.nodes)
     if isinstance(answer, PreFilterResult):
         return answer
     status = status_of(answer, plugin.name, Code.SKIP)

@@ -17,7 +17,7 @@ from koord.cluster.columns import Mask
 from koord.cluster.facts import ClusterPod
 from koord.cluster.view import View
 from koord.cluster.workloads import controller_of
-from koord_scheduler.framework.cyclestate import CycleState, StateData
+from koord_scheduler.framework.cyclestate import CycleInput, CycleState, StateData
 from koord_scheduler.framework.interfaces import (
     Filtering,
     FilterPlugin,
@@ -166,42 +166,38 @@ class EquivalenceClass:
         """Results on the nodes as they are with the pods that are nominated to them."""
         return EquivalenceClass()
 
-    def filter(
-        self, plugin: Filtering, state: CycleState, pod: ClusterPod, nodes: View, rows: Mask
-    ) -> Verdicts | Mask:
+    def filter(self, plugin: Filtering, cycle: CycleInput, rows: Mask) -> Verdicts | Mask:
         """Verdicts about at least these nodes of one plugin; raises as filter_nodes does."""
-        key = plugin.filter_reuse_key(state, pod, nodes)
+        key = plugin.filter_reuse_key(cycle.state, cycle.pod, cycle.nodes)
         column = self._verdicts.pop(plugin.name, None)  # gone, if the plugin fails
         if key is None:
-            return filter_results(plugin, state, pod, nodes, rows)
-        missing = _missing(column, key, nodes, rows)
+            return filter_results(plugin, cycle, rows)
+        missing = _missing(column, key, cycle.nodes, rows)
         forms = isinstance(plugin, FilterPlugin), isinstance(plugin, VectorFilterPlugin)
         if column is None or missing is None or _wants_all(missing, *forms):
-            return self._keep_verdicts(plugin, state, pod, nodes, rows, key)
+            return self._keep_verdicts(plugin, cycle, rows, key)
         if missing.any():
             assert isinstance(plugin, FilterPlugin)  # noqa: S101 - see _wants_all
-            _merge(column, filter_rows(plugin, state, pod, nodes, missing), missing)
-        _renew(column, nodes, missing)
+            _merge(column, filter_rows(plugin, cycle, missing), missing)
+        _renew(column, cycle.nodes, missing)
         self._verdicts[plugin.name] = column
         return Verdicts(column.values, tuple(column.rejections))
 
-    def score(
-        self, plugin: Scoring, state: CycleState, pod: ClusterPod, nodes: View, rows: Mask
-    ) -> Scores:
+    def score(self, plugin: Scoring, cycle: CycleInput, rows: Mask) -> Scores:
         """Scores of at least these nodes of one plugin; raises as score_nodes does."""
-        key = plugin.score_reuse_key(state, pod, nodes)
+        key = plugin.score_reuse_key(cycle.state, cycle.pod, cycle.nodes)
         column = self._scores.pop(plugin.name, None)
         if key is None:
-            return score_nodes(plugin, state, pod, nodes, rows)
-        missing = _missing(column, key, nodes, rows)
+            return score_nodes(plugin, cycle, rows)
+        missing = _missing(column, key, cycle.nodes, rows)
         forms = isinstance(plugin, ScorePlugin), isinstance(plugin, VectorScorePlugin)
         if column is None or missing is None or _wants_all(missing, *forms):
-            return self._keep_scores(plugin, state, pod, nodes, rows, key)
+            return self._keep_scores(plugin, cycle, rows, key)
         if missing.any():
             assert isinstance(plugin, ScorePlugin)  # noqa: S101 - see _wants_all
-            scores = score_rows(plugin, state, pod, nodes, missing)
+            scores = score_rows(plugin, cycle, missing)
             column.values[missing] = scores[missing]
-        _renew(column, nodes, missing)
+        _renew(column, cycle.nodes, missing)
         self._scores[plugin.name] = column
         cached: Scores = column.values
         return cached
@@ -209,15 +205,13 @@ class EquivalenceClass:
     def _keep_verdicts(
         self,
         plugin: Filtering,
-        state: CycleState,
-        pod: ClusterPod,
-        nodes: View,
+        cycle: CycleInput,
         rows: Mask,
         key: Hashable,
     ) -> Verdicts:
-        found = filter_nodes(plugin, state, pod, nodes, rows)
+        found = filter_nodes(plugin, cycle, rows)
         known = _cached_verdicts(plugin, VectorFilterPlugin, rows)
-        column = _Column(key, nodes.generation, known, np.zeros(len(nodes), np.int32))
+        column = _Column(key, cycle.nodes.generation, known, np.zeros(len(cycle.nodes), np.int32))
         _merge(column, found, known)
         self._verdicts[plugin.name] = column
         return Verdicts(column.values, tuple(column.rejections))
@@ -225,15 +219,13 @@ class EquivalenceClass:
     def _keep_scores(
         self,
         plugin: Scoring,
-        state: CycleState,
-        pod: ClusterPod,
-        nodes: View,
+        cycle: CycleInput,
         rows: Mask,
         key: Hashable,
     ) -> Scores:
-        found = score_nodes(plugin, state, pod, nodes, rows)
+        found = score_nodes(plugin, cycle, rows)
         known = rows.copy()  # of the others a vector form may return anything
-        self._scores[plugin.name] = _Column(key, nodes.generation, known, found)
+        self._scores[plugin.name] = _Column(key, cycle.nodes.generation, known, found)
         return found
 
 

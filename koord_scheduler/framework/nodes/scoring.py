@@ -12,12 +12,10 @@ from typing import cast
 import numpy as np
 
 from koord.cluster.columns import Mask, read_only
-from koord.cluster.facts import ClusterPod
-from koord.cluster.view import View
 from koord_scheduler.config.profiles import Point
 from koord_scheduler.framework.calls import Loaded, SequentialCalls
-from koord_scheduler.framework.cyclestate import CycleState
-from koord_scheduler.framework.extension.transformers import CycleInput, Transformers
+from koord_scheduler.framework.cyclestate import CycleInput, CycleState
+from koord_scheduler.framework.extension.transformers import Transformers
 from koord_scheduler.framework.interfaces import PreScorePlugin, Scoring
 from koord_scheduler.framework.nodes.adapters import Rows, normalized, score_nodes
 from koord_scheduler.framework.nodes.resultcache import EquivalenceClass, PreResultCache
@@ -61,9 +59,7 @@ class NodeScoring:
 
     def scores(
         self,
-        state: CycleState,
-        pod: ClusterPod,
-        nodes: View,
+        cycle: CycleInput,
         feasible: Mask,
         cached: EquivalenceClass | None = None,
     ) -> ScoreTable:
@@ -77,23 +73,20 @@ class NodeScoring:
         if feasible.flags.writeable:
             feasible = read_only(feasible.copy())
         with self._calls.limits:
-            subject = CycleInput(pod, nodes)
-            seen, feasible = self._transformers.before_score(state, subject, feasible)
-            cached = None if seen.is_altered or seen.pod is not pod else cached
-            return self._score(state, seen.pod, seen.nodes, feasible, cached)
+            seen, feasible = self._transformers.before_score(cycle, feasible)
+            cached = None if seen.is_altered or seen.pod is not cycle.pod else cached
+            return self._score(seen, feasible, cached)
 
     def _score(
         self,
-        state: CycleState,
-        pod: ClusterPod,
-        nodes: View,
+        cycle: CycleInput,
         feasible: Mask,
         cached: EquivalenceClass | None,
     ) -> ScoreTable:
         with self._calls.timed(Point.PRE_SCORE.label):
             kept_answers = None if cached is None else cached.pre_scored
-            self._pre_score(state, pod, nodes, feasible, kept_answers)
-        active = self._active_in(state)
+            self._pre_score(cycle, feasible, kept_answers)
+        active = self._active_in(cycle.state)
         columns: dict[str, Scores] = {}
         fused: Mapping[str, Scores] = {}
         with self._calls.timed(Point.SCORE.label):
@@ -101,16 +94,12 @@ class NodeScoring:
                 (rows,) = feasible.nonzero()
                 totals = np.zeros(len(rows), np.int64)
             else:
-                rows, sums = cached.fused_scores.look(
-                    self._calls, active, state, pod, nodes, feasible
-                )
+                rows, sums = cached.fused_scores.look(self._calls, active, cycle, feasible)
                 totals = sums.copy()
                 fused = cached.fused_scores.columns
             for loaded, weight in active:
                 if loaded.name not in fused:
-                    found = self._weighted(
-                        loaded, weight, state, pod, nodes, feasible, rows, cached
-                    )
+                    found = self._weighted(loaded, weight, cycle, feasible, rows, cached)
                     columns[loaded.name] = found
                     totals += found
 
@@ -131,22 +120,21 @@ class NodeScoring:
 
     def _pre_score(
         self,
-        state: CycleState,
-        pod: ClusterPod,
-        nodes: View,
+        cycle: CycleInput,
         feasible: Mask,
         cached: PreResultCache[bool, frozenset[str]] | None,
     ) -> None:
         """Call PreScore of all plugins; note in the state which of them skip Score."""
+        state = cycle.state
         if cached is not None:
-            known = cached.result(self._keys.ask(pod, nodes), state)
+            known = cached.result(self._keys.ask(cycle.pod, cycle.nodes), state)
             if known is not None:
                 state.skipped_scores = known
                 return
         skipped = set()
         for place, loaded in enumerate(self._pre_scores):
             plugin = cast(PreScorePlugin, loaded.plugin)
-            work = partial(_skips, plugin, state, pod, nodes, feasible)
+            work = partial(_skips, plugin, cycle, feasible)
             prepare = partial(self._calls.call, loaded, Point.PRE_SCORE, state, work)
             if prepare() if cached is None else cached.answer(place, state, prepare):
                 skipped.add(loaded.name)
@@ -158,9 +146,7 @@ class NodeScoring:
         self,
         loaded: Loaded,
         weight: int,
-        state: CycleState,
-        pod: ClusterPod,
-        nodes: View,
+        cycle: CycleInput,
         feasible: Mask,
         rows: Rows,
         cached: EquivalenceClass | None,
@@ -169,20 +155,20 @@ class NodeScoring:
         look = score_nodes if cached is None else cached.score
 
         def scored() -> Scores:
-            raw = look(plugin, state, pod, nodes, feasible)
+            raw = look(plugin, cycle, feasible)
             if len(rows) < len(raw):
                 raw = raw[rows]
-            return normalized(plugin, state, pod, nodes, rows, raw)
+            return normalized(plugin, cycle, rows, raw)
 
-        found = self._calls.call(loaded, Point.SCORE, state, scored)
+        found = self._calls.call(loaded, Point.SCORE, cycle.state, scored)
         return found if weight == 1 else found * weight
 
 
-def _skips(
-    plugin: PreScorePlugin, state: CycleState, pod: ClusterPod, nodes: View, feasible: Mask
-) -> bool:
+def _skips(plugin: PreScorePlugin, cycle: CycleInput, feasible: Mask) -> bool:
     """Call PreScore; return whether the plugin's Score is to be skipped."""
-    status = status_of(plugin.pre_score(state, pod, nodes, feasible), plugin.name, Code.SKIP)
+    status = status_of(
+        plugin.pre_score(cycle.state, cycle.pod, cycle.nodes, feasible), plugin.name, Code.SKIP
+    )
     if not status.ok and status.code is not Code.SKIP:
         raise PluginStatusError(plugin.name, status)
     return not status.ok

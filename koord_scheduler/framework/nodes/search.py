@@ -12,7 +12,7 @@ from koord.cluster.hypothetical import HypotheticalCluster
 from koord.cluster.view import View
 from koord_scheduler.config.profiles import Point
 from koord_scheduler.framework.calls import ExtensionPointError, PluginCalls
-from koord_scheduler.framework.cyclestate import CycleState
+from koord_scheduler.framework.cyclestate import CycleInput, CycleState
 from koord_scheduler.framework.diagnosis import (
     ABSENT,
     FEASIBLE,
@@ -21,7 +21,7 @@ from koord_scheduler.framework.diagnosis import (
     Diagnosis,
     NodeStatuses,
 )
-from koord_scheduler.framework.extension.transformers import CycleInput, NodeChoices, Transformers
+from koord_scheduler.framework.extension.transformers import NodeChoices, Transformers
 from koord_scheduler.framework.nodes.adapters import Rows
 from koord_scheduler.framework.nodes.filtering import Filters, FilterStatuses
 from koord_scheduler.framework.nodes.nominated import NominatedFilter
@@ -84,7 +84,7 @@ class SearchResult:
     """The feasible nodes, or why there is none."""
 
     status: Status  # Success: there are some; a rejection: none; Error: a plugin failed
-    subject: CycleInput  # the pod and the nodes as plugins have seen them in the end
+    cycle: CycleInput  # as plugins have seen it in the end
     feasible: Mask
     diagnosis: Diagnosis
     statuses: NodeStatuses | None = None  # None: Filter was not reached, or a plugin failed
@@ -95,7 +95,7 @@ class SearchResult:
     @classmethod
     def of(
         cls,
-        subject: CycleInput,
+        cycle: CycleInput,
         statuses: NodeStatuses,
         diagnosis: Diagnosis,
         cached: EquivalenceClass | None = None,
@@ -103,13 +103,13 @@ class SearchResult:
         """After Filter, by the statuses of the nodes."""
         feasible = statuses.feasible
         if np.count_nonzero(feasible):  # faster than any()
-            return cls(SUCCESS, subject, feasible, diagnosis, statuses, cached)
+            return cls(SUCCESS, cycle, feasible, diagnosis, statuses, cached)
         diagnosis.node_statuses = statuses
         for number in np.unique(statuses.numbers).tolist():
             if number != ABSENT:
                 diagnosis.note(statuses.statuses[number - 1])
         rejection = Status.unschedulable(diagnosis.message())
-        return cls(rejection, subject, feasible, diagnosis, statuses)
+        return cls(rejection, cycle, feasible, diagnosis, statuses)
 
     def without(self, rejections: Mapping[str, Status]) -> "SearchResult":
         """The same with further nodes rejected, by name."""
@@ -117,13 +117,13 @@ class SearchResult:
         numbers, statuses = self.statuses.numbers.copy(), list(self.statuses.statuses)
         places: dict[Status, int] = {}
         for name, status in rejections.items():
-            row = self.subject.nodes.row(name)
+            row = self.cycle.nodes.row(name)
             if status not in places:
                 statuses.append(status)
                 places[status] = len(statuses)
             numbers[row] = places[status]
         found = NodeStatuses(numbers, tuple(statuses), self.statuses.absent)
-        return SearchResult.of(self.subject, found, self.diagnosis, self.cached)
+        return SearchResult.of(self.cycle, found, self.diagnosis, self.cached)
 
 
 class NodeSearch:
@@ -170,63 +170,52 @@ class NodeSearch:
         everywhere: nominations and preferred nodes are no reason to look at one node only.
         sampled: as many feasible nodes as the profile asks for are enough.
         """
-        diagnosis, nothing = Diagnosis(nodes=len(nodes)), np.zeros(len(nodes), np.bool_)
+        cycle, diagnosis = CycleInput(state, pod, nodes), Diagnosis(nodes=len(nodes))
+        nothing = np.zeros(len(nodes), np.bool_)
         if not len(nodes):
             rejection = Status.unresolvable(NO_NODES)
-            return SearchResult(rejection, CycleInput(pod, nodes), nothing, diagnosis)
+            return SearchResult(rejection, cycle, nothing, diagnosis)
         with self._calls.limits:
-            return self._search(state, pod, nodes, diagnosis, nothing, everywhere, sampled)
+            return self._search(cycle, diagnosis, nothing, everywhere, sampled)
 
     def _search(
         self,
-        state: CycleState,
-        pod: ClusterPod,
-        nodes: View,
+        cycle: CycleInput,
         diagnosis: Diagnosis,
         nothing: Mask,
         everywhere: bool,
         sampled: bool,
     ) -> SearchResult:
-        subject = CycleInput(pod, nodes)
         try:
-            subject = self._transformers.before_pre_filter(state, subject)
-            pod, cached = subject.pod, self._cached_for(subject)
-            subject, before = self._before_filter(state, subject, diagnosis, everywhere, cached)
-            subject = self._transformers.before_filter(state, subject)
-            if subject.is_altered or subject.pod is not pod:
-                cached = self._cached_for(subject)
+            cycle = self._transformers.before_pre_filter(cycle)
+            pod, cached = cycle.pod, self._cached_for(cycle)
+            cycle, before = self._before_filter(cycle, diagnosis, everywhere, cached)
+            cycle = self._transformers.before_filter(cycle)
+            if cycle.is_altered or cycle.pod is not pod:
+                cached = self._cached_for(cycle)
         except ExtensionPointError as err:
             if err.status.rejected:
                 self._rejected_by_pre_filter(diagnosis, err.status)
-            return SearchResult(err.status, subject, nothing, diagnosis)
+            return SearchResult(err.status, cycle, nothing, diagnosis)
         try:
-            statuses = self._filtered(state, subject, before, everywhere, sampled, cached)
+            statuses = self._filtered(cycle, before, everywhere, sampled, cached)
         except ExtensionPointError as err:
-            return SearchResult(err.status, subject, nothing, diagnosis)
-        return SearchResult.of(subject, statuses, diagnosis, cached)
+            return SearchResult(err.status, cycle, nothing, diagnosis)
+        return SearchResult.of(cycle, statuses, diagnosis, cached)
 
     def pre_filter(self, state: CycleState, pod: ClusterPod, nodes: View) -> PreFilterOutcome:
         """Call PreFilter of all plugins; note in the state which of them skip Filter."""
-        return self._pre_filtering.pre_filter(state, pod, nodes)
+        return self._pre_filtering.pre_filter(CycleInput(state, pod, nodes))
 
-    def filter(
-        self,
-        state: CycleState,
-        pod: ClusterPod,
-        nodes: View,
-        wanted: Mask,
-        cached: EquivalenceClass | None = None,
-    ) -> NodeStatuses:
-        """Call Filter for some nodes; the others are absent.
-
-        cached: results of earlier cycles; None, in a what-if above all: everything is computed.
+    def filter(self, state: CycleState, pod: ClusterPod, nodes: View, wanted: Mask) -> NodeStatuses:
+        """Call Filter for some nodes, with nothing cached; the others are absent.
 
         Raises:
             ExtensionPointError: a plugin has failed.
         """
         filter_statuses = FilterStatuses(len(nodes))
         with self._calls.timed(Point.FILTER.label):
-            self._filters.filter(filter_statuses, state, pod, nodes, wanted, cached)
+            self._filters.filter(filter_statuses, CycleInput(state, pod, nodes), wanted, None)
         return filter_statuses.statuses()
 
     def verdicts(self, state: CycleState, pod: ClusterPod, nodes: View) -> Mapping[str, Verdicts]:
@@ -237,7 +226,7 @@ class NodeSearch:
         Raises:
             ExtensionPointError: a plugin has failed.
         """
-        return self._filters.verdicts(state, pod, nodes)
+        return self._filters.verdicts(CycleInput(state, pod, nodes))
 
     def filter_row(self, state: CycleState, pod: ClusterPod, nodes: View, row: int) -> Status:
         """Call Filter for one node: Success or a rejection.
@@ -245,7 +234,7 @@ class NodeSearch:
         Raises:
             ExtensionPointError: a plugin has failed.
         """
-        return self._filters.row(state, pod, nodes, row)
+        return self._filters.row(CycleInput(state, pod, nodes), row)
 
     def count_pods(self, state: CycleState) -> bool:
         """Whether a plugin counts pods that are added and removed, in a cycle with this state."""
@@ -277,13 +266,12 @@ class NodeSearch:
         diagnosis.pre_filter_message = status.message
         diagnosis.note(status)
 
-    def _cached_for(self, subject: CycleInput) -> EquivalenceClass | None:
-        return None if subject.is_altered else self._cached.again(subject.pod)
+    def _cached_for(self, cycle: CycleInput) -> EquivalenceClass | None:
+        return None if cycle.is_altered else self._cached.again(cycle.pod)
 
     def _before_filter(
         self,
-        state: CycleState,
-        subject: CycleInput,
+        cycle: CycleInput,
         diagnosis: Diagnosis,
         everywhere: bool,
         cached: EquivalenceClass | None,
@@ -294,32 +282,31 @@ class NodeSearch:
             ExtensionPointError: a plugin has failed, or rejects the pod.
         """
         answers = None if cached is None else cached.pre_filtered
-        before = self._pre_filtering.pre_filter(state, subject.pod, subject.nodes, answers)
+        before = self._pre_filtering.pre_filter(cycle, answers)
         diagnosis.unschedulable_plugins.update(before.plugins)
         if not before.status.ok:
             raise ExtensionPointError(before.status)
         names = before.node_names
         result = None if names is None else PreFilterResult(names)
-        subject = self._transformers.after_pre_filter(state, subject, result)
-        only = self._planned(state, subject, result, everywhere)
-        return subject, before if only is None else replace(before, node_names=only)
+        cycle = self._transformers.after_pre_filter(cycle, result)
+        only = self._planned(cycle, result, everywhere)
+        return cycle, before if only is None else replace(before, node_names=only)
 
     def _planned(
         self,
-        state: CycleState,
-        subject: CycleInput,
+        cycle: CycleInput,
         result: PreFilterResult | None,
         everywhere: bool,
     ) -> frozenset[str] | None:
         """The node of a plan, or the first feasible one of those that are preferred."""
-        found = self._plans.node(state, subject, result)
+        found = self._plans.node(cycle, result)
         if found is None and everywhere:
             return None
         if found is None:
-            for name in self._plans.preferred(state, subject, result):
-                row = subject.nodes.row(name)
+            for name in self._plans.preferred(cycle, result):
+                row = cycle.nodes.row(name)
                 if row is not None and (result is None or name in result.node_names):
-                    status = self._filters.row(state, subject.pod, subject.nodes, row)
+                    status = self._filters.row(cycle, row)
                     if status.ok:
                         return frozenset((name,))
             return None
@@ -327,15 +314,14 @@ class NodeSearch:
 
     def _filtered(
         self,
-        state: CycleState,
-        subject: CycleInput,
+        cycle: CycleInput,
         before: PreFilterOutcome,
         everywhere: bool,
         sampled: bool,
         cached: EquivalenceClass | None,
     ) -> NodeStatuses:
         """Filter on the node that the pod is nominated to, or else on all that PreFilter names."""
-        pod, nodes = subject.pod, subject.nodes
+        pod, nodes = cycle.pod, cycle.nodes
         wanted, absent = _all_nodes(len(nodes)), NO_STATUS
         if before.node_names is not None:
             wanted = np.zeros(len(nodes), np.bool_)
@@ -352,48 +338,40 @@ class NodeSearch:
                 filter_statuses, only = FilterStatuses(len(nodes)), np.zeros(len(nodes), np.bool_)
                 only[row] = True
                 nominated_pods = self._nominated_pods.on_node(pod, nodes.node(row).name, nodes)
-                self._nominated_filter.filter(
-                    nominated_pods, filter_statuses, state, pod, nodes, only, cached
-                )
+                self._nominated_filter.filter(nominated_pods, filter_statuses, cycle, only, cached)
                 if filter_statuses.numbers[row] == FEASIBLE:
                     return filter_statuses.statuses(absent)
             filter_statuses = self._search_all(
-                self._nominated_pods.of(pod, nodes), state, pod, nodes, wanted, sampled, cached
+                self._nominated_pods.of(pod, nodes), cycle, wanted, sampled, cached
             )
             return filter_statuses.statuses(absent)
 
     def _search_all(
         self,
         nominated_pods: HypotheticalCluster | None,
-        state: CycleState,
-        pod: ClusterPod,
-        nodes: View,
+        cycle: CycleInput,
         wanted: Mask,
         sampled: bool,
         cached: EquivalenceClass | None,
     ) -> FilterStatuses:
         """Filter all of the wanted nodes, or in their order as many as it takes."""
-        filter_statuses, count = FilterStatuses(len(nodes)), int(np.count_nonzero(wanted))
+        filter_statuses, count = FilterStatuses(len(cycle.nodes)), int(np.count_nonzero(wanted))
         need = nodes_to_find(count, self._percentage, scored=self._scored) if sampled else count
         if need >= count:
-            self._nominated_filter.filter(
-                nominated_pods, filter_statuses, state, pod, nodes, wanted, cached
-            )
+            self._nominated_filter.filter(nominated_pods, filter_statuses, cycle, wanted, cached)
             return filter_statuses
-        order = round_robin(nodes)
+        order = round_robin(cycle.nodes)
         order = order[wanted[order]]
         order = np.roll(order, -(self._start % len(order)))
         size, begin, found = max(need, MIN_BLOCK), 0, 0
         while begin < len(order) and found < need:
-            block = np.zeros(len(nodes), np.bool_)
+            block = np.zeros(len(cycle.nodes), np.bool_)
             block[order[begin : begin + size]] = True
-            self._nominated_filter.filter(
-                nominated_pods, filter_statuses, state, pod, nodes, block, cached
-            )
+            self._nominated_filter.filter(nominated_pods, filter_statuses, cycle, block, cached)
             begin += size
             found = int(np.count_nonzero(filter_statuses.numbers == FEASIBLE))
         looked_at = filter_statuses.leave_out_beyond(order, need)
-        self._start = (self._start + looked_at) % len(nodes)
+        self._start = (self._start + looked_at) % len(cycle.nodes)
         return filter_statuses
 
 

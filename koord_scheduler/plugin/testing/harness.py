@@ -543,11 +543,8 @@ class _Made:
         feasible = [nodes.node(row).name for row in np.flatnonzero(found.feasible).tolist()]
         if status.ok:
             cached = found.cached if reuse else None
-            seen = found.subject
             try:
-                table = self.cycle.scoring.scores(
-                    state, seen.pod, seen.nodes, found.feasible, cached
-                )
+                table = self.cycle.scoring.scores(found.cycle, found.feasible, cached)
             except ExtensionPointError as err:
                 status = err.status
             else:

@@ -8,7 +8,7 @@ import numpy as np
 from koord.cluster.columns import Mask
 from koord.cluster.facts import ClusterPod
 from koord.cluster.view import View
-from koord_scheduler.framework.cyclestate import CycleState
+from koord_scheduler.framework.cyclestate import CycleInput, CycleState
 from koord_scheduler.framework.interfaces import (
     FilterPlugin,
     NormalizeScorePlugin,
@@ -64,20 +64,19 @@ def disagreements(plugin: Plugin, pod: ClusterPod, nodes: View) -> list[str]:
     if isinstance(plugin, PreFilterPlugin) and _skips(plugin.pre_filter(state, pod, nodes)):
         filters = False
     found: list[str] = []
+    cycle = CycleInput(state, pod, nodes)
     if filters:
-        found += _in_filter(plugin, state, pod, nodes, every)
+        found += _in_filter(plugin, cycle, every)
     if scores:
-        found += _in_score(plugin, state, pod, nodes, every)
+        found += _in_score(plugin, cycle, every)
     return found
 
 
-def _in_filter(
-    plugin: Plugin, state: CycleState, pod: ClusterPod, nodes: View, every: Mask
-) -> Iterator[str]:
+def _in_filter(plugin: Plugin, cycle: CycleInput, every: Mask) -> Iterator[str]:
     assert isinstance(plugin, FilterPlugin)  # noqa: S101 - asked before
     assert isinstance(plugin, VectorFilterPlugin)  # noqa: S101 - as above
-    plain = filter_rows(plugin, state, pod, nodes, every)
-    vector = filter_vector(plugin, state, pod, nodes)
+    plain = filter_rows(plugin, cycle, every)
+    vector, nodes = filter_vector(plugin, cycle), cycle.nodes
     for row in range(len(nodes)):
         one, other = _status(plain, row), _status(vector, row)
         if one != other:
@@ -85,22 +84,22 @@ def _in_filter(
             yield f"node {nodes.node(row).name}: {said}"
 
 
-def _in_score(
-    plugin: Plugin, state: CycleState, pod: ClusterPod, nodes: View, every: Mask
-) -> Iterator[str]:
+def _in_score(plugin: Plugin, cycle: CycleInput, every: Mask) -> Iterator[str]:
     assert isinstance(plugin, ScorePlugin)  # noqa: S101 - asked before
     assert isinstance(plugin, VectorScorePlugin)  # noqa: S101 - as above
-    if isinstance(plugin, PreScorePlugin) and _skips(plugin.pre_score(state, pod, nodes, every)):
+    if isinstance(plugin, PreScorePlugin) and _skips(
+        plugin.pre_score(cycle.state, cycle.pod, cycle.nodes, every)
+    ):
         return
-    plain = score_rows(plugin, state, pod, nodes, every)
-    vector = score_vector(plugin, state, pod, nodes, every)
+    plain = score_rows(plugin, cycle, every)
+    vector, nodes = score_vector(plugin, cycle, every), cycle.nodes
     yield from _different(nodes, plain, vector, "score", "score_all")
     if isinstance(plugin, NormalizeScorePlugin) and isinstance(plugin, VectorNormalizeScorePlugin):
         rows = np.arange(len(nodes))
         yield from _different(
             nodes,
-            normalized(_PlainOnly(plugin), state, pod, nodes, rows, vector),
-            normalized(plugin, state, pod, nodes, rows, vector),
+            normalized(_PlainOnly(plugin), cycle, rows, vector),
+            normalized(plugin, cycle, rows, vector),
             "normalize_score",
             "normalize_scores",
         )
@@ -148,24 +147,25 @@ def costs(plugin: Plugin, pod: ClusterPod, nodes: View) -> Mapping[str, float]:
     has the scores of the vector form, if there is one). The plain forms are called for each node.
     """
     state, every, found = CycleState(), np.ones(len(nodes), np.bool_), dict[str, float]()
+    cycle = CycleInput(state, pod, nodes)
     if isinstance(plugin, PreFilterPlugin):
         found["pre_filter"] = _microseconds(lambda: plugin.pre_filter(state, pod, nodes))
     if isinstance(plugin, FilterPlugin):
-        found["filter"] = _microseconds(lambda: filter_rows(plugin, state, pod, nodes, every))
+        found["filter"] = _microseconds(lambda: filter_rows(plugin, cycle, every))
     if isinstance(plugin, VectorFilterPlugin):
-        found["filter_all"] = _microseconds(lambda: filter_vector(plugin, state, pod, nodes))
+        found["filter_all"] = _microseconds(lambda: filter_vector(plugin, cycle))
     if isinstance(plugin, PreScorePlugin):
         found["pre_score"] = _microseconds(lambda: plugin.pre_score(state, pod, nodes, every))
     if isinstance(plugin, ScorePlugin):
-        found["score"] = _microseconds(lambda: score_rows(plugin, state, pod, nodes, every))
+        found["score"] = _microseconds(lambda: score_rows(plugin, cycle, every))
     if isinstance(plugin, VectorScorePlugin):
         vector: VectorScorePlugin = plugin
-        found["score_all"] = _microseconds(lambda: score_vector(vector, state, pod, nodes, every))
+        found["score_all"] = _microseconds(lambda: score_vector(vector, cycle, every))
     if isinstance(plugin, Scoring) and isinstance(
         plugin, NormalizeScorePlugin | VectorNormalizeScorePlugin
     ):
-        raw, rows = score_nodes(plugin, state, pod, nodes, every), np.arange(len(nodes))
-        found["normalize"] = _microseconds(lambda: normalized(plugin, state, pod, nodes, rows, raw))
+        raw, rows = score_nodes(plugin, cycle, every), np.arange(len(nodes))
+        found["normalize"] = _microseconds(lambda: normalized(plugin, cycle, rows, raw))
     return found
 
 

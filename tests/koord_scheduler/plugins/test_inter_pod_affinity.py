@@ -13,7 +13,7 @@ from koord.cluster.hypothetical import HypotheticalCluster
 from koord.cluster.predicates import pod_affinity
 from koord.cluster.view import View
 from koord.component.plugins.args import args_type_of
-from koord_scheduler.framework.cyclestate import CycleState
+from koord_scheduler.framework.cyclestate import CycleInput, CycleState
 from koord_scheduler.framework.nodes.adapters import filter_vector, normalized, score_vector
 from koord_scheduler.framework.types import NodeInfo
 from koord_scheduler.plugin import Action, ClusterEvent, Code, QueueingHint, Status
@@ -171,8 +171,8 @@ def scored(plugin: Any, asked: ClusterPod, view: View, feasible: Any = None) -> 
     if plugin.pre_score(state, asked, view, feasible) is not None:
         return None
     rows = np.flatnonzero(feasible)
-    raw = score_vector(plugin, state, asked, view, feasible)[rows]
-    found = normalized(plugin, state, asked, view, rows, raw)
+    raw = score_vector(plugin, CycleInput(state, asked, view), feasible)[rows]
+    found = normalized(plugin, CycleInput(state, asked, view), rows, raw)
     each = zip(rows.tolist(), found.tolist(), strict=True)
     return {view.node(row).name: score for row, score in each}
 
@@ -241,7 +241,7 @@ def test_both_forms_agree_with_each_other_and_with_the_plain_rules(
     if len(view):
         assert_forms_agree(plugin, asked, view)
     skipped = plugin.pre_filter(state, asked, view) is not None
-    found = None if skipped else filter_vector(plugin, state, asked, view)
+    found = None if skipped else filter_vector(plugin, CycleInput(state, asked, view))
     for obj in cluster.nodes:
         row = view.row(plainscores.name(obj))
         assert row is not None
@@ -269,14 +269,14 @@ def test_pods_that_come_and_go_in_a_what_if(
     what_if.add(added, view.node(row).name)
     plugin.add_pod(imagined, asked, added, NodeInfo(what_if.view(), row))
 
-    fresh, before = CycleState(), filter_vector(plugin, state, asked, view)
-    found = filter_vector(plugin, imagined, asked, what_if.view())
+    fresh, before = CycleState(), filter_vector(plugin, CycleInput(state, asked, view))
+    found = filter_vector(plugin, CycleInput(imagined, asked, what_if.view()))
     if plugin.pre_filter(fresh, asked, what_if.view()) is None:
-        expected = filter_vector(plugin, fresh, asked, what_if.view())
+        expected = filter_vector(plugin, CycleInput(fresh, asked, what_if.view()))
         assert found.numbers.tolist() == expected.numbers.tolist()
     else:
         assert not found.numbers.any()
-    unchanged = filter_vector(plugin, state, asked, view)
+    unchanged = filter_vector(plugin, CycleInput(state, asked, view))
     assert unchanged.numbers.tolist() == before.numbers.tolist()
 
 

@@ -12,7 +12,7 @@ from koord.cluster.hypothetical import HypotheticalCluster
 from koord.cluster.kinds import REPLICA_SET, SERVICE
 from koord.cluster.view import View
 from koord.component.plugins.args import args_type_of
-from koord_scheduler.framework.cyclestate import CycleState
+from koord_scheduler.framework.cyclestate import CycleInput, CycleState
 from koord_scheduler.framework.handle import Handle
 from koord_scheduler.framework.nodes.adapters import filter_vector, normalized, score_vector
 from koord_scheduler.framework.types import NodeInfo
@@ -211,8 +211,8 @@ def scored(plugin: Any, incoming: ClusterPod, view: View, feasible: Any) -> dict
     if plugin.pre_score(state, incoming, view, feasible) is not None:
         return None
     rows = np.flatnonzero(feasible)
-    raw = score_vector(plugin, state, incoming, view, feasible)[rows]
-    found = normalized(plugin, state, incoming, view, rows, raw)
+    raw = score_vector(plugin, CycleInput(state, incoming, view), feasible)[rows]
+    found = normalized(plugin, CycleInput(state, incoming, view), rows, raw)
     each = zip(rows.tolist(), found.tolist(), strict=True)
     return {view.node(row).name: score for row, score in each}
 
@@ -278,7 +278,7 @@ def test_both_forms_agree_with_each_other_and_with_the_plain_rules(
     if plugin.pre_filter(state, asked, view) is not None:
         assert not constraints
         return
-    verdicts = filter_vector(plugin, state, asked, view)
+    verdicts = filter_vector(plugin, CycleInput(state, asked, view))
     for obj in cluster.nodes:
         row = view.row(plainscores.name(obj))
         assert row is not None
@@ -307,12 +307,12 @@ def test_pods_that_come_and_go_in_a_what_if(
     what_if.add(added, view.node(row).name)
     plugin.add_pod(imagined, asked, added, NodeInfo(what_if.view(), row))
 
-    fresh, before = CycleState(), filter_vector(plugin, state, asked, view)
+    fresh, before = CycleState(), filter_vector(plugin, CycleInput(state, asked, view))
     plugin.pre_filter(fresh, asked, what_if.view())
-    expected = filter_vector(plugin, fresh, asked, what_if.view())
-    found = filter_vector(plugin, imagined, asked, what_if.view())
+    expected = filter_vector(plugin, CycleInput(fresh, asked, what_if.view()))
+    found = filter_vector(plugin, CycleInput(imagined, asked, what_if.view()))
     assert found.numbers.tolist() == expected.numbers.tolist()
-    unchanged = filter_vector(plugin, state, asked, view)
+    unchanged = filter_vector(plugin, CycleInput(state, asked, view))
     assert unchanged.numbers.tolist() == before.numbers.tolist()
 
 
@@ -379,7 +379,9 @@ async def test_default_constraints_of_a_list() -> None:
     view = cluster.snapshot().view()
     plugin, state = make(args, kit), CycleState()
     assert plugin.pre_filter(state, incoming, view) is None
-    assert names(view, filter_vector(plugin, state, incoming, view).numbers == 0) == {"b"}
+    assert names(view, filter_vector(plugin, CycleInput(state, incoming, view)).numbers == 0) == {
+        "b"
+    }
     assert scored(plugin, incoming, view, np.ones(2, np.bool_)) == {"a": 0, "b": 0}
 
     own = read_pod(requesting(soft()))
@@ -482,11 +484,11 @@ def test_a_pod_that_is_being_deleted_does_not_count() -> None:
     view, asked = cluster.snapshot().view(), read_pod(requesting(constraint()))
     plugin, state = make(), CycleState()
     plugin.pre_filter(state, asked, view)
-    assert not filter_vector(plugin, state, asked, view).numbers.any()
+    assert not filter_vector(plugin, CycleInput(state, asked, view)).numbers.any()
     row = view.row("a")
     assert row is not None
     plugin.remove_pod(state, asked, view.pods(row)[0], NodeInfo(view, row))
-    assert not filter_vector(plugin, state, asked, view).numbers.any()
+    assert not filter_vector(plugin, CycleInput(state, asked, view)).numbers.any()
 
 
 def _no_filters() -> Any:

@@ -34,7 +34,7 @@ from koord.cluster.predicates.resources import FreeResources
 from koord.cluster.state import Snapshot
 from koord.cluster.view import View
 from koord.component.plugins.args import args_type_of
-from koord_scheduler.framework.cyclestate import CycleState
+from koord_scheduler.framework.cyclestate import CycleInput, CycleState
 from koord_scheduler.framework.handle import Handle
 from koord_scheduler.framework.interfaces import PreFilterPlugin, PreScorePlugin
 from koord_scheduler.framework.nodes.adapters import filter_vector, normalized, score_vector
@@ -188,14 +188,14 @@ def answers(plugin: Any, pod: ClusterPod, view: View) -> list[Any]:
     if hasattr(plugin, "filter_all") and not (
         isinstance(plugin, PreFilterPlugin) and plugin.pre_filter(state, pod, view)
     ):
-        verdicts = filter_vector(plugin, state, pod, view)
+        verdicts = filter_vector(plugin, CycleInput(state, pod, view))
         found += [n and verdicts.rejections[n - 1] for n in verdicts.numbers.tolist()]
     if hasattr(plugin, "score_all") and not (
         isinstance(plugin, PreScorePlugin) and plugin.pre_score(state, pod, view, every)
     ):
-        scores = score_vector(plugin, state, pod, view, every)
+        scores = score_vector(plugin, CycleInput(state, pod, view), every)
         rows = np.arange(len(view))
-        found += normalized(plugin, state, pod, view, rows, scores).tolist()
+        found += normalized(plugin, CycleInput(state, pod, view), rows, scores).tolist()
     return found
 
 

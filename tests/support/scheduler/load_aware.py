@@ -8,7 +8,7 @@ from koord.cluster.facts import ClusterNode, ClusterPod
 from koord.component.plugins.args import args_type_of
 from koord.controlplane.testing import FakeCluster, make_node, make_pod, make_report, read
 from koord.util.simulatedclock import SimulatedClock
-from koord_scheduler.framework.cyclestate import CycleState
+from koord_scheduler.framework.cyclestate import CycleInput, CycleState
 from koord_scheduler.framework.nodes.adapters import filter_vector, score_vector
 from koord_scheduler.plugin import Handle, NodeInfo, View
 from koord_scheduler.plugin.testing.harness import fake_services
@@ -126,7 +126,7 @@ class LoadKit:
         view = view or self.view()
         row = view.row(node)
         assert row is not None
-        verdicts = filter_vector(self.plugin, CycleState(), pod, view)
+        verdicts = filter_vector(self.plugin, CycleInput(CycleState(), pod, view))
         number = int(verdicts.numbers[row])
         found = verdicts.rejections[number - 1].message if number else ""
         plain = self.plugin.filter(CycleState(), pod, NodeInfo(view, row))
@@ -139,7 +139,7 @@ class LoadKit:
         row = view.row(node)
         assert row is not None
         every = view.generation >= 0
-        found = int(score_vector(self.plugin, CycleState(), pod, view, every)[row])
+        found = int(score_vector(self.plugin, CycleInput(CycleState(), pod, view), every)[row])
         assert self.plugin.score(CycleState(), pod, NodeInfo(view, row)) == found
         return found
 

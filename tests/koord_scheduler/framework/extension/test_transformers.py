@@ -13,7 +13,7 @@ from koord.cluster.hypothetical import HypotheticalCluster
 from koord.cluster.view import View
 from koord_scheduler.framework.binding import PodBinding
 from koord_scheduler.framework.calls import ExtensionPointError
-from koord_scheduler.framework.cyclestate import CycleState
+from koord_scheduler.framework.cyclestate import CycleInput, CycleState
 from koord_scheduler.framework.diagnosis import NodeStatuses, Suggestion, SuggestionType, suggest
 from koord_scheduler.framework.extension.transformers import (
     FilterTransformer,
@@ -85,7 +85,7 @@ async def test_each_sees_what_those_before_it_have_changed() -> None:
         ("after_pre_filter", "1"),
         ("before_filter", "2"),
     ]
-    assert found.subject.pod.labels == {"seen": "3"}
+    assert found.cycle.pod.labels == {"seen": "3"}
 
 
 async def test_room_that_is_given_back_counts_in_this_cycle_only() -> None:
@@ -144,7 +144,8 @@ class Narrow(ScoreTransformer, FreeCpu):
 async def scored(plugin: ScoreTransformer) -> list[int]:
     profile = await Kit().profile(score={"Narrow": plugin})
     nodes = make_view(a="4", b="4", c="4")
-    table = NodeScoring(profile).scores(CycleState(), make_pod(), nodes, np.ones(3, np.bool_))
+    cycle = CycleInput(CycleState(), make_pod(), nodes)
+    table = NodeScoring(profile).scores(cycle, np.ones(3, np.bool_))
     return table.rows.tolist()
 
 

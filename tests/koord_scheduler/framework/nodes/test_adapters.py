@@ -7,7 +7,7 @@ import pytest
 
 from koord.cluster.facts import ClusterPod
 from koord.component.plugins.registry import PluginError
-from koord_scheduler.framework.cyclestate import CycleState
+from koord_scheduler.framework.cyclestate import CycleInput, CycleState
 from koord_scheduler.framework.interfaces import (
     NormalizeScorePlugin,
     Scoring,
@@ -49,7 +49,7 @@ NO = Status.unschedulable("no")
 def test_a_plain_filter_is_asked_only_about_the_nodes_that_matter() -> None:
     """Equal rejections are one; they name the plugin."""
     plugin = named(PlainFilter({"a": NO, "b": NO, "c": NO}), "P")
-    found = filter_nodes(plugin, STATE, POD, VIEW, np.array([True, False, True]))
+    found = filter_nodes(plugin, CycleInput(STATE, POD, VIEW), np.array([True, False, True]))
     assert plugin.asked == ["a", "c"]
     assert found.numbers.tolist() == [1, 0, 1]
     assert found.rejections == (Status.unschedulable("no").of("P"),)
@@ -59,7 +59,7 @@ def test_a_plain_filter_that_fails_for_a_node_ends_the_cycle() -> None:
     """With its own status."""
     plugin = named(PlainFilter({"b": Status.failed("broken")}), "P")
     with pytest.raises(PluginStatusError) as caught:
-        filter_nodes(plugin, STATE, POD, VIEW, ALL)
+        filter_nodes(plugin, CycleInput(STATE, POD, VIEW), ALL)
     assert caught.value.status == Status.failed("broken").of("P")
 
 
@@ -67,7 +67,7 @@ def test_a_mask_rejects_with_the_plugins_own_reason() -> None:
     """A plugin with one reason needs no more than a mask."""
     plugin = named(VectorFilter(np.array([True, False, True])), "V")
     plugin.rejection = Status.unresolvable("node(s) were unschedulable")
-    found = filter_nodes(plugin, STATE, POD, VIEW, ALL)
+    found = filter_nodes(plugin, CycleInput(STATE, POD, VIEW), ALL)
     assert found.numbers.tolist() == [0, 1, 0]
     assert found.rejections[0].code is Code.UNSCHEDULABLE_AND_UNRESOLVABLE
 
@@ -91,7 +91,7 @@ def test_a_mask_rejects_with_the_plugins_own_reason() -> None:
 def test_what_is_no_mask_of_all_nodes_is_refused_by_name(answer: Any, found: str) -> None:
     """The pod's cycle fails, and the message says which plugin it was."""
     with pytest.raises(PluginError, match=f"plugin V: .*{found}"):
-        filter_nodes(named(VectorFilter(answer), "V"), STATE, POD, VIEW, ALL)
+        filter_nodes(named(VectorFilter(answer), "V"), CycleInput(STATE, POD, VIEW), ALL)
 
 
 @pytest.mark.parametrize("score", [None, "much", float("nan"), float("inf"), 2**70, object()])
@@ -99,7 +99,7 @@ def test_what_is_no_score_is_refused_by_name_and_node(score: Any) -> None:
     """The plain form."""
     plugin = named(PlainScore({"b": score}), "P")
     with pytest.raises(PluginError, match="plugin P: wanted a whole number as the score of node b"):
-        score_nodes(plugin, STATE, POD, VIEW, ALL)
+        score_nodes(plugin, CycleInput(STATE, POD, VIEW), ALL)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_what_is_no_score_is_refused_by_name_and_node(score: Any) -> None:
 def test_what_is_no_column_of_scores_is_refused_by_name(answer: Any, found: str) -> None:
     """The vector form."""
     with pytest.raises(PluginError, match=f"plugin V: .*{found}"):
-        score_nodes(named(VectorScore(answer), "V"), STATE, POD, VIEW, ALL)
+        score_nodes(named(VectorScore(answer), "V"), CycleInput(STATE, POD, VIEW), ALL)
 
 
 def test_scores_of_nodes_that_are_not_feasible_do_not_count() -> None:
@@ -125,8 +125,8 @@ def test_scores_of_nodes_that_are_not_feasible_do_not_count() -> None:
     rows = np.array([True, False, True])
     vector = named(VectorScore(np.array([1.9, np.nan, -1.9])), "V")
     plain = named(PlainScore({"a": 1.9, "b": None, "c": -1.9}), "P")
-    assert score_nodes(vector, STATE, POD, VIEW, rows)[rows].tolist() == [1, -1]
-    assert score_nodes(plain, STATE, POD, VIEW, rows)[rows].tolist() == [1, -1]
+    assert score_nodes(vector, CycleInput(STATE, POD, VIEW), rows)[rows].tolist() == [1, -1]
+    assert score_nodes(plain, CycleInput(STATE, POD, VIEW), rows)[rows].tolist() == [1, -1]
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_both_forms_of_normalize_score() -> None:
     plain: Scoring = named(PlainNormalize(_double), "P")
     vector: Scoring = named(VectorNormalize(lambda scores: np.multiply(scores, 2, scores)), "V")
     for plugin in (plain, vector):
-        assert normalized(plugin, STATE, POD, VIEW, ROWS, raw).tolist() == [10, 100, 2]
+        assert normalized(plugin, CycleInput(STATE, POD, VIEW), ROWS, raw).tolist() == [10, 100, 2]
     assert raw.tolist() == [5, 50, 1]
 
 
@@ -194,7 +194,7 @@ def test_a_score_out_of_range_is_refused_by_name(form: str, score: int) -> None:
         "vector": VectorNormalize(lambda scores: scores),
     }[form]
     with pytest.raises(PluginError, match=f"'P' returns an invalid score {score}, .*0, 100"):
-        normalized(named(plugin, "P"), STATE, POD, VIEW, ROWS, np.array([3, score, 7]))
+        normalized(named(plugin, "P"), CycleInput(STATE, POD, VIEW), ROWS, np.array([3, score, 7]))
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,9 @@ def test_a_score_out_of_range_is_refused_by_name(form: str, score: int) -> None:
 def test_a_normalize_score_that_breaks_its_list_is_refused(act: Any, found: str) -> None:
     """Its cycle fails."""
     with pytest.raises(PluginError, match=found):
-        normalized(named(PlainNormalize(act), "P"), STATE, POD, VIEW, ROWS, np.array([1, 2, 3]))
+        normalized(
+            named(PlainNormalize(act), "P"), CycleInput(STATE, POD, VIEW), ROWS, np.array([1, 2, 3])
+        )
 
 
 @pytest.mark.parametrize("column", [np.zeros(2), np.array([1.0, np.nan, 2.0]), [1, 2, 3], None])
@@ -219,7 +221,7 @@ def test_a_normalized_column_is_checked_like_any_other(column: Any) -> None:
     """Length, type and numbers."""
     plugin = named(VectorNormalize(lambda scores: column), "V")
     with pytest.raises(PluginError, match="plugin V: wanted"):
-        normalized(plugin, STATE, POD, VIEW, ROWS, np.array([1, 2, 3]))
+        normalized(plugin, CycleInput(STATE, POD, VIEW), ROWS, np.array([1, 2, 3]))
 
 
 def test_a_code_that_an_extension_point_does_not_have_is_refused() -> None:
@@ -233,5 +235,6 @@ def test_a_code_that_an_extension_point_does_not_have_is_refused() -> None:
 
 def test_a_plugin_with_both_forms_runs_the_vector_form() -> None:
     """It looks at all nodes in one call."""
-    found = filter_nodes(named(FreeCpu(), "F"), STATE, make_pod(requests={"cpu": "2"}), VIEW, ALL)
+    cycle = CycleInput(STATE, make_pod(requests={"cpu": "2"}), VIEW)
+    found = filter_nodes(named(FreeCpu(), "F"), cycle, ALL)
     assert found.numbers.tolist() == [1, 0, 0]

@@ -12,7 +12,7 @@ from koord.cluster.columns import Mask
 from koord.cluster.facts import ClusterPod
 from koord.cluster.state import Snapshot
 from koord.cluster.view import View
-from koord_scheduler.framework.cyclestate import CycleState
+from koord_scheduler.framework.cyclestate import CycleInput, CycleState
 from koord_scheduler.framework.diagnosis import FEASIBLE
 from koord_scheduler.framework.interfaces import (
     FilterPlugin,
@@ -100,15 +100,15 @@ def test_only_rows_that_changed_are_looked_at_again() -> None:
     made, plugin, cached = snapshot(), named(Both(), "B"), ResultCache()
     web = make_pod(requests={"cpu": "2"})
     rows = np.ones(30, np.bool_)
-    cached.of(web).filter(plugin, STATE, web, made.view(), rows)
+    cached.of(web).filter(plugin, CycleInput(STATE, web, made.view()), rows)
     assert (plugin.columns, plugin.nodes) == (1, 0)
     load(made, 7, 3)
-    found = cached.of(web).filter(plugin, STATE, web, made.view(), rows)
+    found = cached.of(web).filter(plugin, CycleInput(STATE, web, made.view()), rows)
     assert (plugin.columns, plugin.nodes) == (1, 1)
     assert np.flatnonzero(found.numbers).tolist() == [7]
     for at in range(20):
         load(made, at, 1, "more")
-    cached.of(web).filter(plugin, STATE, web, made.view(), rows)
+    cached.of(web).filter(plugin, CycleInput(STATE, web, made.view()), rows)
     assert (plugin.columns, plugin.nodes) == (2, 1)
 
 
@@ -117,9 +117,9 @@ def test_another_key_or_none_computes_everything(key: Any) -> None:
     """What a plugin says beside its rows has changed."""
     made, plugin, cached = snapshot(), named(Both(), "B"), ResultCache()
     web, rows = make_pod(), np.ones(30, np.bool_)
-    cached.of(web).filter(plugin, STATE, web, made.view(), rows)
+    cached.of(web).filter(plugin, CycleInput(STATE, web, made.view()), rows)
     plugin.key = key
-    cached.of(web).filter(plugin, STATE, web, made.view(), rows)
+    cached.of(web).filter(plugin, CycleInput(STATE, web, made.view()), rows)
     assert plugin.columns == 2
 
 
@@ -233,8 +233,8 @@ async def test_a_cycle_with_kept_results_is_one_without(
         if found.feasible.any():
             assert found.statuses is not None
             assert np.array_equal(found.feasible, found.statuses.numbers == FEASIBLE)
-            cached = scoring.scores(CycleState(), web, view, found.feasible, search.cached(web))
-            fresh = scoring.scores(CycleState(), web, view, found.feasible)
+            cached = scoring.scores(found.cycle, found.feasible, search.cached(web))
+            fresh = scoring.scores(found.cycle, found.feasible)
             assert cached.totals.tolist() == fresh.totals.tolist()
             for name, column in fresh.columns.items():
                 assert cached.columns[name].tolist() == column.tolist()
@@ -265,13 +265,15 @@ async def test_kept_results_of_a_cycle_that_failed_are_computed_anew() -> None:
 
 def _same(plugin: Any, web: ClusterPod, view: View, rows: Mask, cached: ResultCache) -> None:
     found, wanted = (
-        look(plugin, STATE, web, view, rows) for look in (cached.of(web).filter, filter_nodes)
+        look(plugin, CycleInput(STATE, web, view), rows)
+        for look in (cached.of(web).filter, filter_nodes)
     )
     assert [_status(found, row) for row in np.flatnonzero(rows)] == [
         _status(wanted, row) for row in np.flatnonzero(rows)
     ]
     scores: list[Scores] = [
-        look(plugin, STATE, web, view, rows) for look in (cached.of(web).score, score_nodes)
+        look(plugin, CycleInput(STATE, web, view), rows)
+        for look in (cached.of(web).score, score_nodes)
     ]
     assert scores[0][rows].tolist() == scores[1][rows].tolist()
 

@@ -251,7 +251,7 @@ class Cycles:
 
     def totals(self, pod: ClusterPod) -> list[int]:
         found = self.search(pod)
-        table = self._scoring.scores(self.state, pod, self.nodes, found.feasible, found.cached)
+        table = self._scoring.scores(found.cycle, found.feasible, found.cached)
         return table.totals.tolist()
 
 

@@ -10,7 +10,7 @@ from koord.cluster.columns import Mask
 from koord.cluster.facts import ClusterPod
 from koord.cluster.view import View
 from koord_scheduler.framework.calls import ExtensionPointError
-from koord_scheduler.framework.cyclestate import CycleState
+from koord_scheduler.framework.cyclestate import CycleInput, CycleState
 from koord_scheduler.framework.interfaces import PreScorePlugin, VectorNormalizeScorePlugin
 from koord_scheduler.framework.nodes.scoring import NodeScoring, ScoreTable
 from koord_scheduler.framework.status import Code, Scores, Status, default_normalize
@@ -45,7 +45,7 @@ async def scores(
     points: dict[str, Any], feasible: Mask = ALL, weights: dict[str, int] | None = None
 ) -> ScoreTable:
     profile = await Kit().profile(weights=weights, **points)
-    return NodeScoring(profile).scores(CycleState(), make_pod(), VIEW, feasible)
+    return NodeScoring(profile).scores(CycleInput(CycleState(), make_pod(), VIEW), feasible)
 
 
 async def test_totals_are_weighted_sums_of_normalized_scores() -> None:

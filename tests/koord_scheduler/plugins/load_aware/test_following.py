@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from koord.cluster.facts import ClusterPod
 from koord.controlplane.testing import make_pod
-from koord_scheduler.framework.cyclestate import CycleState
+from koord_scheduler.framework.cyclestate import CycleInput, CycleState
 from koord_scheduler.framework.nodes.resultcache import ResultCache
 from koord_scheduler.plugin.testing import assert_forms_agree
 from tests.support.oracles.load_aware import RESERVE, PlainLoad, amounts
@@ -172,8 +172,8 @@ class Following(RuleBasedStateMachine):
         every = np.ones(len(view), np.bool_)
         for pod in PENDING:
             assert_forms_agree(plugin, pod, view)
-            verdicts = self.kept.of(pod).filter(plugin, CycleState(), pod, view, every)
-            scores = self.kept.of(pod).score(plugin, CycleState(), pod, view, every)
+            verdicts = self.kept.of(pod).filter(plugin, CycleInput(CycleState(), pod, view), every)
+            scores = self.kept.of(pod).score(plugin, CycleInput(CycleState(), pod, view), every)
             for row in range(len(view)):
                 name = view.node(row).name
                 plain = PlainLoad(self.kit, name, self.gone.get(name, {}))

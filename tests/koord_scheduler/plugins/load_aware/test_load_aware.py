@@ -13,7 +13,7 @@ from koord.cluster.hypothetical import HypotheticalCluster
 from koord.component.plugins.args import args_type_of
 from koord.component.plugins.discovery import discover
 from koord.controlplane.testing import make_pod, make_workload
-from koord_scheduler.framework.cyclestate import CycleState
+from koord_scheduler.framework.cyclestate import CycleInput, CycleState
 from koord_scheduler.framework.nodes.adapters import filter_vector
 from koord_scheduler.plugin import HintedEvent, PluginRegistry, QueueingHint
 from koord_scheduler.plugin.koordinator import PluginRequest
@@ -504,7 +504,7 @@ def test_statuses_of_several_nodes() -> None:
     kit.node("old")
     kit.report("old", usage=COLD, ago=500)
     view = kit.view()
-    verdicts = filter_vector(kit.plugin, CycleState(), POD, view)
+    verdicts = filter_vector(kit.plugin, CycleInput(CycleState(), POD, view))
     found = {
         view.node(row).name: verdicts.rejections[number - 1].message if number else ""
         for row, number in enumerate(verdicts.numbers.tolist())

@@ -15,7 +15,7 @@ from koord.util.health import Health, HealthStatus
 from koord.util.logs import LevelSpec, configure, set_levels
 from koord.util.stop import Stop
 from koord_scheduler.framework.calls import ExtensionPointError
-from koord_scheduler.framework.cyclestate import CycleState
+from koord_scheduler.framework.cyclestate import CycleInput, CycleState
 from koord_scheduler.framework.nodes.resultcache import ResultCache
 from koord_scheduler.framework.nodes.scoring import NodeScoring
 from koord_scheduler.plugin import NODE, Handle
@@ -58,9 +58,9 @@ class Traffic:
         view, pod = self.kit.services.cluster.view(), make_pod()
         names = [view.node(row).name for row in range(len(view))]
         feasible = np.array([name != but for name in names])
-        state = CycleState()
-        fresh = self._scoring.scores(state, pod, view, feasible)
-        again = self._scoring.scores(state, pod, view, feasible, self._kept.of(pod))
+        cycle = CycleInput(CycleState(), pod, view)
+        fresh = self._scoring.scores(cycle, feasible)
+        again = self._scoring.scores(cycle, feasible, self._kept.of(pod))
         assert again.totals.tolist() == fresh.totals.tolist()
         found = zip(fresh.rows.tolist(), fresh.totals.tolist(), strict=True)
         return {names[row]: total for row, total in found}
