@@ -1,14 +1,14 @@
 """Columns: one value, or a few, for each node; and which of them are the same."""
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import chain, repeat, zip_longest
 from types import MappingProxyType
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 from weakref import ref
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
 Mask = NDArray[np.bool_]
 """Which nodes; shape (nodes,)."""
@@ -164,12 +164,18 @@ def _other_places(one: NDArray[Any] | None, other: NDArray[Any] | None) -> list[
     return [place for value, last, place in pairs if value is not last]
 
 
+@lru_cache(maxsize=64)
+def _empty_chunk(dtype: Any, *width: int) -> NDArray[Any]:
+    """A chunk of zeros, which is never written: a hypothetical cluster begins with six columns."""
+    return read_only(np.zeros((*width, CHUNK), dtype))
+
+
 class Column:
     """A column that grows and changes. A chunk is copied when a frozen column has it, too."""
 
-    def __init__(self, dtype: DTypeLike, *width: int, base: FrozenColumn | None = None) -> None:
+    def __init__(self, dtype: type[Any], *width: int, base: FrozenColumn | None = None) -> None:
         """width: the values of each row; none for a single one. base: what it begins with."""
-        self._empty = np.zeros((*width, CHUNK), dtype)
+        self._empty = _empty_chunk(cast(Hashable, dtype), *width)
         self._chunks = list(base.chunks) if base else []
         self._shared = [True] * len(self._chunks)
         self._length = len(base) if base else 0
