@@ -224,9 +224,9 @@ class DaemonFlags(FlagTable):
     report_change_threshold = FlagSpec(
         "report-change-threshold",
         FLOAT,
-        15.0,
+        0.0,
         "change of node usage, in percent of capacity, that is reported to the cluster at once "
-        "(at most every 10 s); 0 for never",
+        "(at most every 10 s), for example 15; 0 for never",
         percent,
         unit="percent",
     )

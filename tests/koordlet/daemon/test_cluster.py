@@ -308,7 +308,7 @@ async def test_one_write_an_interval_and_no_read_beside_the_watches(
     node: Node, server: ApiServer
 ) -> None:
     """Every request is about this node alone."""
-    await node.start("--report-change-threshold=0")
+    await node.start()
     await node.until(lambda: server.objects.all(TOPOLOGIES) and node.status())
     await node.seconds(5)
     begun = len(server.requests)
@@ -405,7 +405,7 @@ async def test_reports_go_on_after_the_server_was_away(node: Node, server: ApiSe
 
 async def test_a_crd_that_was_removed_and_is_back(node: Node, server: ApiServer) -> None:
     """The agent makes its NodeMetric again and reports to it within half a minute."""
-    await node.start("--report-change-threshold=0", "--manager-duties=on")
+    await node.start("--manager-duties=on")
     await node.seconds(8)
     assert node.status()
     server.objects.delete(METRICS, "n1")
@@ -428,7 +428,7 @@ async def test_a_crd_that_was_removed_and_is_back(node: Node, server: ApiServer)
 
 async def test_a_node_that_was_renamed(node: Node, server: ApiServer) -> None:
     """Under its old name all that it owned is gone: it measures on, says why, writes nothing."""
-    await node.start("--report-change-threshold=0")
+    await node.start()
     await node.seconds(8)
     owned = {METRICS: "n1", SLOS: "n1", TOPOLOGIES: "n1", ALL_PODS: "shop/web"}
     for collection, key in {ALL_NODES: "n1", **owned}.items():
@@ -453,7 +453,7 @@ async def test_restarted_agents_wait_for_their_turn(node: Node, server: ApiServe
     fresh = {"updateTime": "2023-11-14T22:13:15Z", "nodeMetric": {}}
     server.objects.replace(METRICS, metric | {"status": fresh})
     wait = (node_phase("n1") * 30 - node.clock.wall()) % 30
-    await node.start("--report-change-threshold=0")
+    await node.start()
     await node.seconds(int(wait) - 1)
     assert node.status() == fresh
 
@@ -578,7 +578,7 @@ class TestTopology:
 
     async def test_it_is_reported_once(self, node: Node, server: ApiServer) -> None:
         """And again when a pod has got CPUs of its own."""
-        await node.start("--report-change-threshold=0")
+        await node.start()
         await node.until(lambda: server.objects.all(TOPOLOGIES))
         await node.seconds(6)
         [found] = server.objects.all(TOPOLOGIES)
@@ -989,7 +989,7 @@ async def test_another_agent_on_the_node_is_left_to_do_its_work(
     files["status"] += "\nNSpid:\t77\n"
     for name, text in files.items():
         node.host.write(f"proc/77/{name}", text)
-    await node.start("--report-change-threshold=0")
+    await node.start()
     await node.seconds(5)
     status = await node.ctl("status")
     assert status["observe_only"] == "Koordinator's koordlet runs here (process 77)"
@@ -1051,7 +1051,7 @@ async def test_a_tenant_cannot_switch_the_agent_off(
 
 async def test_whoever_reports_in_our_place_is_left_to_it(node: Node, server: ApiServer) -> None:
     """Also an agent that cannot be seen on the node."""
-    await node.start("--report-change-threshold=0")
+    await node.start()
     for minute in range(3):
         metric = server.objects.get(METRICS, "n1")
         wrote = {"manager": "koordlet", "subresource": "status", "time": f"{minute}"}

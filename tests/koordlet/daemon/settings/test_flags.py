@@ -153,7 +153,7 @@ OURS = {
     "metrics-node-label": "",
     "network-collector-interval": "5s",
     "descriptor-budget": "8192",
-    "report-change-threshold": "15",
+    "report-change-threshold": "0",
     "tls-cert-file": "",
     "tls-private-key-file": "",
     "auth-token-audiences": "",
