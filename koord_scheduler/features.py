@@ -65,6 +65,7 @@ _BUILT = (  # of the framework and of plugins that ship
     "DynamicSchedulerCheck",
     "ElasticQuotaEnableUpdateResourceKey",
     "ElasticQuotaGuaranteeUsage",
+    "ElasticQuotaImmediateIgnoreTerminatingPod",
     "MultiQuotaTree",
     "ResizePod",
     "SkipFilterWithNominatedPods",
