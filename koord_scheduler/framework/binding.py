@@ -13,7 +13,7 @@ from koord.cluster.facts import ClusterPod
 from koord.cluster.view import View
 from koord.component.plugins.registry import PluginError
 from koord_scheduler.config.profiles import Point
-from koord_scheduler.framework.calls import ExtensionPointError, Loaded
+from koord_scheduler.framework.calls import ExtensionPointError, Loaded, SequentialCalls
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.diagnosis import NodeStatuses, suggestion_of
 from koord_scheduler.framework.extension.reservations import ReservationPlugins
@@ -56,6 +56,14 @@ class PodBinding:
         plugins.complete_reservations(self._room)
         self._waiting = plugins.services.waiting
         self._clock = plugins.services.clock
+        reserving = plugins.at(Point.RESERVE)
+        reserves = [cast(ReservePlugin, one.plugin).reserve for one in reserving]
+        self._reserving = reserving
+        self._reserves = SequentialCalls(plugins.calls, Point.RESERVE, reserving, reserves)
+        binding = plugins.at(Point.PRE_BIND)
+        flights = [cast(PreBindPlugin, one.plugin).pre_bind_pre_flight for one in binding]
+        self._pre_binding = binding
+        self._flights = SequentialCalls(plugins.calls, Point.PRE_BIND, binding, flights)
 
     @property
     def has_post_filters(self) -> bool:
@@ -138,12 +146,17 @@ class PodBinding:
 
     def _reserve(self, state: CycleState, pod: ClusterPod, node: str) -> Status:
         with self._calls.timed(Point.RESERVE.label) as ended:
-            for loaded in self._plugins.at(Point.RESERVE):
-                plugin = cast(ReservePlugin, loaded.plugin)
-                status = self._now(loaded, Point.RESERVE, state, plugin.reserve, pod, node)
-                if not status.ok:
-                    ended(status.code)
-                    return status
+            try:
+                answers = self._reserves.until(_is_no_success, state, state, pod, node)
+            except ExtensionPointError as err:
+                ended(err.status.code)
+                return err.status
+            for loaded, answer in zip(self._reserving, answers, strict=False):
+                if answer is not None:
+                    status = self._checked(loaded, Point.RESERVE, answer)
+                    if not status.ok:
+                        ended(status.code)
+                        return status
         return SUCCESS
 
     def unreserve(self, state: CycleState, pod: ClusterPod, node: str) -> None:
@@ -192,19 +205,20 @@ class PodBinding:
 
     def pre_bind_pre_flight(self, state: CycleState, pod: ClusterPod, node: str) -> Status:
         """Ask which plugins have something to do in PreBind. Skip: none has."""
-        skipped, work = set(), False
-        for loaded in self._plugins.at(Point.PRE_BIND):
-            plugin = cast(PreBindPlugin, loaded.plugin)
-            ask = plugin.pre_bind_pre_flight
-            status = self._now(loaded, Point.PRE_BIND, state, ask, pod, node, Code.SKIP)
-            if status.code is Code.SKIP:
+        skipped = set()
+        try:
+            answers = self._flights.until(_is_no_flight, state, state, pod, node)
+        except ExtensionPointError as err:
+            return err.status
+        for loaded, answer in zip(self._pre_binding, answers, strict=False):
+            if isinstance(answer, Status) and answer.code is Code.SKIP:
                 skipped.add(loaded.name)
-            elif status.ok:
-                work = True
-            else:
-                return status
+            elif answer is not None:
+                status = self._checked(loaded, Point.PRE_BIND, answer)
+                if not status.ok:
+                    return status
         state.skipped_pre_binds = frozenset(skipped)
-        return SUCCESS if work else Status.skip()
+        return Status.skip() if len(skipped) == len(answers) else SUCCESS
 
     async def pre_bind(self, state: CycleState, pod: ClusterPod, node: str) -> Status:
         """Call PreBind of all plugins, one after the other, until one fails.
@@ -295,22 +309,6 @@ class PodBinding:
         wrong = PluginError(f"wanted seconds to wait, found {answer.seconds!r:.80}", loaded.name)
         return self._calls.failed(loaded, Point.PERMIT, wrong)
 
-    def _now(
-        self,
-        loaded: Loaded,
-        point: Point,
-        state: CycleState,
-        work: Callable[[CycleState, ClusterPod, str], object],
-        pod: ClusterPod,
-        node: str,
-        *extra: Code,
-    ) -> Status:
-        try:
-            answer = self._calls.call(loaded, point, state, work, state, pod, node)
-        except ExtensionPointError as err:
-            return err.status
-        return self._checked(loaded, point, answer, *extra)
-
     async def _later(
         self,
         loaded: Loaded,
@@ -338,6 +336,15 @@ class PodBinding:
         if status.code is Code.ERROR:
             return self._calls.failed(loaded, point, ExtensionPointError(status))
         return status
+
+
+def _is_no_success(answer: object) -> bool:
+    return not isinstance(answer, Status) or not answer.ok
+
+
+def _is_no_flight(answer: object) -> bool:
+    """Whether an answer of PreBindPreFlight ends it."""
+    return not isinstance(answer, Status) or answer.code not in (Code.SUCCESS, Code.SKIP)
 
 
 def _both(one: PostFilterResult, other: PostFilterResult) -> PostFilterResult:

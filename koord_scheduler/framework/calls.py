@@ -318,11 +318,45 @@ class SequentialCalls(Generic[P, T]):
             call, point = self._calls.call, self._point
             both = zip(self._plugins, self._works, strict=True)
             return [call(loaded, point, state, work, *args, **kwargs) for loaded, work in both]
-        if self._evaluations is None:
-            self._evaluations = [self._calls.evaluations(one, self._point) for one in self._plugins]
-        for count in self._evaluations:
+        for count in self._counts():
             count[0] += 1
         return self.ask(*args, **kwargs)
+
+    def until(
+        self, ends: Callable[[T], bool], state: CycleState, *args: P.args, **kwargs: P.kwargs
+    ) -> list[T]:
+        """Call them as call does, until one returns what ends it; None ends nothing.
+
+        Returns what those returned that were called, in their order.
+        """
+        calls = self._calls
+        found: list[T] = []
+        if state.measured or not calls.limits.active:
+            for loaded, work in zip(self._plugins, self._works, strict=True):
+                found.append(calls.call(loaded, self._point, state, work, *args, **kwargs))
+                if found[-1] is not None and ends(found[-1]):
+                    break
+            return found
+        counts = self._counts()
+        calls.limits.begin(calls.step)
+        try:
+            for work, count in zip(self._works, counts, strict=True):
+                count[0] += 1
+                answer = work(*args, **kwargs)
+                found.append(answer)
+                if answer is not None and ends(answer):
+                    break
+        except (Exception, PluginBlocked, SystemExit) as err:
+            raise calls.interrupted(self._plugins[len(found)], self._point, err) from err
+        finally:
+            calls.limits.end()
+        return found
+
+    def _counts(self) -> list[list[int]]:
+        """The numbers of evaluations, of each plugin its own."""
+        if self._evaluations is None:
+            self._evaluations = [self._calls.evaluations(one, self._point) for one in self._plugins]
+        return self._evaluations
 
     def ask(self, *args: P.args, **kwargs: P.kwargs) -> list[T]:
         """Call plugins without counting: questions that are not the plugins' work."""

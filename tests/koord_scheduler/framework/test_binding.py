@@ -1,12 +1,14 @@
 """From a chosen node to a bound pod, and what plugins do on the way."""
 
 import asyncio
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 
 from koord.cluster.facts import ClusterPod
 from koord.cluster.view import View
+from koord_scheduler.config.profiles import Point
 from koord_scheduler.framework.binding import PodBinding
 from koord_scheduler.framework.calls import TimeLimits
 from koord_scheduler.framework.cyclestate import CycleState
@@ -83,12 +85,18 @@ async def binding(kit: Kit, point: str, *plugins: Does) -> PodBinding:
 
 
 @pytest.mark.parametrize("bad", [NO, BROKEN, ValueError("broken"), Status.skip(), 5])
-async def test_reserve_stops_at_the_first_failure(bad: Any) -> None:
-    """Unreserve is called for all plugins, in the reverse order, and nothing stops it."""
+@pytest.mark.parametrize("in_cycle", [False, True])
+async def test_reserve_stops_at_the_first_failure(bad: Any, in_cycle: bool) -> None:
+    """Unreserve is called for all plugins, in the reverse order, and nothing stops it.
+
+    in_cycle: inside of the limits around calls in a row, where all have the time of one.
+    """
     calls: list[str] = []
-    run = await binding(Kit(), "reserve", Does(calls), Does(calls, bad), Does(calls))
-    state = CycleState()
-    status = run.reserve(state, POD, "a")
+    named = {"P0": Does(calls), "P1": Does(calls, bad), "P2": Does(calls)}
+    profile = await Kit().profile(reserve=named)
+    run, state = PodBinding(profile), CycleState()
+    with profile.calls.limits if in_cycle else nullcontext():
+        status = run.reserve(state, POD, "a")
     assert not status.ok
     assert status.plugin == "P1"
     assert status.code is (Code.UNSCHEDULABLE if bad is NO else Code.ERROR)
@@ -106,6 +114,19 @@ async def test_pre_bind_stops_at_the_first_failure(bad: Any) -> None:
     assert calls == ["P0.pre_bind", "P1.pre_bind"]
 
 
+@pytest.mark.parametrize("in_cycle", [False, True])
+async def test_reserve_goes_on_after_success(in_cycle: bool) -> None:
+    """Each call is counted once, also of what a status says."""
+    calls: list[str] = []
+    named = {"P0": Does(calls), "P1": Does(calls, Status()), "P2": Does(calls, NO)}
+    profile = await Kit().profile(reserve={**named, "P3": Does(calls)})
+    with profile.calls.limits if in_cycle else nullcontext():
+        assert PodBinding(profile).reserve(CycleState(), POD, "a").plugin == "P2"
+    assert calls == ["P0.reserve", "P1.reserve", "P2.reserve"]
+    for name, times in (("P0", 1), ("P1", 1), ("P2", 1), ("P3", 0)):
+        assert profile.calls.evaluations(profile.loaded(name), Point.RESERVE) == [times]
+
+
 async def test_pre_flight_leaves_out_what_has_nothing_to_do() -> None:
     """Skip of all is Skip; an error ends it."""
     calls: list[str] = []
@@ -116,8 +137,9 @@ async def test_pre_flight_leaves_out_what_has_nothing_to_do() -> None:
     assert calls == ["P1.pre_bind"]
     works.flight = Status.skip()
     assert run.pre_bind_pre_flight(state, POD, "a").code is Code.SKIP
-    works.flight = BROKEN
-    assert run.pre_bind_pre_flight(state, POD, "a").code is Code.ERROR
+    for wrong, code in ((BROKEN, Code.ERROR), (5, Code.ERROR), (NO, Code.UNSCHEDULABLE)):
+        works.flight = wrong
+        assert run.pre_bind_pre_flight(state, POD, "a").code is code
 
 
 @pytest.mark.parametrize(
