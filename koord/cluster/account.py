@@ -148,6 +148,7 @@ class Account:
         self._pools: dict[AccountKind, Shards[Pool]] = {}
         self._changed: dict[AccountKind, set[str]] = {}
         self._unread: dict[AccountKind, set[str]] = {}
+        self._has_unread = False  # whether any of those is not empty
         self._logs: dict[AccountKind, LogState] = {}
         self._frozen: FrozenAccount | None = NO_ACCOUNT
         for kind in kinds:
@@ -174,19 +175,23 @@ class Account:
         """
         if not self._kinds:
             return False
-        new: tuple[Sequence[Holding], ...] = ()
-        if not pod.finished:
-            new = tuple([self._read(kind, pod) for kind in self._kinds])
-        old = self._held.get(pod.key)
+        key = pod.key
+        found = [] if pod.finished else [_holdings(kind, pod) for kind in self._kinds]
+        if not any(found) and not self._has_unread and key not in self._held:
+            return False  # as most pods
+        new = tuple(
+            [self._read(kind, key, one) for kind, one in zip(self._kinds, found, strict=False)]
+        )
+        holds, old = any(new), self._held.get(key)
         if old is not None:
             if old[0].node == pod.node and old[1] == new:
                 return False  # its status has changed
-            del self._held[pod.key]
+            del self._held[key]
             self._count(*old, -1)
-        if any(new):
-            self._held[pod.key] = pod, new
+        if holds:
+            self._held[key] = pod, new
             self._count(pod, new, 1)
-        return old is not None or any(new)
+        return holds or old is not None
 
     def remove(self, key: str) -> bool:
         """Forget a pod, namespace/name; return whether it held something."""
@@ -217,12 +222,14 @@ class Account:
             self._frozen = FrozenAccount(frozen)
         return self._frozen
 
-    def _read(self, kind: AccountKind, pod: ClusterPod) -> Sequence[Holding]:
-        found = _holdings(kind, pod)
+    def _read(
+        self, kind: AccountKind, key: str, found: Sequence[Holding] | Exception
+    ) -> Sequence[Holding]:
+        """What a pod holds; nothing where that could not be said."""
         if isinstance(found, Exception):
-            self._set_unread(kind, pod.key, error=str(found)[:200])
+            self._set_unread(kind, key, error=str(found)[:200])
             return ()
-        self._set_unread(kind, pod.key, error="")
+        self._set_unread(kind, key, error="")
         return found
 
     def _set_unread(self, kind: AccountKind, key: str, *, error: str) -> None:
@@ -230,10 +237,12 @@ class Account:
         unread = self._unread[kind]
         if error:
             unread.add(key)
+            self._has_unread = True
             self._logs[kind].failed("holdings.failed", account=kind.name, pod=key, error=error)
         elif key in unread:
             unread.discard(key)
             if not unread:
+                self._has_unread = any(self._unread.values())
                 self._logs[kind].ended("holdings.ok", account=kind.name)
 
     def _count(self, pod: ClusterPod, holdings: tuple[Sequence[Holding], ...], times: int) -> None:
@@ -296,8 +305,9 @@ def _holdings(kind: AccountKind, pod: ClusterPod) -> Sequence[Holding] | Excepti
     """Return what a pod holds, or why that cannot be said: the function is a plugin's."""
     try:
         found = kind.holdings(pod)
-        if found:
-            _check(found)
+        if not found:
+            return ()
+        _check(found)
     except Exception as err:
         return err
     return tuple(found)
