@@ -48,6 +48,7 @@ from koord_scheduler.rules.resources import (
     resource_counts,
     use_of_all,
     use_of_node,
+    uses_of_node,
 )
 from koord_scheduler.rules.resourcescores import (
     Balanced,
@@ -104,5 +105,6 @@ __all__ = [
     "untolerated_preferences",
     "use_of_all",
     "use_of_node",
+    "uses_of_node",
     "weighted",
 ]

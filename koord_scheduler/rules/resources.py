@@ -1,5 +1,6 @@
 """The use of resources on nodes with a pod, which scores are made of."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -88,14 +89,26 @@ def use_of_node(
     pod: ClusterPod, nodes: View, row: int, name: str, *, nonzero: bool
 ) -> ResourceUse | None:
     """Return the use of one node, as use_of_all does of all."""
-    amount, column = pod_amount(pod, name, nonzero=nonzero), nodes.resources.get(name)
-    if column is None or not _counts(name, amount):
-        return None
-    if nonzero and name in _NONZERO_DEFAULTS:
-        requested = nodes.nonzero_requested_of(row)[_NONZERO_DEFAULTS[name]]
-    else:
-        requested = nodes.requested_of(row, column)
-    return ResourceUse(nodes.allocatable_of(row, column), requested + amount)
+    return uses_of_node(pod, nodes, row, (name,), nonzero=nonzero)[0]
+
+
+def uses_of_node(
+    pod: ClusterPod, nodes: View, row: int, names: Iterable[str], *, nonzero: bool
+) -> list[ResourceUse | None]:
+    """Return the uses of several resources on one node, each as use_of_node."""
+    resources = nodes.resources
+    found: list[ResourceUse | None] = []
+    for name in names:
+        amount, column = pod_amount(pod, name, nonzero=nonzero), resources.get(name)
+        if column is None or not (name in _NATIVE or _counts(name, amount)):
+            found.append(None)
+            continue
+        if nonzero and name in _NONZERO_DEFAULTS:
+            requested = nodes.nonzero_requested_of(row)[_NONZERO_DEFAULTS[name]]
+        else:
+            requested = nodes.requested_of(row, column)
+        found.append(ResourceUse(nodes.allocatable_of(row, column), requested + amount))
+    return found
 
 
 def _counts(name: str, amount: int) -> bool:

@@ -60,7 +60,7 @@ from koord_scheduler.plugin.vector import (
     resource_counts,
     resource_requests_of,
     use_of_all,
-    use_of_node,
+    uses_of_node,
     weighted,
 )
 
@@ -269,7 +269,7 @@ class NodeResourcesFit(
 
     def score(self, state: CycleState, pod: ClusterPod, node: NodeInfo) -> int:
         view, row = node.view, node.row
-        uses = [use_of_node(pod, view, row, name, nonzero=True) for name in self._resources]
+        uses = uses_of_node(pod, view, row, self._resources, nonzero=True)
         return self._scorer.of_node(uses)
 
     def score_all(self, state: CycleState, pod: ClusterPod, nodes: View) -> Scores:
@@ -375,7 +375,7 @@ class NodeResourcesBalancedAllocation(PreScorePlugin, ScorePlugin, VectorScorePl
 
     def score(self, state: CycleState, pod: ClusterPod, node: NodeInfo) -> int:
         view, row = node.view, node.row
-        uses = [use_of_node(pod, view, row, name, nonzero=False) for name in self._resources]
+        uses = uses_of_node(pod, view, row, self._resources, nonzero=False)
         return self._scorer.of_node(uses)
 
     def score_all(self, state: CycleState, pod: ClusterPod, nodes: View) -> Scores:

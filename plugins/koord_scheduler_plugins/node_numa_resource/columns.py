@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from koord_scheduler.plugin import ClusterPod, NodeInfo, Status, View
 from koord_scheduler.plugin.koordinator import NUMATopologyPolicy
-from koord_scheduler.plugin.vector import Mask, Numbers, Scores, use_of_all, use_of_node
+from koord_scheduler.plugin.vector import Mask, Numbers, Scores, use_of_all, uses_of_node
 from koord_scheduler_plugins.node_numa_resource.accumulator import NOT_ENOUGH, BindPolicy
 from koord_scheduler_plugins.node_numa_resource.allocation import Need, allocate
 from koord_scheduler_plugins.node_numa_resource.hints import AmountScorer
@@ -208,7 +208,7 @@ class ColumnScorer:
         """The score of one node."""
         if machine.rules.ratios is None:
             return 0
-        uses = [use_of_node(pod, node.view, node.row, name, nonzero=False) for name in self._names]
+        uses = uses_of_node(pod, node.view, node.row, self._names, nonzero=False)
         ratio, cpu = machine.rules.cpu_ratio, need.requests.get(_CPU, 0)
         if ratio > 1 and cpu and _CPU in self._names:
             bound = 1000 * machine.bound_cpus
@@ -222,10 +222,8 @@ class ColumnScorer:
 
     def of_plain_node(self, pod: ClusterPod, node: NodeInfo) -> int:
         """The score of a node without amplified CPU, for a pod without CPUs of its own."""
-        view, row = node.view, node.row
-        return self._formula.of_node(
-            [use_of_node(pod, view, row, name, nonzero=False) for name in self._names]
-        )
+        uses = uses_of_node(pod, node.view, node.row, self._names, nonzero=False)
+        return self._formula.of_node(uses)
 
     def of_all(
         self, pod: ClusterPod, wish: Wish, table: MachineTable, nodes: View
