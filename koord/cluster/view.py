@@ -227,6 +227,11 @@ class View:
         """(nodes,): a number of what the row has; with other pods, too, it has another one."""
         return self._generation.array
 
+    @property
+    def node_column(self) -> FrozenColumn:
+        """The nodes; unlike by generations, rows with other pods alone are the same in it."""
+        return self._nodes
+
     def node(self, row: int) -> ClusterNode:
         found: ClusterNode = self._nodes[row]
         return found

@@ -125,7 +125,7 @@ def _exclusive_policy(text: str) -> ExclusivePolicy:
 
 
 def _holdings(pod: ClusterPod) -> tuple[Holding, ...]:
-    if not pod.node or not (found := allocation_of(pod)):
+    if not pod.annotations or not pod.node or not (found := allocation_of(pod)):
         return ()
     return (Holding(pod.node, tuple(_amounts(found, exclusive_policy(pod)))),)
 

@@ -62,8 +62,14 @@ class MachineTable:
         self._machines: list[Machine | None] = []
         self._rows: dict[str, int] = {}
         self._columns = np.zeros(0, _COLUMNS)
-        self._flags: tuple[bool, bool, bool] | None = None  # None: to be computed
+        self.has_special = False
+        """Whether a node asks something of pods that ask for nothing, or amplifies its CPUs."""
+        self.has_policy = False
+        """Whether a node has a NUMA policy."""
+        self.is_amplified = False
         self._view: View | None = None
+        self._passed_over: tuple[int, ...] = ()  # changed rows that the view had altered
+        self._is_special_known = False  # whether no column has changed since that was looked for
         self._imagined: dict[int, tuple[int, Machine]] = {}  # by row: of what-ifs
 
     def take_report(self, old: MachineReport | None, new: MachineReport | None) -> None:
@@ -80,46 +86,44 @@ class MachineTable:
 
     def follow(self, nodes: View, most: int | None = None) -> bool:
         """Take over at most so many rows that have changed; return whether that is all of them."""
-        if nodes is self._view and not self._stale:
+        if not self._stale and (nodes is self._view or self._is_known(nodes)):
             return True
         if len(self._machines) != len(nodes):
             self._resize(len(nodes))
         changed = self._changed(nodes)
-        for row in changed[:most]:
-            if row not in nodes.altered:
-                self._place(nodes, row)
+        if changed or self._passed_over:
+            for row in changed[:most]:
+                if row not in nodes.altered:
+                    self._place(nodes, row)
+            self._passed_over = tuple([row for row in changed if row in nodes.altered])
+        if not self._is_special_known:
+            self._look_for_special()
         complete = most is None or len(changed) <= most
         self._view = nodes if complete else None
         if complete:
             self._stale.clear()
         return complete
 
+    def _is_known(self, nodes: View) -> bool:
+        """Whether nothing differs from the view that was followed last: most pods hold nothing.
+
+        Then it is the one that was followed last.
+        """
+        last = self._view
+        if (
+            last is None
+            or self._passed_over
+            or nodes.account is not last.account
+            or nodes.node_column is not last.node_column
+        ):
+            return False
+        self._view = nodes
+        return True
+
     def column(self, name: str) -> Column:
         """A column of the nodes of the view that was followed last; only to be read."""
         found: Column = self._columns[name]
         return found
-
-    @property
-    def has_special(self) -> bool:
-        """Whether a node asks something of pods that ask for nothing, or amplifies its CPUs."""
-        return self._flags_now[0]
-
-    @property
-    def has_policy(self) -> bool:
-        """Whether a node has a NUMA policy."""
-        return self._flags_now[1]
-
-    @property
-    def is_amplified(self) -> bool:
-        return self._flags_now[2]
-
-    @property
-    def _flags_now(self) -> tuple[bool, bool, bool]:
-        if self._flags is None:
-            policy, amplified = self._columns["policy"].any(), (self._columns["ratio"] != 1).any()
-            bind = self._columns["bind"].any()
-            self._flags = bool(bind or policy or amplified), bool(policy), bool(amplified)
-        return self._flags
 
     def machine(self, nodes: View, row: int) -> Machine:
         """The node of a row, after follow; in a what-if with its pods."""
@@ -159,7 +163,7 @@ class MachineTable:
     def _resize(self, count: int) -> None:
         self._machines = self._machines[:count] + [None] * (count - len(self._machines))
         self._columns = np.resize(self._columns, count)
-        self._flags = None
+        self._is_special_known = False
         self._imagined.clear()
         self._rows = {}
         for row, machine in enumerate(self._machines):
@@ -170,14 +174,18 @@ class MachineTable:
 
     def _changed(self, nodes: View) -> list[int]:
         """Rows that are not as they were placed last, as far as that costs little to say."""
-        if self._view is not None:
-            found = nodes.generations.other_rows(self._view.generations)
-            stale = [row for name in self._stale if (row := nodes.row(name)) is not None]
-            return [row for row in (*found, *stale) if row < len(nodes)]
+        last = self._view
+        if last is not None:
+            found = nodes.node_column.other_rows(last.node_column)
+            names = self._stale
+            if nodes.account is not last.account:
+                names = names.union(nodes.account.other_pools(NUMA_HOLDINGS, last.account))
+            named = [row for name in names if (row := nodes.row(name)) is not None]
+            return [row for row in (*found, *named, *self._passed_over) if row < len(nodes)]
         return [
             row
             for row, machine in enumerate(self._machines)
-            if row not in nodes.altered and not self._is_current(machine, nodes, row)
+            if not self._is_current(machine, nodes, row)
         ]
 
     def _is_current(self, machine: Machine | None, nodes: View, row: int) -> bool:
@@ -190,7 +198,7 @@ class MachineTable:
 
     def _place(self, nodes: View, row: int) -> None:
         if self._is_current(self._machines[row], nodes, row):
-            return  # a pod has come or gone that holds nothing here
+            return
         node = nodes.node(row)
         pool = nodes.account.pool(NUMA_HOLDINGS, node.name)
         machine = self._machines[row] = Machine(node, self.report_of(node.name), pool)
@@ -211,7 +219,14 @@ class MachineTable:
             machine.most_left_cpu if machine.zones else NO_ZONES,
             ratio,
         )
-        self._flags = None
+        self._is_special_known = False
+
+    def _look_for_special(self) -> None:
+        self._is_special_known = True
+        columns = self._columns
+        self.has_policy = bool(columns["policy"].any())
+        self.is_amplified = bool((columns["ratio"] != 1).any())
+        self.has_special = self.has_policy or self.is_amplified or bool(columns["bind"].any())
 
 
 def _nothing(pod: ClusterPod, machine: Machine) -> Allocation:

@@ -9,6 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from koord.api.machine import parse_cpulist
+from koord.cluster.hypothetical import HypotheticalCluster
+from koord.cluster.kinds import POD
 from koord_scheduler.plugin import (
     Action,
     ClusterEvent,
@@ -623,6 +625,33 @@ async def test_pods_that_ask_for_nothing_are_skipped_on_plain_nodes() -> None:
         assert not plugin.table.has_special
         cluster.node("n2", labels=FULL_ONLY)
         assert harness.decide(pod_of(qos="LS", cpu=3)).feasible == ("n1",)
+
+
+@pytest.mark.parametrize("known", [False, True])
+async def test_a_what_if_does_not_hide_what_has_changed_on_its_node(known: bool) -> None:
+    """known: the nodes were followed before; otherwise all are looked at."""
+    cluster = Cluster()
+    cluster.node()
+    cluster.node("n2")
+    async with cluster.harness as harness:
+        plugin, state = harness.subject, cluster.cluster.state
+        assert isinstance(plugin, NodeNUMAResource)
+        if known:
+            plugin.table.follow(state.view())
+        cluster.placed("p", "n1", 4, held("0-3"))
+        what_if = HypotheticalCluster(state.view())
+        what_if.add(make_pod("plain"), "n1")
+        plugin.table.follow(what_if.view())
+        plugin.table.follow(state.view())
+        row = state.view().row("n1")
+        assert plugin.table.column("bound")[row] == 4
+        cluster.cluster.pod("other", "n1", cpu=1)
+        cluster.node("n2", ratio=1.5)
+        plugin.table.follow(state.view())
+        assert plugin.table.has_special
+        cluster.cluster.state.remove(POD, "default/p")
+        plugin.table.follow(state.view())
+        assert plugin.table.column("bound")[row] == 0
 
 
 async def test_the_rest_endpoint() -> None:
