@@ -109,6 +109,8 @@ def _asked_by_agents(asked: dict[str, set[Right]]) -> set[Right]:
         "test_dashboards.py",
         "test_status_page.py",
         "test_device_share.py",
+        "test_manager.py",
         "test_node_numa_resource.py",
+        "test_quotas.py",
     }
     return set().union(*(rights for file, rights in asked.items() if file not in others))
