@@ -6,10 +6,12 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
+from koord.cluster.account import NO_ACCOUNT, FrozenAccount
 from koord.cluster.decoder import ObjectKind
 from koord.cluster.facts import ClusterPod, PodSpec
 from koord.cluster.kinds import POD
 from koord.cluster.state import ClusterState
+from koord.cluster.view import View
 from koord.util.clock import Clock
 from koord.util.errors import KoordError
 from koord.util.logs import get_logger
@@ -18,6 +20,9 @@ T = TypeVar("T")
 
 OnStateChange = Callable[[ObjectKind[Any], Any, Any], None]
 """on_change(kind, old, new): an object as the API server has it; None where it is absent."""
+
+Refresh = Callable[[FrozenAccount, FrozenAccount], Iterable[ClusterPod]]
+"""refresh(before, now): own pods that depend on the account, as they are to be from now on."""
 
 log = get_logger("koord_scheduler.cache")
 
@@ -67,6 +72,8 @@ class SchedulerCache(ClusterState):
         self._assumed: dict[str, _Assumed] = {}  # by uid
         self._uncounted = 0  # changes since pods were counted for spread and affinity
         self._own_pods: set[str] = set()  # keys; those that the API server does not have
+        self._refreshers: list[Refresh] = []
+        self._refreshed: FrozenAccount = NO_ACCOUNT  # that own pods were refreshed by
         self._on_change: OnStateChange = _ignore
 
     def observe(self, on_change: OnStateChange) -> None:
@@ -132,6 +139,27 @@ class SchedulerCache(ClusterState):
         """Remove such a pod; one that is none is left alone."""
         if key in self._own_pods:
             self.remove(POD, key)
+
+    def is_own_pod(self, key: str) -> bool:
+        """Whether the API server does not have this pod, but a plugin has put it."""
+        return key in self._own_pods
+
+    def refresh_own_pods(self, refresh: Refresh) -> None:
+        """Ask for own pods that depend on the account before each view of another account.
+
+        What is put then is no event: it follows from changes of other pods, which are some.
+        """
+        self._refreshers.append(refresh)
+
+    def view(self) -> View:
+        """The cluster as it is now, with own pods as the account wants them."""
+        if self._refreshers and (now := self.account) is not self._refreshed:
+            before, self._refreshed = self._refreshed, now
+            for refresh in self._refreshers:
+                for pod in refresh(before, now):
+                    if pod.key in self._own_pods and pod.uid not in self._assumed:
+                        super()._put_pod(pod)
+        return super().view()
 
     def is_assumed(self, uid: str) -> bool:
         return uid in self._assumed

@@ -104,7 +104,7 @@ class FrozenAccount:
     ) -> "FrozenAccount":
         """Return the account of a what-if in which pods have left nodes, and come to others.
 
-        Both are pods with the node. What pods request stays as it is: they are only moved.
+        It is this account where they hold nothing. Both are pods with the node. What pods request stays as it is: they are only moved.
         """
         if not self._pools:
             return self
@@ -125,6 +125,8 @@ class FrozenAccount:
                         sums[holding.pool] = _Sums(kind, self.pool(kind, holding.pool))
                     sums[holding.pool].allocate(holding, times)
                     sums[holding.pool].move(pod.key, node if times > 0 else "")
+        if not any(changed.values()):
+            return self
         altered = {kind: dict(pools) for kind, pools in self._altered.items()}
         for kind, each in changed.items():
             pools = altered.setdefault(kind, {})

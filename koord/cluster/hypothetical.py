@@ -4,7 +4,7 @@ Nothing real changes, and all that a removed pod takes is free. Preemption, plan
 and the fit rules of the descheduler use it.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -22,6 +22,7 @@ from koord.cluster.view import View
 from koord.util.errors import KoordError
 
 RowNumbers = NDArray[np.intp]
+_OnNode = tuple[ClusterPod, str]
 
 _MANY_ROWS = 256  # that have changed; then it costs less to begin with the new view
 _NODE_RULES = (
@@ -91,6 +92,7 @@ class HypotheticalCluster:
         self._pending: list[tuple[int, ClusterPod, bool]] = []  # added or removed, not placed yet
         self._account: FrozenAccount | None = base.account  # None: to be computed
         self._changed: set[int] = set()  # rows that have a generation of their own
+        self._holding: set[int] = set()  # rows of which a change may concern the account
         self._view: View | None = base
         self._rows: RowNumbers | None = None
         self._altered: frozenset[int] | None = base.altered
@@ -112,9 +114,7 @@ class HypotheticalCluster:
             if self._altered is None:
                 self._altered = self._base.altered.union(self._changed)
             if self._account is None:
-                self._account = self._base.account.with_pods(
-                    self._differences(removed=True), self._differences(removed=False)
-                )
+                self._account = self._compute_account()
             self._view = self._base.with_placement(
                 self._placement.freeze(), self._generation.freeze(), self._altered, self._account
             )
@@ -155,6 +155,17 @@ class HypotheticalCluster:
             raise NotInView(f"pod {key}: wanted one on node {node}, found none of that name there")
         self._take(pod, row)
         return pod
+
+    def restore(self, key: str, node: str) -> None:
+        """Let a pod of the base that was removed from a node be there again.
+
+        One that was not removed is left alone; the node need not be there any more.
+        """
+        self._place_pending()
+        row = self._base.row(node)
+        changes = self._absent.get(node) if row is None else self._changes.get(row)
+        if changes is not None and changes.removed.pop(key, None) is not None and row is not None:
+            self._renew(row)
 
     def move(self, pod: ClusterPod, row: int | None) -> None:
         """Let a pod leave its own node for another; None: for a node that is not in the view.
@@ -348,6 +359,7 @@ class HypotheticalCluster:
                 removed, came = ((), there) if added else (there, ())
                 self._account = self._account.with_pods(removed, came)
         rows = {row for row, *_ in self._pending}
+        self._holding |= rows
         for row in rows:
             self._generation[row] = next(_generations)
         if not rows <= self._changed:
@@ -367,18 +379,28 @@ class HypotheticalCluster:
         else:
             self._generation[row] = next(_generations)
             self._changed.add(row)
+        self._holding.add(row)
         if changes is not None and not changes:
             del self._changes[row]
         self._view = self._rows = self._altered = self._free = self._account = None
 
-    def _differences(self, *, removed: bool) -> Iterator[tuple[ClusterPod, str]]:
-        """Yield the pods that have left their nodes, or that have come, with the node."""
-        for row, changes in self._changes.items():
+    def _compute_account(self) -> FrozenAccount:
+        """The account of the base with the changes of all rows.
+
+        A row whose pods hold nothing is not looked at again while nothing of it changes.
+        """
+        account, removed, added = self._base.account, list[_OnNode](), list[_OnNode]()
+        for row in tuple(self._holding):
+            changes = self._changes.get(row) or _NodeChanges()
             pods, name = self._base.pods(row), self._base.node(row).name
-            if removed:
-                yield from ((pod, name) for pod in pods if pod.key in changes.removed)
+            gone = [(one, name) for one in pods if one.key in changes.removed]
+            came = [(one, name) for one in changes.missing(pods)]
+            if account.with_pods(gone, came) is account:
+                self._holding.discard(row)
             else:
-                yield from ((pod, name) for pod in changes.missing(pods))
+                removed += gone
+                added += came
+        return account.with_pods(removed, added)
 
     def _find(self, row: int, key: str) -> ClusterPod | None:
         changes = self._changes.get(row)

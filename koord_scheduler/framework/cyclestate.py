@@ -142,11 +142,16 @@ class CycleInput:
     nodes: View
     is_altered: bool = False  # the nodes are not the cluster's any more: no cached result is right
 
-    def changed(self, pod: ClusterPod | None, nodes: View | None) -> "CycleInput":
-        """The same with what a transformer has changed; None: it has not."""
+    def changed(
+        self, pod: ClusterPod | None, nodes: View | None, *, stable: bool = False
+    ) -> "CycleInput":
+        """The same with what a transformer has changed; None: it has not.
+
+        stable: generations of the nodes' rows tell whether cached results are right.
+        """
         if pod is None and nodes is None:
             return self
-        altered = self.is_altered or nodes is not None
+        altered = self.is_altered or (nodes is not None and not stable)
         return CycleInput(
             self.state, pod or self.pod, self.nodes if nodes is None else nodes, altered
         )

@@ -16,6 +16,7 @@ from koord.cluster.view import View
 from koord.component.plugins.execution import RepeatedTimeLimit
 from koord.component.plugins.shared import SharedParts
 from koord.util.clock import Clock
+from koord_scheduler.cache import Refresh
 from koord_scheduler.framework.calls import FrameworkMetrics
 from koord_scheduler.framework.customresources import CustomResources
 from koord_scheduler.framework.cyclestate import CycleInput, CycleState
@@ -81,6 +82,15 @@ class SchedulerControl(ABC):
     @abstractmethod
     def remove_own_pod(self, key: str) -> None:
         """Remove such a pod; one that is none is left alone."""
+
+    @abstractmethod
+    def refresh_own_pods(self, refresh: Refresh) -> None:
+        """Have own pods follow the account: what is left of a reservation, say.
+
+        refresh(before, now) is called before a view of another account is taken. It returns the own
+        pods that are others now; no event comes of that. It must be fast; if it fails, that is
+        logged, and they stay as they are.
+        """
 
 
 class ControlSlot:

@@ -163,7 +163,7 @@ class SchedulingCycle:
                 self._dump.note(attempt, found, None)
             return Failure.diagnosed(found.status, diagnosis)
         result = await attempt.profile.binding.post_filter(
-            attempt.state, attempt.pod, self._state.view(), statuses
+            attempt.state, attempt.pod, found.subject.nodes, statuses
         )
         if self._dump is not None:
             self._dump.note(attempt, found, result)
@@ -264,7 +264,7 @@ class BindingCycle:
         if not flight.ok and flight.code is not Code.SKIP:
             return flight
         waits = self._waiting.get(pod.uid) is not None
-        if waits or flight.ok:
+        if (waits or flight.ok) and not self._state.is_own_pod(pod.key):
             await self._statuses.nominate(pod, node)
         if waits:
             status = await binding.wait_on_permit(pod)
@@ -298,6 +298,8 @@ class BindingCycle:
         no other pod is placed where it runs: the watch may say so much later.
         """
         pod, pauses = attempt.pod, Backoff(1.0, 30.0, draw=self._draw.random)
+        if self._state.is_own_pod(pod.key):
+            return False  # the plugin whose pod it is knows, and puts it anew
         path = PODS.object(pod.name, namespace=pod.namespace)
         while self._state.is_assumed(attempt.uid):
             try:
@@ -330,5 +332,7 @@ class BindingCycle:
         self._metrics.attempted(SCHEDULED, attempt.profile.name, now - attempt.began)
         first = attempt.began if queued.first_attempt is None else queued.first_attempt
         self._metrics.bound(queued.attempts, now - first)
+        if self._state.is_own_pod(attempt.pod.key):
+            return  # events are about what the API server has
         text = f"Successfully assigned {attempt.pod.key} to {attempt.node}"
         self._events.emit(attempt.pod, EventType.NORMAL, "Scheduled", text)

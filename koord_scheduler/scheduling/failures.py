@@ -322,6 +322,8 @@ class FailedAttempts:
         message = failure.status.message
         if not failure.status.rejected:
             log.warning("pod.unscheduled", pod=pod.key, error=message)
+        if self._state.is_own_pod(pod.key):
+            return  # its plugin reports, when it is notified of the failure
         self._events.emit(pod, EventType.WARNING, "FailedScheduling", message)
         reason = UNSCHEDULABLE if failure.status.rejected else SCHEDULER_ERROR
         self._statuses.report(pod, PodScheduledCondition(reason, message), failure.nominated_node)

@@ -6,12 +6,16 @@ from random import Random
 from typing import cast
 
 from koord.cluster import kinds
+from koord.cluster.account import FrozenAccount
 from koord.cluster.facts import ClusterPod
+from koord.component.plugins.execution import FailureLog
+from koord.component.plugins.meter import running_plugin
+from koord.util.clock import Clock
 from koord.util.health import OK, HealthStatus, PartHealth
 from koord.util.logs import LimitedLog, get_logger
 from koord.util.stop import Stop, first_completed
 from koord.util.timebudget import TimeBudget, Turn
-from koord_scheduler.cache import SchedulerCache
+from koord_scheduler.cache import Refresh, SchedulerCache
 from koord_scheduler.config.profiles import Point
 from koord_scheduler.extenders.client import Extenders
 from koord_scheduler.framework.calls import Loaded
@@ -84,9 +88,10 @@ def next_pod_of(profiles: Sequence[ProfilePlugins]) -> NextPod | None:
 class CacheControl(SchedulerControl):
     """See SchedulerControl. One event loop."""
 
-    def __init__(self, state: SchedulerCache, forgotten: ForgetHandlers) -> None:
+    def __init__(self, state: SchedulerCache, forgotten: ForgetHandlers, clock: Clock) -> None:
         self._state = state
         self._forgotten = forgotten
+        self._failures = FailureLog(log, clock)
 
     def pod(self, key: str) -> ClusterPod | None:
         return self._state.pod(key)
@@ -104,6 +109,18 @@ class CacheControl(SchedulerControl):
 
     def remove_own_pod(self, key: str) -> None:
         self._state.remove_own_pod(key)
+
+    def refresh_own_pods(self, refresh: Refresh) -> None:
+        plugin = running_plugin()
+
+        def guarded(before: FrozenAccount, now: FrozenAccount) -> Iterable[ClusterPod]:
+            try:
+                return tuple(refresh(before, now))
+            except Exception as err:  # of a plugin; a view must be there for all others
+                self._failures.failed("own_pods.failed", plugin, err)
+                return ()
+
+        self._state.refresh_own_pods(guarded)
 
 
 TIME_SLICE = (
@@ -212,7 +229,7 @@ class Scheduler:
         )
         plugins.watch_custom(services.custom_resources, frozenset(RESOURCES.values()))
         services.custom_resources.deliver_to(self.queue.on_cluster_event)
-        services.control.set(CacheControl(state, services.forgotten))
+        services.control.set(CacheControl(state, services.forgotten, clock))
         self._next_pod = next_pod_of(profiles)
         self._waiting = services.waiting
         self._auditor = services.auditor

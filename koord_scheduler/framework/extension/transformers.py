@@ -42,6 +42,9 @@ class Transformed:
     pod: ClusterPod | None = None
     nodes: View | None = None
     feasible: Mask | None = None  # of before_score: fewer nodes than there were
+    stable: bool = False
+    """The nodes come from a HypotheticalCluster that is kept from cycle to cycle. So a row keeps
+    its generation while its pods stay the same, and results of plugins can be reused."""
 
 
 class SchedulingTransformer(Plugin):
@@ -114,28 +117,28 @@ class Transformers:
         for loaded, plugin in self._pre_filter:
             work = partial(plugin.before_pre_filter, cycle.state, cycle.pod, cycle.nodes)
             found = self._call(loaded, Point.PRE_FILTER, cycle.state, work)
-            cycle = cycle.changed(found.pod, found.nodes)
+            cycle = cycle.changed(found.pod, found.nodes, stable=found.stable)
         return cycle
 
     def after_pre_filter(self, cycle: CycleInput, result: PreFilterResult | None) -> CycleInput:
         for loaded, plugin in self._pre_filter:
             work = partial(plugin.after_pre_filter, cycle.state, cycle.pod, cycle.nodes, result)
             found = self._call(loaded, Point.PRE_FILTER, cycle.state, work)
-            cycle = cycle.changed(found.pod, found.nodes)
+            cycle = cycle.changed(found.pod, found.nodes, stable=found.stable)
         return cycle
 
     def before_filter(self, cycle: CycleInput) -> CycleInput:
         for loaded, plugin in self._filter:
             work = partial(plugin.before_filter, cycle.state, cycle.pod, cycle.nodes)
             found = self._call(loaded, Point.FILTER, cycle.state, work)
-            cycle = cycle.changed(found.pod, found.nodes)
+            cycle = cycle.changed(found.pod, found.nodes, stable=found.stable)
         return cycle
 
     def before_score(self, cycle: CycleInput, feasible: Mask) -> tuple[CycleInput, Mask]:
         for loaded, plugin in self._score:
             work = partial(plugin.before_score, cycle.state, cycle.pod, cycle.nodes, feasible)
             found = self._call(loaded, Point.SCORE, cycle.state, work)
-            cycle = cycle.changed(found.pod, found.nodes)
+            cycle = cycle.changed(found.pod, found.nodes, stable=found.stable)
             if found.feasible is not None:
                 feasible = self._narrowed(loaded, feasible, found.feasible)
         return cycle, feasible

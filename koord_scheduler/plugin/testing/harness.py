@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry
 from koord.cluster.decoder import Decoder, ObjectKind
 from koord.cluster.facts import ClusterPod
 from koord.cluster.kinds import POD
+from koord.cluster.view import View
 from koord.component.plugins.discovery import discover
 from koord.controlplane.testing import CapturedEvents, FakeCluster, FakeInformers, ScriptedServer
 from koord.kube.client import ApiClient, Resource
@@ -117,6 +118,7 @@ class DecideResult:
     filtered: tuple[str, ...]  # nodes that Filter was asked about: all, or those of PreFilter
     candidates: tuple[str, ...]  # of the rejected nodes those that evictions may make feasible
     statuses: NodeStatuses | None = field(repr=False, compare=False)  # for PostFilter
+    nodes: View = field(repr=False, compare=False)  # as plugins have seen them in the end
 
     @property
     def message(self) -> str:
@@ -362,8 +364,7 @@ class ProfileHarness:
         statuses, nominated = decided.statuses, None
         victims: tuple[ClusterPod, ...] = ()
         if statuses is not None and made.binding.has_post_filters:
-            nodes = self._state.view()
-            result = await made.binding.post_filter(state, pod, nodes, statuses)
+            result = await made.binding.post_filter(state, pod, decided.nodes, statuses)
             nominated, victims = result.nominated_node, result.victims
         return ScheduleResult(
             node=None,
@@ -393,7 +394,7 @@ class ProfileHarness:
 
     def _control(self) -> SchedulerControl:
         """Return the object for handle.scheduler(): the cluster."""
-        return CacheControl(self._state, self.services.forgotten)
+        return CacheControl(self._state, self.services.forgotten, self.clock)
 
     async def _bind(
         self, binding: PodBinding, state: CycleState, pod: ClusterPod, node: str
@@ -577,6 +578,7 @@ class _Made:
             scores=scores,
             rejected=rejected,
             statuses=found.diagnosis.node_statuses,
+            nodes=found.subject.nodes,
         )
 
 
