@@ -104,7 +104,8 @@ class FrozenAccount:
     ) -> "FrozenAccount":
         """Return the account of a what-if in which pods have left nodes, and come to others.
 
-        It is this account where they hold nothing. Both are pods with the node. What pods request stays as it is: they are only moved.
+        It is this account where they hold nothing. Both are pods with the node. What pods request
+        stays as it is: they are only moved.
         """
         if not self._pools:
             return self

@@ -204,7 +204,7 @@ class Decider:
         if not decision.status.rejected or statuses is None or not self._binding.has_post_filters:
             return None
         result = await self._binding.post_filter_dry_run(
-            decision.state, decision.pod, decision.found.subject.nodes, statuses
+            decision.state, decision.pod, decision.found.cycle.nodes, statuses
         )
         decision.found.diagnosis.post_filter_message = result.status.message
         return result

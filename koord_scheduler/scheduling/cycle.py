@@ -163,7 +163,7 @@ class SchedulingCycle:
                 self._dump.note(attempt, found, None)
             return Failure.diagnosed(found.status, diagnosis)
         result = await attempt.profile.binding.post_filter(
-            attempt.state, attempt.pod, found.subject.nodes, statuses
+            attempt.state, attempt.pod, found.cycle.nodes, statuses
         )
         if self._dump is not None:
             self._dump.note(attempt, found, result)

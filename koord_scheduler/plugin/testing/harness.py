@@ -578,7 +578,7 @@ class _Made:
             scores=scores,
             rejected=rejected,
             statuses=found.diagnosis.node_statuses,
-            nodes=found.subject.nodes,
+            nodes=found.cycle.nodes,
         )
 
 

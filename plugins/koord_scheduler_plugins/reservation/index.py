@@ -42,6 +42,13 @@ class ReservationIndex:
                 found.update(self._uids.get(place, ()))
         return list(found)
 
+    def names(self, pod: ClusterPod) -> bool:
+        """Whether some reservation has this pod as owner by its uid or name.
+
+        Other owners say nothing that equal pods do not have in common.
+        """
+        return ("pod", pod.uid, "") in self._uids or ("name", pod.name, "") in self._uids
+
     def _places_of(self, owner: Owner) -> tuple[_Place, ...]:
         """Where an owner is found: its pods are in at least one of these places."""
         pod, controller = owner.pod, owner.controller

@@ -6,9 +6,11 @@ Source: Koordinator, plugins/reservation preallocation.go.
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from koord.api.reservation import ALLOCATED, PRE_ALLOCATABLE_PRIORITY, RESERVE_POD
+from koord.api.reservation import PRE_ALLOCATABLE_PRIORITY, RESERVE_POD
+from koord.plugin import InvalidObject
 from koord_scheduler.plugin import ClusterPod
 from koord_scheduler_plugins.reservation.amounts import Amounts, minus, total
+from koord_scheduler_plugins.reservation.consumers import allocated_reservation
 from koord_scheduler_plugins.reservation.fit import (
     DEFAULT_OPTIONS,
     FitOptions,
@@ -46,25 +48,39 @@ def unsupported(spec: ReservationSpec, *, cluster_mode: bool) -> str:
     return NO_CLUSTER_MODE if spec.pre_allocation_by_cluster and not cluster_mode else ""
 
 
-def may_be_candidate(pod: ClusterPod) -> bool:
-    """Whether a pod runs, stands for no reservation, and has none yet."""
-    taken = {key for key, _ in pod.annotations} & {ALLOCATED, RESERVE_POD}
-    return bool(pod.node) and not pod.finished and not taken
+def may_be_candidate(pod: ClusterPod, mine: str = "") -> bool:
+    """Whether a pod runs, stands for no reservation, and has none yet.
+
+    mine: uid of the reservation that it is for; one that was given to it already, before the
+    scheduler had to begin again, is a candidate still.
+    """
+    if not pod.node or pod.finished or any(key == RESERVE_POD for key, _ in pod.annotations):
+        return False
+    try:
+        found = allocated_reservation(pod)
+    except InvalidObject:
+        return False
+    return found is None or found[1] == mine
 
 
-def owned_candidates(spec: ReservationSpec, pods: Iterable[ClusterPod]) -> list[ClusterPod]:
+def owned_candidates(
+    spec: ReservationSpec, pods: Iterable[ClusterPod], mine: str = ""
+) -> list[ClusterPod]:
     """Return the candidates in mode Default: owners by label, sorted by uid."""
     owners = [one for one in spec.owners if one.selector is not None]
     found = {
         pod.uid: pod
         for pod in pods
-        if may_be_candidate(pod) and any(one.matches(pod) for one in owners)
+        if may_be_candidate(pod, mine) and any(one.matches(pod) for one in owners)
     }
     return [found[uid] for uid in sorted(found)]
 
 
 def labelled_candidates(
-    pods: Iterable[ClusterPod], label: str, priority_key: str = PRE_ALLOCATABLE_PRIORITY
+    pods: Iterable[ClusterPod],
+    label: str,
+    priority_key: str = PRE_ALLOCATABLE_PRIORITY,
+    mine: str = "",
 ) -> list[ClusterPod]:
     """Return the candidates in mode Cluster: those with a label, the highest priority first."""
 
@@ -72,7 +88,7 @@ def labelled_candidates(
         text = next((value for key, value in pod.annotations if key == priority_key), "")
         return -_priority(text), pod.uid
 
-    found = [pod for pod in pods if may_be_candidate(pod) and pod.labels.get(label) == "true"]
+    found = [pod for pod in pods if may_be_candidate(pod, mine) and pod.labels.get(label) == "true"]
     return sorted(found, key=place)
 
 

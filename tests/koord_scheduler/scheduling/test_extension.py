@@ -1,6 +1,7 @@
 """FrameworkExtender's hooks in the loop: failures, forgotten pods, the next pod, sizes."""
 
 from collections.abc import Callable
+from unittest.mock import Mock
 
 import pytest
 from msgspec.structs import replace
@@ -146,11 +147,14 @@ async def test_a_pod_of_a_plugin_is_scheduled_like_others() -> None:
     loop = await started()
     loop.api.add_node("a")
     await loop.settle()
+    failed = Mock(return_value=False)
+    loop.services.failures.register(after=failed)
     own = replace(make_pod("reserve", requests={"cpu": "1"}), scheduler_name="p")
     loop.services.control.get().put_own_pod(own)
     await loop.settle()
-    assert loop.events[0][:2] == ("reserve", "FailedScheduling")  # no API server binds it
-    assert "not found" in loop.events[0][2]
+    assert failed.call_args.args[0].pod.key == own.key  # no API server binds it
+    assert "not found" in failed.call_args.args[0].status.message
+    assert loop.events == []  # its plugin reports, if it is to be reported
 
 
 class Prefers(PreEnqueuePlugin, NextPodPlugin):

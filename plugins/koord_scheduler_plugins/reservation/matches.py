@@ -1,0 +1,216 @@
+"""The reservations that pods of one kind can have, kept from cycle to cycle."""
+
+from collections import OrderedDict
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import count
+
+from koord_scheduler.plugin import ClusterPod, View
+from koord_scheduler.plugin.koordinator import FrozenAccount, HypotheticalCluster
+from koord_scheduler_plugins.reservation.consumers import CONSUMERS
+from koord_scheduler_plugins.reservation.demands import Demands
+from koord_scheduler_plugins.reservation.info import ReservationInfo
+from koord_scheduler_plugins.reservation.matching import MatchOptions, NodeDiagnosis, match
+from koord_scheduler_plugins.reservation.objects import Reservation
+from koord_scheduler_plugins.reservation.tracker import ReservationTracker
+
+MAX_KINDS = 64  # of pods, whose matches are kept
+
+ByNode = Mapping[str, tuple[ReservationInfo, ...]]
+
+_numbers = count()
+
+
+@dataclass(slots=True)
+class Matches:
+    """The reservations that match pods of one kind, at a moment that update brings forward."""
+
+    demands: Demands
+    number: int = field(default_factory=lambda: next(_numbers))
+    by_node: ByNode = field(default_factory=dict)  # never changed, but replaced
+    objects: int = 0  # grows when another object of a reservation counts
+    ordered: int = 0  # how many of them have an order
+    nodes: View | None = None  # without the pods that stand for them
+    _version: int = -1
+    _account: FrozenAccount | None = None  # by which infos are as they are
+    _infos: dict[str, ReservationInfo] = field(default_factory=dict)  # by uid
+    _missing: set[str] = field(default_factory=set)  # uids whose node is not there
+    _keys: dict[str, tuple[str, str]] = field(default_factory=dict)  # of removed pods, with node
+    _cluster: HypotheticalCluster | None = None
+
+    @property
+    def key(self) -> Hashable:
+        """What results for rows depend on, beyond the pods of the row."""
+        return self.number, self.objects
+
+    def update(
+        self, tracker: ReservationTracker, pod: ClusterPod, nodes: View, options: MatchOptions
+    ) -> None:
+        """Take over what has changed since the last time. Costs the changes."""
+        cluster, changed = self._cluster, tracker.changed_since(self._version)
+        before, self._account = self._account, nodes.account
+        if changed is not None and before is not None:
+            pools = nodes.account.other_pools(CONSUMERS, before)
+            changed = list(dict.fromkeys((*changed, *(name.partition("@")[0] for name in pools))))
+        depends = self.demands.affinity is not None and not options.omit_node_labels
+        moved = self.nodes is not None and self.nodes.traits is not nodes.traits
+        if cluster is None or changed is None or (depends and moved):
+            self._begin(nodes)
+            changed = self._candidates(tracker, pod)
+        else:
+            cluster.rebase(nodes)
+            if moved:
+                rows = nodes.traits.rows
+                gone = (uid for uid, one in self._infos.items() if one.reservation.node not in rows)
+                changed = list(dict.fromkeys((*changed, *self._missing, *gone)))
+            if changed and not self.demands.ignored:
+                mine = set(tracker.index.candidates(pod))
+                changed = [uid for uid in changed if uid in mine or uid in self._infos]
+        assert self._cluster is not None  # noqa: S101 - it has begun
+        self._version = tracker.version
+        if changed:
+            by_node = dict(self.by_node)
+            for uid in changed:
+                self._look(tracker, uid, pod, nodes, options, by_node)
+            self.by_node = by_node
+        self.nodes = self._cluster.view()
+
+    def _begin(self, nodes: View) -> None:
+        self._infos, self._keys, self.by_node, self.ordered = {}, {}, {}, 0
+        self._missing.clear()
+        self._cluster = HypotheticalCluster(nodes)
+        self.objects += 1
+
+    def _candidates(self, tracker: ReservationTracker, pod: ClusterPod) -> list[str]:
+        if self.demands.ignored:
+            return [one.uid for one in tracker.available()]
+        return tracker.index.candidates(pod)
+
+    def _look(
+        self,
+        tracker: ReservationTracker,
+        uid: str,
+        pod: ClusterPod,
+        nodes: View,
+        options: MatchOptions,
+        by_node: dict[str, tuple[ReservationInfo, ...]],
+    ) -> None:
+        """Match one reservation again."""
+        before, found = self._infos.pop(uid, None), tracker.get(uid)
+        after = None
+        self._missing.discard(uid)
+        if found is not None and found.available:
+            info, row = tracker.info(found, nodes.account), nodes.row(found.node)
+            if row is None:
+                self._missing.add(uid)
+            elif info.matchable:
+                labels = nodes.node(row).labels
+                if match(pod, self.demands, info, labels, options).verdict.matches:
+                    after = self._infos[uid] = info
+        if before is not None:
+            name = before.reservation.node
+            rest = tuple(one for one in by_node.get(name, ()) if one.uid != uid)
+            by_node[name] = rest
+            if not rest:
+                del by_node[name]
+            self.ordered -= before.reservation.order is not None
+        if after is not None:
+            name = after.reservation.node
+            both = (*by_node.get(name, ()), after)
+            by_node[name] = tuple(sorted(both, key=_age))
+            self.ordered += after.reservation.order is not None
+        if _is_other(before, after):
+            self.objects += 1
+        self._remove(tracker, uid, after)
+
+    def _remove(self, tracker: ReservationTracker, uid: str, after: ReservationInfo | None) -> None:
+        """Have the view be without the pod of a reservation that matches, and with others."""
+        assert self._cluster is not None  # noqa: S101 - it has begun
+        key = None if after is None else tracker.pod_key(uid)
+        wanted = None if key is None or after is None else (key, after.reservation.node)
+        known = self._keys.get(uid)
+        if wanted == known:
+            return
+        if known is not None:
+            self._cluster.restore(*self._keys.pop(uid))
+        if wanted is not None:
+            try:
+                self._cluster.remove(*wanted)
+            except KeyError:
+                return  # it is not there yet, as in a view from before
+            self._keys[uid] = wanted
+
+
+def _age(info: ReservationInfo) -> tuple[float, str]:
+    return info.reservation.created or 0.0, info.uid
+
+
+def _is_other(before: ReservationInfo | None, after: ReservationInfo | None) -> bool:
+    """Whether a result may change though the pods of the node are the same."""
+    if before is None or after is None:
+        return False  # the pod that stands for it leaves the row, or comes back
+    one, other = before.reservation, after.reservation
+    if one is other:
+        return False
+    return (one.spec, one.labels, one.allocatable) != (other.spec, other.labels, other.allocatable)
+
+
+class MatchCache:
+    """Matches of the latest kinds of pods."""
+
+    def __init__(self, tracker: ReservationTracker, options: MatchOptions) -> None:
+        self._tracker = tracker
+        self._options = options
+        self._kinds: OrderedDict[Hashable, Matches] = OrderedDict()
+
+    def of(self, pod: ClusterPod, demands: Demands, nodes: View) -> Matches:
+        """Return the reservations that a pod can have, as of a view."""
+        kind = _kind_of(pod, by_name=self._tracker.index.names(pod))
+        found = self._kinds.get(kind)
+        if found is None:
+            found = self._kinds[kind] = Matches(demands)
+            if len(self._kinds) > MAX_KINDS:
+                self._kinds.popitem(last=False)
+        self._kinds.move_to_end(kind)
+        found.update(self._tracker, pod, nodes, self._options)
+        return found
+
+    def diagnoses(
+        self, pod: ClusterPod, demands: Demands, nodes: View
+    ) -> list[tuple[Reservation, NodeDiagnosis]]:
+        """Return why each reservation of the pod's owners matches or not."""
+        found = []
+        for uid in self._tracker.index.candidates(pod):
+            reservation = self._tracker.get(uid)
+            row = None if reservation is None else nodes.row(reservation.node)
+            if reservation is None or row is None:
+                continue
+            info = self._tracker.info(reservation, nodes.account)
+            if not info.matchable:
+                continue
+            labels, one = nodes.node(row).labels, NodeDiagnosis()
+            verdict = match(pod, demands, info, labels, self._options)
+            one.add(verdict, named=bool(demands.name))
+            found.append((reservation, one))
+        return found
+
+
+def _kind_of(pod: ClusterPod, *, by_name: bool) -> Hashable:
+    """Pods of one kind match the same reservations. by_name: an owner may be just this pod."""
+    name = (pod.name, pod.uid) if by_name else ()
+    return pod.label_set, pod.spec.requests, pod.annotations, pod.owners, name
+
+
+def merged(found: Iterable[NodeDiagnosis]) -> NodeDiagnosis:
+    """Return the sum of several diagnoses of one node."""
+    total = NodeDiagnosis()
+    for one in found:
+        total.owner_matched += one.owner_matched
+        total.ignored += one.ignored
+        total.name_matched += one.name_matched
+        total.name_unmatched += one.name_unmatched
+        total.unschedulable += one.unschedulable
+        total.affinity_unmatched += one.affinity_unmatched
+        total.not_exact += one.not_exact
+        total.tainted.update(one.tainted)
+    return total

@@ -1,0 +1,361 @@
+"""Reservations as they are now, and the pods that stand for them in the scheduler."""
+
+import asyncio
+from collections.abc import Iterable, Iterator, Mapping
+
+from msgspec.structs import replace
+
+from koord.api.reservation import API_VERSION, KIND
+from koord.plugin import OK, InvalidObject, PartHealth, Stop, get_logger
+from koord.plugin.kube import Event, EventType, KubeError, ObjectRef
+from koord_scheduler.plugin import POD, POD_COUNT, ClusterPod, Services
+from koord_scheduler.plugin.koordinator import FrozenAccount, SchedulerControl
+from koord_scheduler_plugins.reservation import status, writing
+from koord_scheduler_plugins.reservation.amounts import Amounts
+from koord_scheduler_plugins.reservation.consumers import CONSUMERS, pool_name
+from koord_scheduler_plugins.reservation.index import ReservationIndex
+from koord_scheduler_plugins.reservation.info import ReservationInfo, reservation_info
+from koord_scheduler_plugins.reservation.objects import (
+    Reservation,
+    last_good,
+    read_reservation,
+)
+from koord_scheduler_plugins.reservation.operating import is_operating, operating_reservation
+from koord_scheduler_plugins.reservation.reserve_pod import HIGHEST_PRIORITY, reserve_pod
+from koord_scheduler_plugins.reservation.writing import RESERVATIONS
+
+WITHOUT = "no room is reserved"
+_SAID_FOR = 60.0  # seconds in which the same failure is not written again
+MAX_REMEMBERED = 4096  # changes; whoever has missed more looks at all reservations
+
+log = get_logger("koord_scheduler.reservation")
+
+
+class ReservationTracker:
+    """Follows Reservations for all profiles of a process. Belongs to the event loop.
+
+    What is used of a reservation is in the account of a view, and nowhere else; see
+    docs/decisions/account.md.
+    """
+
+    def __init__(self, services: Services) -> None:
+        self.index = ReservationIndex()
+        """Available reservations, by owner."""
+        self._services = services
+        self._control: SchedulerControl | None = None  # None: there is no scheduler yet
+        self._by_name: dict[str, Reservation] = {}
+        self._by_uid: dict[str, Reservation] = {}
+        self._on_node: dict[str, dict[str, None]] = {}  # uids of available ones by node
+        self._pods: dict[str, ClusterPod] = {}  # reserve pods by uid, as if nobody consumed them
+        self._operating: dict[str, str] = {}  # keys of pods that act as reservations, by uid
+        self._said: dict[str, str] = {}  # problems that were reported, by uid
+        self._changes: list[str] = []  # uids of reservations that have changed
+        self._changes_before = 0
+        self._reserved: dict[str, str] = {}  # nodes by uid, of those that are being bound
+        self._failures: dict[str, str] = {}  # by uid, to be written
+        self._failed = asyncio.Event()
+        self.account = services.cluster.account
+        """The account by which reserve pods are as they are: any other one is of a what-if."""
+        services.cluster.keep_account(CONSUMERS)
+        services.changes.subscribe(POD, self._pod_changed)
+        self._followed = services.custom_resources.follow(
+            RESERVATIONS, read_reservation, self._changed, without=WITHOUT
+        )
+
+    @property
+    def reservations(self) -> Mapping[str, Reservation]:
+        """All Reservations by name; live, and only to be read."""
+        return self._by_name
+
+    def get(self, uid: str) -> Reservation | None:
+        """A reservation, or a pod that acts as one; None: not known."""
+        return self._by_uid.get(uid)
+
+    def of_reserve_pod(self, pod: ClusterPod) -> Reservation | None:
+        """The Reservation that a pod stands for; None: it stands for none."""
+        return self._by_uid.get(pod.uid) if pod.uid in self._pods else None
+
+    def on_node(self, node: str) -> list[Reservation]:
+        """Available reservations on a node."""
+        return [self._by_uid[uid] for uid in self._on_node.get(node, ())]
+
+    def available(self) -> Iterator[Reservation]:
+        """All available reservations, on whichever nodes."""
+        for uids in self._on_node.values():
+            for uid in uids:
+                yield self._by_uid[uid]
+
+    @property
+    def nodes(self) -> Iterable[str]:
+        """Nodes that have available reservations."""
+        return self._on_node.keys()
+
+    def info(self, reservation: Reservation, account: FrozenAccount) -> ReservationInfo:
+        """A reservation with what consumers hold of it, as an account says."""
+        pool = account.pool(CONSUMERS, pool_name(reservation.uid, reservation.node))
+        return reservation_info(reservation, pool.allocated)
+
+    def sharing(self, node: str) -> Iterator[Reservation]:
+        """Reservations that are available on a node, or are being bound to it."""
+        yield from self.on_node(node)
+        for uid, name in self._reserved.items():
+            if name == node and not self._by_uid[uid].available:
+                yield self._by_uid[uid]
+
+    @property
+    def shared_nodes(self) -> Iterable[str]:
+        """Nodes on which some reservation is available or is being bound."""
+        return dict.fromkeys((*self._on_node, *self._reserved.values()))
+
+    def reserve(self, uid: str, node: str) -> None:
+        """Note that a reservation is being bound to a node."""
+        self._reserved[uid] = node
+
+    def unreserve(self, uid: str) -> None:
+        self._reserved.pop(uid, None)
+
+    def held(self, uid: str, used: Amounts) -> Amounts:
+        """What the pod of a reservation takes, where consumers hold so much of it."""
+        pod = self._pods.get(uid)
+        key = self._operating.get(uid)
+        if pod is None and key is not None:
+            pod = self._services.cluster.pod(key)
+        if pod is None:
+            return {}
+        return {
+            name: max(0, amount - used.get(name, 0))
+            for name, amount in pod.spec.requests
+            if name != POD_COUNT
+        }
+
+    def pod_key(self, uid: str) -> str | None:
+        """namespace/name of the pod that takes a reservation's room; None: there is none."""
+        pod = self._pods.get(uid)
+        return self._operating.get(uid) if pod is None else pod.key
+
+    # Changes, for those who keep what they have found about reservations.
+
+    @property
+    def version(self) -> int:
+        """The number of changes up to now."""
+        return self._changes_before + len(self._changes)
+
+    def changed_since(self, version: int) -> list[str] | None:
+        """uids of reservations that have changed since, each once; None: too many to be known."""
+        if version < self._changes_before:
+            return None
+        return list(dict.fromkeys(self._changes[version - self._changes_before :]))
+
+    def _note(self, uid: str) -> None:
+        self._changes.append(uid)
+        if len(self._changes) > 2 * MAX_REMEMBERED:
+            del self._changes[:MAX_REMEMBERED]
+            self._changes_before += MAX_REMEMBERED
+
+    def _changed(self, old: Reservation | None, new: Reservation | None) -> None:
+        gone = old or new
+        known = None if gone is None else self._by_name.get(gone.name)
+        if known is not None and (new is None or new.uid != known.uid):
+            self._by_name.pop(known.name)
+            self._forget(known.uid)
+            self._said.pop(known.uid, None)
+        if new is not None:
+            found = last_good(known, new)
+            self._by_name[new.name] = found
+            self._take(found)
+
+    def _pod_changed(self, old: ClusterPod | None, new: ClusterPod | None) -> None:
+        """Follow pods that act as reservations."""
+        if new is not None and is_operating(new) and not new.finished:
+            if new.uid not in self._pods:  # a reserve pod stands for its own Reservation
+                self._operating[new.uid] = new.key
+                self._place(operating_reservation(new))
+        elif old is not None and old.uid in self._operating:
+            del self._operating[old.uid]
+            self._forget(old.uid)
+
+    def _take(self, found: Reservation) -> None:
+        """Have the pod of a Reservation be as it says."""
+        problem = "; ".join(found.problems)
+        if found.spec is None or problem:
+            self._report(found, problem)
+        waits = found.unassigned and found.spec is not None and not found.deleting
+        known = self._pods.get(found.uid)
+        if not (waits or found.available):
+            self._forget(found.uid)
+            self._by_uid[found.uid] = found
+            return
+        try:
+            pod = self._read(found)
+        except InvalidObject as err:
+            self._report(found, str(err))
+            return
+        if known is not None and known.key != pod.key:
+            self._forget(found.uid)
+        self._pods[found.uid] = pod
+        self._place(found)
+        self._put(found, pod)
+
+    def _place(self, found: Reservation) -> None:
+        """Take over an object; whoever looks for available ones finds it, or not."""
+        known = self._by_uid.get(found.uid)
+        if known is not None:
+            self._displace(known)
+        self._by_uid[found.uid] = found
+        if found.available:
+            self._on_node.setdefault(found.node, {})[found.uid] = None
+            self.index.put(found)
+        self._note(found.uid)
+
+    def _displace(self, known: Reservation) -> None:
+        self.index.remove(known.uid)
+        uids = self._on_node.get(known.node, {})
+        uids.pop(known.uid, None)
+        if not uids:
+            self._on_node.pop(known.node, None)
+
+    def _forget(self, uid: str) -> None:
+        known, pod = self._by_uid.pop(uid, None), self._pods.pop(uid, None)
+        self._reserved.pop(uid, None)
+        self._failures.pop(uid, None)
+        if known is not None:
+            self._displace(known)
+            self._note(uid)
+        if pod is not None and self._control is not None:
+            self._control.remove_own_pod(pod.key)
+
+    def _read(self, found: Reservation) -> ClusterPod:
+        """The reserve pod, as if nobody consumed it. Raises InvalidObject."""
+        pod = self._services.pod_decoder.read(reserve_pod(found))
+        if found.available:
+            pod = replace(pod, priority=HIGHEST_PRIORITY)  # no preemption can make it leave
+        return pod
+
+    def _put(self, found: Reservation, pod: ClusterPod) -> None:
+        control = self._scheduler()
+        if control is None:
+            return
+        if found.available:
+            account = self._services.cluster.account
+            pod = reduced(pod, self.info(found, account).used)
+        try:
+            control.put_own_pod(pod)
+        except ValueError as err:
+            self._report(found, str(err))
+
+    def _scheduler(self) -> SchedulerControl | None:
+        """The scheduler's cache; None: there is none, as in a plan from files."""
+        if self._control is None:
+            try:
+                self._control = self._services.control.get()
+            except LookupError:
+                return None
+            self._control.refresh_own_pods(self._refresh)
+        return self._control
+
+    def _refresh(self, before: FrozenAccount, now: FrozenAccount) -> Iterable[ClusterPod]:
+        """Reserve pods of reservations whose consumers have changed."""
+        self.account = now
+        for name in now.other_pools(CONSUMERS, before):
+            found = self._by_uid.get(name.partition("@")[0])
+            if found is None or not found.available or pool_name(found.uid, found.node) != name:
+                continue
+            self._note(found.uid)
+            pod = self._pods.get(found.uid)
+            if pod is not None:
+                yield reduced(pod, self.info(found, now).used)
+
+    # A part that runs while this process leads.
+
+    async def restore(self) -> None:
+        """Put the pods of all reservations, when the scheduler is there."""
+        for found in tuple(self._by_name.values()):
+            self._take(found)
+
+    def attempt_failed(self, found: Reservation, message: str) -> None:
+        """Have a Reservation say why no node was found for it; never waits."""
+        self.emit(found, EventType.WARNING, "FailedScheduling", message)
+        self._failures[found.uid] = message
+        self._failed.set()
+
+    async def run(self, stop: Stop) -> None:
+        """Write why attempts have failed, one after the other, until stop."""
+        while not stop.is_set():
+            if not self._failures:
+                self._failed.clear()
+                await stop.bound(self._failed.wait())
+                continue
+            uid = next(iter(self._failures))
+            await self._write_failure(uid, self._failures.pop(uid))
+
+    async def wait_ready(self) -> None:
+        """A cycle needs nothing of this."""
+
+    def health(self) -> PartHealth:
+        return OK
+
+    async def _write_failure(self, uid: str, message: str) -> None:
+        """A failure that cannot be written is logged: the next attempt has another one."""
+        client, clock = self._services.client, self._services.clock
+        found: Reservation | None = self._by_uid.get(uid)
+        for pause in (*writing.PAUSES, None):
+            if found is None or not found.unassigned or self._is_said(found, message):
+                return
+            try:
+                new = status.unschedulable(found, message, clock.wall())
+                await writing.write_status(client, found, new)
+            except KubeError as err:
+                if pause is None or not writing.is_passing(err):
+                    log.warning("reservation.write_failed", reservation=found.name, error=str(err))
+                    return
+            else:
+                return
+            await clock.sleep(pause)
+            try:
+                found = await writing.read(client, found.name, uid)
+            except KubeError:
+                continue
+
+    def _is_said(self, found: Reservation, message: str) -> bool:
+        """Whether a Reservation has said so a short time ago."""
+        raw = found.raw.get("status")
+        conditions = raw.get("conditions") if isinstance(raw, Mapping) else None
+        said = any(
+            isinstance(one, Mapping)
+            and (one.get("type"), one.get("status"), one.get("message"))
+            == ("Scheduled", "False", message)
+            for one in (conditions if isinstance(conditions, list) else ())
+        )
+        probed = [one.probed or 0.0 for one in found.conditions if one.type == "Scheduled"]
+        return said and self._services.clock.wall() - max(probed, default=0.0) < _SAID_FOR
+
+    def _report(self, found: Reservation, problem: str) -> None:
+        """Say once what is wrong with an object."""
+        if not problem or self._said.get(found.uid) == problem:
+            return
+        self._said[found.uid] = problem
+        log.warning("reservation.invalid", reservation=found.name, error=problem)
+        self.emit(found, EventType.WARNING, "InvalidReservation", problem)
+
+    def emit(self, found: Reservation, type_: EventType, reason: str, message: str) -> None:
+        """Report an event on a Reservation; never waits."""
+        about = ObjectRef(API_VERSION, KIND, found.name, "", found.uid)
+        self._services.events.emit(Event(about, type_, reason, message[:1024], "koord-scheduler"))
+
+
+def reduced(pod: ClusterPod, used: Amounts) -> ClusterPod:
+    """Return a reserve pod that takes what consumers have left: each is a pod there itself."""
+    if not used:
+        return pod
+    spec = pod.spec
+    requests = tuple(
+        (name, left) for name, amount in spec.requests if (left := amount - used.get(name, 0)) > 0
+    )
+    smaller = replace(
+        spec,
+        requests=requests,
+        limits=requests,
+        nonzero_cpu=max(0, spec.nonzero_cpu - used.get("cpu", 0)),
+        nonzero_memory=max(0, spec.nonzero_memory - used.get("memory", 0)),
+    )
+    return replace(pod, spec=smaller)
