@@ -76,7 +76,7 @@ def event_message(text: str) -> str | None:
             total = match["count"]
         else:
             ranked.append((_rank(rest), item))
-    if total is None:
+    if total is None or not ranked:
         return None
     items = ", ".join(item for _, item in sorted(ranked, key=lambda one: one[0]))
     message = f"0/{total} reservations are available: {items}."

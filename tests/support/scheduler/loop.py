@@ -193,11 +193,13 @@ class PostingBinder(BindPlugin):
 class Loop(Kit):
     """A scheduler with one profile, and its cluster."""
 
+    api_type: type[Api] = Api
+
     def __init__(self) -> None:
         clock = SimulatedClock()
         self.state = SchedulerCache(clock)
         super().__init__(clock, self.state)
-        self.api = Api(self.state)
+        self.api = self.api_type(self.state)
         client = ApiClient(self.api, clock, draw=lambda: 0.0)
         self.services = replace(self.services, client=client, activate=self.activate)
         self.stop = Stop(clock)
