@@ -231,3 +231,15 @@ def test_a_view_of_one_can_be_the_base_of_another() -> None:
     assert_same(second.view(), plainly(snapshot.view(), {"b": [PODS["r"]]}))
     assert_same(found, plainly(snapshot.view(), {"a": [PODS["p"]]}))
     assert second.view().altered == {0, 1}
+
+
+def test_a_removed_pod_can_be_there_again() -> None:
+    there = pod("p", "a", {}, {"cpu": "3"})
+    full = Cluster([node("a")], [there]).snapshot().view()
+    found = HypotheticalCluster(full)
+    found.remove("default/p", "a")
+    assert found.view().pods(0) == ()
+    found.restore("default/p", "a")
+    found.restore("default/p", "a")
+    found.restore("default/p", "nowhere")
+    assert_same(found.view(), full)

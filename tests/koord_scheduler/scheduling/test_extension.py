@@ -1,11 +1,12 @@
 """FrameworkExtender's hooks in the loop: failures, forgotten pods, the next pod, sizes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from unittest.mock import Mock
 
 import pytest
 from msgspec.structs import replace
 
+from koord.cluster.account import AccountKind, FrozenAccount, Holding
 from koord.cluster.facts import ClusterPod
 from koord.cluster.kinds import POD
 from koord.cluster.view import View
@@ -246,3 +247,35 @@ async def test_start_hooks_run_in_order_and_a_failure_is_named() -> None:
     with pytest.raises(HookFailed, match=r"plugin Two: its start-up hook failed: .*no list"):
         await hooks.run()
     assert ran == ["works"]
+
+
+HELD = AccountKind("held", lambda pod: (Holding("all", (("cpu", 1),)),) if pod.node else ())
+
+
+async def test_pods_of_a_plugin_follow_the_account_before_a_view_of_another_one() -> None:
+    loop = await Loop().build()
+    loop.state.keep_account(HELD)
+    loop.api.add_node("a", cpu="4")
+    loop.api.deliver()
+    control = loop.services.control.get()
+    own = replace(make_pod("reserve", requests={"cpu": "3"}), node="a")
+    control.put_own_pod(own)
+    seen: list[int] = []
+
+    def smaller(before: FrozenAccount, now: FrozenAccount) -> Iterable[ClusterPod]:
+        seen.append(now.pool(HELD, "all").pods)
+        yield replace(make_pod("reserve", requests={"cpu": "2"}), node="a")
+        yield replace(make_pod("gone", requests={"cpu": "1"}), node="a")  # nobody has put it
+
+    def fails(before: FrozenAccount, now: FrozenAccount) -> Iterable[ClusterPod]:
+        raise ValueError("no")
+
+    control.refresh_own_pods(fails)
+    control.refresh_own_pods(smaller)
+    loop.api.add_pod("web", bound="a")
+    loop.api.deliver()
+    view = loop.state.view()
+    assert view.requested[0, view.resources["cpu"]] == 3000
+    assert {pod.name for pod in view.pods(0)} == {"reserve", "web"}
+    loop.state.view()
+    assert seen == [2]  # not again, while the account stays the same

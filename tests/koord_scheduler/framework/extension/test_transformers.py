@@ -25,7 +25,14 @@ from koord_scheduler.framework.extension.transformers import (
 from koord_scheduler.framework.interfaces import PostFilterPlugin, PreFilterPlugin
 from koord_scheduler.framework.nodes.scoring import NodeScoring
 from koord_scheduler.framework.nodes.search import NodeSearch
-from koord_scheduler.framework.status import Code, PostFilterResult, PreFilterResult, Status
+from koord_scheduler.framework.status import (
+    Code,
+    PostFilterResult,
+    PreFilterResult,
+    Status,
+    Verdicts,
+)
+from koord_scheduler.framework.types import NodeInfo
 from tests.support.scheduler.framework import FreeCpu, Kit, PlainFilter, make_pod, make_view
 
 Answer = Transformed | Status | None
@@ -106,6 +113,41 @@ async def test_room_that_is_given_back_counts_in_this_cycle_only() -> None:
     for name, status in (("other", False), ("owner", True), ("another", False), ("owner2", True)):
         pod = make_pod(name, requests={"cpu": "1"})
         assert search.search(CycleState(), pod, full).status.ok is status, name
+
+
+async def test_results_are_reused_for_nodes_that_are_kept_from_cycle_to_cycle() -> None:
+    nodes, asked = make_view(a="4", b="4"), list[str]()
+    kept = HypotheticalCluster(nodes)
+
+    class Counting(Before):
+        def filter(self, state: CycleState, pod: ClusterPod, node: NodeInfo) -> Status | None:
+            asked.append(node.name)
+            return super().filter(state, pod, node)
+
+        def filter_all(self, state: CycleState, pod: ClusterPod, nodes: View) -> Mask | Verdicts:
+            asked.append("all")
+            return super().filter_all(state, pod, nodes)
+
+        def filter_reuse_key(self, state: CycleState, pod: ClusterPod, nodes: View) -> int:
+            return 1
+
+    stable = Counting(before_pre_filter=lambda pod, _: Transformed(nodes=kept.view(), stable=True))
+    search = await searching(stable)
+    for name in ("one", "two", "three", "four"):
+        search.search(CycleState(), make_pod(name), nodes)
+    before = len(asked)
+    search.search(CycleState(), make_pod("five"), nodes)
+    assert len(asked) == before
+    kept.add(make_pod("other", requests={"cpu": "4"}), "a")
+    found = search.search(CycleState(), make_pod("six", requests={"cpu": "1"}), nodes)
+    assert found.feasible.tolist() == [False, True]
+    passing = Counting(before_pre_filter=lambda pod, _: Transformed(nodes=kept.view()))
+    search = await searching(passing)
+    for name in ("one", "two", "three", "four"):
+        search.search(CycleState(), make_pod(name), nodes)
+    before = len(asked)
+    search.search(CycleState(), make_pod("five"), nodes)
+    assert len(asked) > before
 
 
 @pytest.mark.parametrize("point", ["before_pre_filter", "after_pre_filter", "before_filter"])
