@@ -52,6 +52,7 @@ from koord_scheduler.plugin import (
     QueueingHint,
     ReservePlugin,
     ScorePlugin,
+    SharedPart,
     Status,
     View,
     claims_pods_with,
@@ -59,6 +60,7 @@ from koord_scheduler.plugin import (
     reads,
 )
 from koord_scheduler.plugin.koordinator import (
+    ControllerProvider,
     FailedPod,
     FrozenAccount,
     HypotheticalCluster,
@@ -77,6 +79,7 @@ from koord_scheduler.plugin.vector import (
 )
 from koord_scheduler_plugins.reservation import messages, status, writing
 from koord_scheduler_plugins.reservation.consumers import allocated_text
+from koord_scheduler_plugins.reservation.controller import ControllerOptions, ReservationController
 from koord_scheduler_plugins.reservation.demands import Demands, read_demands
 from koord_scheduler_plugins.reservation.fit import (
     NO_MATCH,
@@ -272,6 +275,7 @@ class ReservationPlugin(
     PreBindExtensions,
     BindPlugin,
     EnqueueExtensions,
+    ControllerProvider,
 ):
     """Schedules Reservations, and has their owners use what they hold."""
 
@@ -292,6 +296,17 @@ class ReservationPlugin(
         self._cache = MatchCache(self.tracker, self._matching)
         services.failures.register(after=self._failed)
         services.hooks.add(handle.profile, self.tracker.restore)
+
+    def new_controllers(self) -> Mapping[str, SharedPart]:
+        args = self._args
+        options = ControllerOptions(
+            keep=float(args.gc_duration_seconds or 86400),
+            gc_interval=float(args.gc_interval_seconds or 60),
+            resync_interval=float(args.resync_interval_seconds or 60),
+            collects_garbage=not args.disable_garbage_collection,
+        )
+        controller = ReservationController(self._services, self.tracker, options)
+        return {"reservationController": controller}
 
     # The queue.
 

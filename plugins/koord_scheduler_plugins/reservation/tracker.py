@@ -1,7 +1,7 @@
 """Reservations as they are now, and the pods that stand for them in the scheduler."""
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from msgspec.structs import replace
 
@@ -52,6 +52,7 @@ class ReservationTracker:
         self._changes: list[str] = []  # uids of reservations that have changed
         self._changes_before = 0
         self._reserved: dict[str, str] = {}  # nodes by uid, of those that are being bound
+        self._followers: list[Callable[[str], None]] = []
         self._failures: dict[str, str] = {}  # by uid, to be written
         self._failed = asyncio.Event()
         self.account = services.cluster.account
@@ -146,7 +147,13 @@ class ReservationTracker:
             return None
         return list(dict.fromkeys(self._changes[version - self._changes_before :]))
 
+    def follow(self, on_change: Callable[[str], None]) -> None:
+        """Call a function with the uid of each reservation that has changed."""
+        self._followers.append(on_change)
+
     def _note(self, uid: str) -> None:
+        for each in self._followers:
+            each(uid)
         self._changes.append(uid)
         if len(self._changes) > 2 * MAX_REMEMBERED:
             del self._changes[:MAX_REMEMBERED]

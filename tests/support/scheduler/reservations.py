@@ -134,6 +134,8 @@ class World(Loop):
         for number, cpu in enumerate(cores):
             self.api.add_node(f"n{number}", cpu=str(cpu))
         await self.start()
+        for name, part in self.plugin.new_controllers().items():
+            self.services.shared.put(name, part)
         self._parts = asyncio.create_task(self.services.shared.run(self.stop, self.clock, Health()))
         await self.settle()
         return self
@@ -141,6 +143,13 @@ class World(Loop):
     async def end(self) -> None:
         await super().end()
         await self._parts
+
+    async def advance(self, seconds: float) -> None:
+        """Let time pass, in steps after each of which watch events come."""
+        step = max(30.0, seconds / 100)
+        while seconds > 0:
+            await super().advance(min(step, seconds))
+            seconds -= step
 
     async def reservation(self, name: str = "r", cpu: str = "2", **more: Any) -> None:
         """A Reservation of profile p that waits for its node."""

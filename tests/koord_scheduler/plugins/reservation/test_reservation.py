@@ -59,9 +59,10 @@ async def test_a_reservation_for_one_pod_is_given_once() -> None:
     await world.reservation(cpu="3", allocateOnce=True)
     first = await world.consumer("first", cpu="2")
     second = await world.consumer("second", cpu="2")
-    third = await world.consumer("third", cpu="1")
+    third = await world.consumer("third", cpu="2")
     assert [world.given(key) for key in (first, second, third)] == ["r", "", ""]
     assert [world.where(key) for key in (first, second, third)] == ["n0", "n0", ""]
+    assert world.status()["phase"] == "Succeeded"
     await world.end()
 
 

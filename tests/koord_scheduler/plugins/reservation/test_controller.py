@@ -1,0 +1,126 @@
+"""The controller: consumers in the status, expiry, garbage, and an API server that fails."""
+
+from typing import Any
+
+from koord.api.podmigrationjob import time_text
+from koord.controlplane.testing import api_error_response
+from koord.kube.transport import Call
+from koord.util.health import HealthStatus
+from koord_scheduler_plugins.reservation.controller import ReservationController
+from tests.support.scheduler.reservations import World
+
+HOUR, DAY = 3600.0, 86400.0
+
+
+def created(world: World, ago: float = 0.0) -> str:
+    return time_text(world.clock.wall() - ago)
+
+
+def controller(world: World) -> ReservationController:
+    made = world.services.shared._parts["reservationController"].part
+    assert isinstance(made, ReservationController)
+    return made
+
+
+async def test_the_status_has_the_consumers_and_what_they_hold() -> None:
+    world = await World().begin(8)
+    await world.reservation(cpu="4", created=created(world))
+    first = await world.consumer("a", cpu="1")
+    await world.consumer("b", cpu="2")
+    await world.advance(1)
+    owners = [one["name"] for one in world.status()["currentOwners"]]
+    assert (sorted(owners), world.status()["allocated"]) == (["a", "b"], {"cpu": "3"})
+    world.api.delete_pod(first)
+    await world.settle()
+    await world.advance(1)
+    owners = [one["name"] for one in world.status()["currentOwners"]]
+    assert (owners, world.status()["allocated"]) == (["b"], {"cpu": "2"})
+    written = len(world.api.written)
+    await world.advance(300)
+    assert len(world.api.written) == written  # nothing has changed
+    await world.end()
+
+
+async def test_a_reservation_ends_when_its_time_is_over_and_goes_a_day_later() -> None:
+    world = await World().begin(4)
+    await world.reservation(cpu="4", ttl="1h", created=created(world))
+    other = world.api.add_pod("other", cpu="4")
+    await world.settle()
+    await world.advance(HOUR - 60)
+    assert world.status()["phase"] == "Available"
+    await world.advance(120)
+    ready = next(one for one in world.status()["conditions"] if one["type"] == "Ready")
+    assert (world.status()["phase"], ready["reason"]) == ("Failed", "Expired")
+    await world.advance(60)
+    assert world.where(other) == "n0"
+    await world.advance(DAY - 600)
+    assert "r" in world.api.reservations
+    await world.advance(1200)
+    assert world.api.reservations == {}
+    await world.end()
+
+
+async def test_a_reservation_that_never_got_a_node_ends_too() -> None:
+    world = await World().begin(1)
+    await world.reservation(cpu="4", ttl="10m", created=created(world))
+    await world.advance(700)
+    assert world.status()["phase"] == "Failed"
+    world.api.add_node("big", cpu="8")
+    await world.settle()
+    await world.advance(60)
+    assert world.status()["phase"] == "Failed"
+    await world.end()
+
+
+async def test_a_reservation_goes_with_its_node() -> None:
+    world = await World().begin(4)
+    await world.reservation(cpu="4", created=created(world))
+    world.api.delete_node("n0")
+    await world.settle()
+    await world.advance(1)
+    assert world.status()["phase"] == "Failed"
+    await world.advance(120)
+    assert world.api.reservations == {}
+    await world.end()
+
+
+async def test_garbage_stays_if_it_is_to_stay() -> None:
+    world = await World().begin(4, disable_garbage_collection=True)
+    await world.reservation(cpu="4", ttl="1h", created=created(world))
+    await world.advance(2 * HOUR)
+    assert world.status()["phase"] == "Failed"
+    await world.end()
+
+
+async def test_a_status_that_cannot_be_written_is_tried_again() -> None:
+    world = await World().begin(4)
+    await world.reservation(cpu="4", created=created(world))
+
+    def forbidden(call: Call) -> None:
+        if call.method == "PATCH" and "reservations" in call.path:
+            raise api_error_response(call, 403, "Forbidden", "no")
+        world.api.faults.append(forbidden)
+
+    world.api.faults.append(forbidden)
+    await world.consumer("a", cpu="1")
+    await world.advance(1)
+    assert "currentOwners" not in world.status()
+    assert controller(world).health().status is HealthStatus.DEGRADED
+    assert "Reservation r cannot be written" in controller(world).health().reason
+    await world.advance(6)
+    assert [one["name"] for one in world.status()["currentOwners"]] == ["a"]
+    assert controller(world).health().status is HealthStatus.OK
+    await world.end()
+
+
+async def test_what_another_replica_left_undone_is_done() -> None:
+    world = await World().begin(4)
+    status: dict[str, Any] = {"allocatable": {"cpu": "4"}}
+    node = {"node": "gone", "phase": "Available"}
+    await world.reservation(cpu="4", created=created(world), status=status, **node)
+    await world.advance(70)
+    assert (
+        world.api.reservations.get("r", {"status": {"phase": "Failed"}})["status"]["phase"]
+        == "Failed"
+    )
+    await world.end()
