@@ -12,6 +12,7 @@ _GA = FeatureSpec(default=True, stage=Stage.GA)
 # Source: Koordinator, pkg/features (koord-scheduler).
 _KOORDINATOR: Mapping[str, FeatureSpec] = {
     "CSIStorageCapacity": _GA,
+    "CleanExpiredReservationAllocated": _OFF,
     "CompatibleCSIStorageCapacity": _OFF,
     "CompatiblePodDisruptionBudget": _OFF,
     "CrossSchedulerNomination": _OFF,
@@ -31,6 +32,7 @@ _KOORDINATOR: Mapping[str, FeatureSpec] = {
     "GenericEphemeralVolume": _GA,
     "LazyReservationRestore": _OFF,
     "MultiQuotaTree": _OFF,
+    "OmitNodeLabelsForReservation": _OFF,
     "PodDisruptionBudget": _GA,
     "ResizePod": _OFF,
     "SkipFilterWithNominatedPods": _OFF,
@@ -67,8 +69,10 @@ _BUILT = (  # of the framework and of plugins that ship
     "ElasticQuotaGuaranteeUsage",
     "ElasticQuotaImmediateIgnoreTerminatingPod",
     "MultiQuotaTree",
+    "OmitNodeLabelsForReservation",
     "ResizePod",
     "SkipFilterWithNominatedPods",
+    "SkipReservationFitsNode",
     "SupportParentQuotaSubmitPod",
 )
 GATES: Mapping[str, FeatureSpec] = {**_KOORDINATOR, **_KUBERNETES}

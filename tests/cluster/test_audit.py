@@ -62,6 +62,8 @@ UNUSED = {
         ): "its plugin is not enabled",
         Right("list", RESERVING, "devices"): "its plugin is not enabled",
         Right("watch", RESERVING, "devices"): "its plugin is not enabled",
+        Right("list", RESERVING, "reservations"): "its plugin is not enabled",
+        Right("watch", RESERVING, "reservations"): "its plugin is not enabled",
         Right("list", RESERVING, "clusternetworktopologies"): "a flag that is off",
         Right("watch", RESERVING, "clusternetworktopologies"): "a flag that is off",
         Right("list", "scheduling.sigs.k8s.io", "podgroups"): "its plugin is not enabled",

@@ -19,6 +19,7 @@ from koord_scheduler_plugins.coscheduling.workloads import WORKLOADS
 from koord_scheduler_plugins.device_share.plugin import DEVICE_OBJECTS
 from koord_scheduler_plugins.elastic_quota.tracker import QUOTAS
 from koord_scheduler_plugins.node_numa_resource.plugin import TOPOLOGIES as MACHINES
+from koord_scheduler_plugins.reservation.writing import RESERVATIONS
 from tests.support.deploy.component import patched
 from tests.support.deploy.replicated import Manifests, group_of
 
@@ -83,7 +84,7 @@ def test_the_role_covers_what_is_followed() -> None:
     by_flag = {(group_of(TOPOLOGIES.api_version), TOPOLOGIES.plural)}
     by_plugin = {
         (group_of(one.api_version), one.plural)
-        for one in (POD_GROUPS, WORKLOADS, QUOTAS, DEVICE_OBJECTS, MACHINES)
+        for one in (POD_GROUPS, WORKLOADS, QUOTAS, DEVICE_OBJECTS, MACHINES, RESERVATIONS)
     }
     assert MANIFESTS.followed() == followed | by_flag | by_plugin
 
@@ -116,6 +117,17 @@ def test_the_role_has_no_more_than_that() -> None:
         ("events", "create"),
         ("events", "patch"),
     }
+
+
+def test_a_component_lets_reservations_be_kept() -> None:
+    role = MANIFESTS.one("ClusterRole")
+    more = patched(role, "scheduler/reservations")["rules"][len(role["rules"]) :]
+    group = "scheduling.koordinator.sh"
+    assert more == [
+        {"apiGroups": [group], "resources": ["reservations"], "verbs": ["get", "patch", "delete"]},
+        {"apiGroups": [group], "resources": ["reservations/status"], "verbs": ["patch"]},
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["patch"]},
+    ]
 
 
 def test_a_component_lets_nodes_be_locked() -> None:

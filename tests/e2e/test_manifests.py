@@ -92,6 +92,7 @@ def test_the_networkpolicy_follows_the_namespace(
                 "/revoke-quotas",
                 "/crds",
                 "/device-locks",
+                "/reservations",
             ],
         ),
     ],
