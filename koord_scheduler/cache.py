@@ -15,14 +15,12 @@ from koord.cluster.view import View
 from koord.util.clock import Clock
 from koord.util.errors import KoordError
 from koord.util.logs import get_logger
+from koord_scheduler.framework.types import Refresh
 
 T = TypeVar("T")
 
 OnStateChange = Callable[[ObjectKind[Any], Any, Any], None]
 """on_change(kind, old, new): an object as the API server has it; None where it is absent."""
-
-Refresh = Callable[[FrozenAccount, FrozenAccount], Iterable[ClusterPod]]
-"""refresh(before, now): own pods that depend on the account, as they are to be from now on."""
 
 log = get_logger("koord_scheduler.cache")
 

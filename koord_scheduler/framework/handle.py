@@ -16,7 +16,6 @@ from koord.cluster.view import View
 from koord.component.plugins.execution import RepeatedTimeLimit
 from koord.component.plugins.shared import SharedParts
 from koord.util.clock import Clock
-from koord_scheduler.cache import Refresh
 from koord_scheduler.framework.calls import FrameworkMetrics
 from koord_scheduler.framework.customresources import CustomResources
 from koord_scheduler.framework.cyclestate import CycleInput, CycleState
@@ -33,6 +32,7 @@ from koord_scheduler.framework.nominator import Nominator
 from koord_scheduler.framework.podclaims import PodClaims
 from koord_scheduler.framework.poddecoder import PodDecoder
 from koord_scheduler.framework.status import SUCCESS, Status
+from koord_scheduler.framework.types import Refresh
 from koord_scheduler.framework.waitingpods import WaitingPods
 
 if TYPE_CHECKING:

@@ -1,15 +1,19 @@
 """Types that plugins see: NodeInfo, QueuedPod, ClusterEvent and queueing hints."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum, IntFlag, StrEnum, auto
 from functools import lru_cache
 
+from koord.cluster.account import FrozenAccount
 from koord.cluster.facts import ClusterNode, ClusterPod
 from koord.cluster.view import View
 from koord.component.plugins.registry import is_coroutine_function
 from koord.util.text import nearest
+
+Refresh = Callable[[FrozenAccount, FrozenAccount], Iterable[ClusterPod]]
+"""refresh(before, now): own pods that depend on the account, as they are to be from now on."""
 
 
 class NodeInfo:

@@ -15,7 +15,7 @@ from koord.util.health import OK, HealthStatus, PartHealth
 from koord.util.logs import LimitedLog, get_logger
 from koord.util.stop import Stop, first_completed
 from koord.util.timebudget import TimeBudget, Turn
-from koord_scheduler.cache import Refresh, SchedulerCache
+from koord_scheduler.cache import SchedulerCache
 from koord_scheduler.config.profiles import Point
 from koord_scheduler.extenders.client import Extenders
 from koord_scheduler.framework.calls import Loaded
@@ -26,7 +26,7 @@ from koord_scheduler.framework.handlers import ForgetHandlers
 from koord_scheduler.framework.interfaces import NextPodPlugin
 from koord_scheduler.framework.profile import ProfileError, ProfilePlugins
 from koord_scheduler.framework.status import Status as PodStatus
-from koord_scheduler.framework.types import POD_DELETED, QueuedPod
+from koord_scheduler.framework.types import POD_DELETED, QueuedPod, Refresh
 from koord_scheduler.queue.schedulingqueue import (
     MAX_IN_UNSCHEDULABLE_PODS,
     BackoffOptions,
