@@ -19,6 +19,7 @@ from koord_scheduler_plugins.coscheduling.metrics import GangMetrics
 from koord_scheduler_plugins.elastic_quota.revoke import RevokeMetrics
 from koord_scheduler_plugins.elastic_quota.status import QuotaMetrics
 from koord_scheduler_plugins.network_traffic import TrafficMetrics
+from koord_scheduler_plugins.reservation.serving import ReservationMetrics
 from reference.commands import ACCESS, control_plane_page, families_table
 from reference.markdown import code, table
 
@@ -91,7 +92,14 @@ def scheduler_exposition() -> Exposition:
         settings = load_settings([], {"KUBECONFIG": str(access)}, discover=discover)
         connection = connect_daemon(settings, exposition, clock, "x")
         Daemon(settings, connection, exposition, clock, "x")
-    own = GangMetrics, PreemptionMetrics, QuotaMetrics, RevokeMetrics, TrafficMetrics
+    own = (
+        GangMetrics,
+        PreemptionMetrics,
+        QuotaMetrics,
+        ReservationMetrics,
+        RevokeMetrics,
+        TrafficMetrics,
+    )
     for of_plugin in own:
         of_plugin(exposition.internal)
     exposition.internal.register(_Contents())

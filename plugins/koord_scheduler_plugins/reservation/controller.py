@@ -19,6 +19,7 @@ from koord_scheduler_plugins.reservation.consumers import (
 )
 from koord_scheduler_plugins.reservation.lifetime import is_garbage, needs_expiration, sync
 from koord_scheduler_plugins.reservation.objects import Reservation
+from koord_scheduler_plugins.reservation.serving import ReservationMetrics
 from koord_scheduler_plugins.reservation.tracker import ReservationTracker
 
 PAUSE = 0.02  # seconds between two writes: at most fifty a second
@@ -42,11 +43,16 @@ class ReservationController:
     """Works while this process leads. One event loop."""
 
     def __init__(
-        self, services: Services, tracker: ReservationTracker, options: ControllerOptions
+        self,
+        services: Services,
+        tracker: ReservationTracker,
+        options: ControllerOptions,
+        metrics: ReservationMetrics,
     ) -> None:
         self._services = services
         self._tracker = tracker
         self._options = options
+        self._metrics = metrics
         self._changed: dict[str, None] = {}  # uids
         self._due: list[tuple[float, str]] = []  # a heap: monotonic seconds and uids
         self._planned: dict[str, float] = {}  # the time in the heap that counts, by uid
@@ -87,6 +93,7 @@ class ReservationController:
             if now >= resync:
                 for found in self._tracker.reservations.values():
                     self.note(found.uid)
+                self._metrics.show(self._tracker.reservations)
                 resync = now + options.resync_interval
             if options.collects_garbage and now >= collect:
                 await self._collect(stop)

@@ -1,6 +1,6 @@
 """Reservations by what their owners must have: candidates of a pod without a look at all."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from koord_scheduler.plugin import ClusterPod
 from koord_scheduler_plugins.reservation.objects import Reservation
@@ -48,6 +48,11 @@ class ReservationIndex:
         Other owners say nothing that equal pods do not have in common.
         """
         return ("pod", pod.uid, "") in self._uids or ("name", pod.name, "") in self._uids
+
+    def among(self, uids: Iterable[str], pod: ClusterPod) -> list[str]:
+        """Those of some uids that are candidates of a pod; it costs their number."""
+        mine = set(_places_of_pod(pod))
+        return [uid for uid in uids if any(place in mine for place in self._places.get(uid, ()))]
 
     def _places_of(self, owner: Owner) -> tuple[_Place, ...]:
         """Where an owner is found: its pods are in at least one of these places."""

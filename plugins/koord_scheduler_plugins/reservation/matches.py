@@ -64,8 +64,8 @@ class Matches:
                 gone = (uid for uid, one in self._infos.items() if one.reservation.node not in rows)
                 changed = list(dict.fromkeys((*changed, *self._missing, *gone)))
             if changed and not self.demands.ignored:
-                mine = set(tracker.index.candidates(pod))
-                changed = [uid for uid in changed if uid in mine or uid in self._infos]
+                known = [uid for uid in changed if uid in self._infos]
+                changed = list(dict.fromkeys((*known, *tracker.index.among(changed, pod))))
         assert self._cluster is not None  # noqa: S101 - it has begun
         self._version = tracker.version
         if changed:

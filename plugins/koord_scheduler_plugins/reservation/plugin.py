@@ -60,10 +60,14 @@ from koord_scheduler.plugin import (
     reads,
 )
 from koord_scheduler.plugin.koordinator import (
+    APIServiceProvider,
     ControllerProvider,
+    Endpoint,
     FailedPod,
     FrozenAccount,
     HypotheticalCluster,
+    PendingAdvice,
+    PlannedReservePlugin,
     PreFilterTransformer,
     Transformed,
 )
@@ -115,6 +119,11 @@ from koord_scheduler_plugins.reservation.preallocation import (
     unsupported,
 )
 from koord_scheduler_plugins.reservation.reserve_pod import pinned_node
+from koord_scheduler_plugins.reservation.serving import (
+    ReservationMetrics,
+    ReservationServing,
+    advice,
+)
 from koord_scheduler_plugins.reservation.tracker import ReservationTracker
 
 PINNED = "node(s) didn't match the nodeName specified by reservation"
@@ -276,6 +285,9 @@ class ReservationPlugin(
     BindPlugin,
     EnqueueExtensions,
     ControllerProvider,
+    APIServiceProvider,
+    PendingAdvice,
+    PlannedReservePlugin,
 ):
     """Schedules Reservations, and has their owners use what they hold."""
 
@@ -305,8 +317,45 @@ class ReservationPlugin(
             resync_interval=float(args.resync_interval_seconds or 60),
             collects_garbage=not args.disable_garbage_collection,
         )
-        controller = ReservationController(self._services, self.tracker, options)
+        metrics = self._services.metrics.own(ReservationMetrics)
+        controller = ReservationController(self._services, self.tracker, options, metrics)
         return {"reservationController": controller}
+
+    def endpoints(self) -> Iterable[Endpoint]:
+        serving = ReservationServing(self._services, self.tracker)
+        yield Endpoint("GET", "/nodeReservations/{node}", serving.answer_node)
+
+    def pending_advice(self, pod: ClusterPod) -> Iterable[str]:
+        """Say why the reservations of the pod's owners do not help it."""
+        if self.tracker.of_reserve_pod(pod) is not None:
+            return ()
+        nodes = self._services.cluster.view()
+        try:
+            demands = read_demands(pod)
+        except InvalidObject as err:
+            return (str(err),)
+        matched = self._cache.of(pod, demands, nodes).by_node.values()
+        infos = {info.uid: info for each in matched for info in each}
+        found = self._cache.diagnoses(pod, demands, nodes)
+        return advice(pod, found, infos, nodes, required=demands.required)
+
+    def planned_annotations(self, pod: ClusterPod, node: NodeInfo) -> Mapping[str, str]:
+        """Return which reservation a member of a group would get."""
+        if self.tracker.of_reserve_pod(pod) is not None:
+            return {}
+        try:
+            demands = read_demands(pod)
+        except InvalidObject:
+            return {}
+        matches = self._cache.of(pod, demands, node.view)
+        chosen = None
+        if matches.nodes is not None and node.name in matches.by_node and not demands.ignored:
+            data = CycleData(matches.nodes, demands, matches.by_node, matches.key)
+            chosen = self._nominated(data, demands, NodeInfo(matches.nodes, node.row))
+        if chosen is not None:
+            return {ALLOCATED: allocated_text(chosen.name, chosen.uid)}
+        stale = any(key == ALLOCATED for key, _ in pod.annotations)
+        return {ALLOCATED: ""} if stale else {}
 
     # The queue.
 

@@ -234,6 +234,7 @@ class ReservationTracker:
     def _read(self, found: Reservation) -> ClusterPod:
         """The reserve pod, as if nobody consumed it. Raises InvalidObject."""
         pod = self._services.pod_decoder.read(reserve_pod(found))
+        pod = replace(pod, name=f"reservation:{found.name}")  # no tenant can name a pod so
         if found.available:
             pod = replace(pod, priority=HIGHEST_PRIORITY)  # no preemption can make it leave
         return pod

@@ -295,3 +295,17 @@ async def test_reservations_preempt_pods_only_if_that_is_enabled(enabled: bool) 
     await world.reservation(cpu="3")
     assert ("deletionTimestamp" in world.api.pods[low]["metadata"]) is enabled
     await world.end()
+
+
+async def test_no_pod_can_take_the_place_of_the_one_that_holds_the_room() -> None:
+    """Its name is none that a pod of the API server can have."""
+    world = await World().begin(4)
+    for name in ("r", "uid-r", "reservation-r"):
+        world.api.add_pod(name, cpu="100m", bound="n0")
+    await world.settle()
+    await world.reservation(cpu="3")
+    for name in ("r", "uid-r", "reservation-r"):
+        world.api.delete_pod(f"default/{name}")
+    await world.settle()
+    assert world.requested("n0") == 3000
+    await world.end()
