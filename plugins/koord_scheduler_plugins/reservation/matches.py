@@ -35,6 +35,7 @@ class Matches:
     _account: FrozenAccount | None = None  # by which infos are as they are
     _infos: dict[str, ReservationInfo] = field(default_factory=dict)  # by uid
     _missing: set[str] = field(default_factory=set)  # uids whose node is not there
+    _absent: set[str] = field(default_factory=set)  # uids that match, whose pod is not there
     _keys: dict[str, tuple[str, str]] = field(default_factory=dict)  # of removed pods, with node
     _cluster: HypotheticalCluster | None = None
 
@@ -59,6 +60,8 @@ class Matches:
             changed = self._candidates(tracker, pod)
         else:
             cluster.rebase(nodes)
+            if self._absent:
+                changed = list(dict.fromkeys((*changed, *self._absent)))
             if moved:
                 rows = nodes.traits.rows
                 gone = (uid for uid, one in self._infos.items() if one.reservation.node not in rows)
@@ -78,6 +81,7 @@ class Matches:
     def _begin(self, nodes: View) -> None:
         self._infos, self._keys, self.by_node, self.ordered = {}, {}, {}, 0
         self._missing.clear()
+        self._absent.clear()
         self._cluster = HypotheticalCluster(nodes)
         self.objects += 1
 
@@ -129,6 +133,7 @@ class Matches:
         key = None if after is None else tracker.pod_key(uid)
         wanted = None if key is None or after is None else (key, after.reservation.node)
         known = self._keys.get(uid)
+        self._absent.discard(uid)
         if wanted == known:
             return
         if known is not None:
@@ -137,7 +142,8 @@ class Matches:
             try:
                 self._cluster.remove(*wanted)
             except KeyError:
-                return  # it is not there yet, as in a view from before
+                self._absent.add(uid)  # as in a view that is without it already
+                return
             self._keys[uid] = wanted
 
 

@@ -135,13 +135,13 @@ TAKEN = "target reservation was given to another pod meanwhile"
 MAX_CANDIDATES = 4096  # pods that are looked at for a reservation's pre-allocation
 NO_PREEMPTION = "preemption for reservations is off"
 NOT_ACTIVE = "reservation is not active"
-_DATA, _CHOSEN, _PREFERRED = "Reservation", "Reservation/chosen", "Reservation/preferred"
+_NAME = "Reservation"
+_DATA, _CHOSEN, _PREFERRED = _NAME, f"{_NAME}/chosen", f"{_NAME}/preferred"
 _RESOURCE = "reservations.v1alpha1.scheduling.koordinator.sh"
 _NO_MATCH = Status.unresolvable(NO_MATCH)
 _PINNED = Status.unresolvable(PINNED)
 _CONFLICT = Status.unresolvable(POLICY_CONFLICT)
 _NATIVE = ("cpu", "memory", "ephemeral-storage", POD_COUNT)
-_shared_name = "reservations"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -296,7 +296,7 @@ class ReservationPlugin(
         self._args = args
         self._handle = handle
         self._services = services
-        self.tracker = services.shared.get(_shared_name, lambda: ReservationTracker(services))
+        self.tracker = services.shared.get(_NAME, lambda: ReservationTracker(services))
         self._matching = MatchOptions(
             omit_node_labels=services.gates("OmitNodeLabelsForReservation")
         )
@@ -307,7 +307,7 @@ class ReservationPlugin(
         )
         self._cache = MatchCache(self.tracker, self._matching)
         services.failures.register(after=self._failed)
-        services.hooks.add(handle.profile, self.tracker.restore)
+        services.hooks.add(_NAME, self.tracker.restore)
 
     def new_controllers(self) -> Mapping[str, SharedPart]:
         args = self._args
@@ -481,8 +481,7 @@ class ReservationPlugin(
         if data.reservation is not None:
             if data.reservation.pre_allocation_required:
                 return PreFilterResult(frozenset(data.candidates))
-            pinned = pinned_node(data.reservation)
-            return PreFilterResult(frozenset((pinned,))) if pinned else None
+            return None
         if data.demands is not None and data.demands.required:
             if not data.by_node:
                 return _NO_MATCH

@@ -210,6 +210,7 @@ class ReservationTracker:
             self._displace(known)
         self._by_uid[found.uid] = found
         if found.available:
+            self._reserved.pop(found.uid, None)
             self._on_node.setdefault(found.node, {})[found.uid] = None
             self.index.put(found)
         self._note(found.uid)

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from koord.api.reservation import AFFINITY, ALLOCATED
-from koord_scheduler.plugin import ClusterPod
+from koord_scheduler.plugin import ClusterPod, CycleState
+from koord_scheduler.plugin.koordinator import HypotheticalCluster
 from koord_scheduler.plugin.testing import PluginHarness, make_pod
 from koord_scheduler_plugins.node_resources import NodeResourcesFit
 from koord_scheduler_plugins.reservation.consumers import allocated_text
@@ -188,3 +189,39 @@ async def test_a_result_is_not_reused_when_only_the_reservation_has_changed() ->
             asked = asking(number, "web", 3000, required=True)
             found.append(harness.decide(asked).feasible)
     assert found == [("n0",), ("n0",), (), ("n0",)]
+
+
+async def test_a_view_without_the_pod_of_a_reservation_spoils_no_later_one() -> None:
+    """As one that another transformer, or this one, has made."""
+    harness = PluginHarness(
+        ReservationPlugin, name="Reservation", extra_plugins={"NodeResourcesFit": NodeResourcesFit}
+    )
+    harness.cluster.node("n0", cpu="4")
+    async with harness:
+        model = Model(harness, Random(0))
+        one = {"node": "n0", "cpu": 4000, "once": False, "app": "web", "policy": "Aligned"}
+        model.reservations["r"] = one
+        model.put("r")
+        pod = asking(0, "web", 4000, required=True)
+        plugin = harness.subject
+        assert isinstance(plugin, ReservationPlugin)
+        without = HypotheticalCluster(harness.cluster.state.view())
+        without.remove("default/reservation:r", "n0")
+        plugin.before_pre_filter(CycleState(), pod, without.view())
+        assert harness.decide(pod).feasible == ("n0",)
+
+
+async def test_a_pinned_reservation_says_why_other_nodes_are_none() -> None:
+    harness = PluginHarness(ReservationPlugin, name="Reservation")
+    for name in ("n0", "n1"):
+        harness.cluster.node(name, cpu="4")
+    async with harness:
+        item = reservation_json(
+            "r", node="", phase="Pending", template={"nodeName": "n1", "schedulerName": "test"}
+        )
+        harness.informers.apply(RESERVATIONS, item)
+        pod = harness.cluster.state.pod("default/reservation:r")
+        assert pod is not None
+        found = harness.decide(pod)
+    assert found.feasible == ("n1",)
+    assert found.rejections == {"n0": "node(s) didn't match the nodeName specified by reservation"}
