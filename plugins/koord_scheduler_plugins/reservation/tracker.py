@@ -129,6 +129,11 @@ class ReservationTracker:
             if name != POD_COUNT
         }
 
+    def pod_in(self, found: Reservation, account: FrozenAccount) -> ClusterPod | None:
+        """The pod that takes what consumers have left, as an account says; None: there is none."""
+        pod = self._pods.get(found.uid)
+        return None if pod is None else reduced(pod, self.info(found, account).used)
+
     def pod_key(self, uid: str) -> str | None:
         """namespace/name of the pod that takes a reservation's room; None: there is none."""
         pod = self._pods.get(uid)

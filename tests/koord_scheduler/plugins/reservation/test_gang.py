@@ -1,0 +1,58 @@
+"""Gangs whose members are placed in reservations: planned as a whole, each in its own."""
+
+from typing import Any
+
+import pytest
+
+from koord.api.reservation import AFFINITY
+from koord.cluster.decoder import Decoder
+from koord.cluster.keptfields import reads_of
+from koord_scheduler_plugins.coscheduling.plugin import Coscheduling, CoschedulingArgs
+from koord_scheduler_plugins.reservation.plugin import ReservationPlugin
+from tests.support.scheduler.gangs import labels_of
+from tests.support.scheduler.reservations import World
+
+POINTS = ("preEnqueue", "preFilter", "postFilter", "reserve", "permit", "preBind")
+
+
+async def ganging(*cores: int) -> World:
+    world = World()
+    world.registry.register(
+        "Coscheduling", lambda _, handle: Coscheduling(CoschedulingArgs(), handle)
+    )
+    more: dict[str, Any] = {point: {"Coscheduling": None} for point in POINTS}
+    await world.begin(*cores, more=more)
+    world.api.decoder = Decoder(reads_of(ReservationPlugin) | reads_of(Coscheduling))
+    return world
+
+
+def add(world: World, name: str, cpu: str, minimum: int, **annotations: str) -> str:
+    labels = {"app": "web", **labels_of(minimum)}
+    key = world.api.add_pod(name, cpu=cpu, labels=labels)
+    if annotations:
+        world.api.change(key, metadata={"annotations": annotations})
+    return key
+
+
+@pytest.mark.parametrize("once", [True, False])
+async def test_each_member_gets_a_reservation_of_its_own(once: bool) -> None:
+    world = await ganging(4)
+    for name in ("one", "two"):
+        await world.reservation(name, cpu="2", allocateOnce=once, allocatePolicy="Restricted")
+    keys = [add(world, name, "2", 2, **{AFFINITY: "{}"}) for name in ("a", "b")]
+    await world.settle()
+    await world.advance(1)
+    assert [world.where(key) for key in keys] == ["n0", "n0"]
+    assert sorted(world.given(key) for key in keys) == ["one", "two"]
+    await world.end()
+
+
+async def test_a_gang_for_which_the_reservations_do_not_suffice_waits_as_a_whole() -> None:
+    world = await ganging(4, 8)
+    await world.reservation(cpu="3", allocatePolicy="Restricted", template={"nodeName": "n0"})
+    keys = [add(world, name, "2", 2, **{AFFINITY: "{}"}) for name in ("a", "b")]
+    await world.settle()
+    await world.advance(1)
+    assert [world.where(key) for key in keys] == ["", ""]
+    assert world.requested("n0") == 3000
+    await world.end()
