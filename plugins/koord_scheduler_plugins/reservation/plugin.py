@@ -82,7 +82,7 @@ from koord_scheduler.plugin.vector import (
     default_normalize,
 )
 from koord_scheduler_plugins.reservation import messages, status, writing
-from koord_scheduler_plugins.reservation.consumers import CONSUMERS, allocated_text, pool_name
+from koord_scheduler_plugins.reservation.consumers import allocated_text
 from koord_scheduler_plugins.reservation.controller import ControllerOptions, ReservationController
 from koord_scheduler_plugins.reservation.demands import Demands, read_demands
 from koord_scheduler_plugins.reservation.fit import (
@@ -410,32 +410,37 @@ class ReservationPlugin(
             return Status.unresolvable(str(err))
         matches = self._cache.of(pod, demands, nodes)
         seen = nodes if not matches.by_node or matches.nodes is None else matches.nodes
-        seen = self._as_consumed(seen)
+        seen = self._as_consumed(nodes, seen, matches.by_node)
         data = CycleData(seen, demands, matches.by_node, matches.key, ordered=matches.ordered > 0)
         state.write(_DATA, data)
         return None if seen is nodes else Transformed(nodes=seen, stable=True)
 
-    def _as_consumed(self, nodes: View) -> View:
+    def _as_consumed(self, nodes: View, seen: View, by_node: ByNode) -> View:
         """A what-if in which the pods of reservations take what its consumers have left.
 
-        As of a group, whose members are placed one after the other.
+        As of a group, whose members are placed one after the other. It may begin with nodes from
+        which the pods of reservations were taken that others than this pod match.
+
+        nodes: the what-if; seen: the same without the pods of by_node.
         """
-        if not self._is_what_if(nodes):
-            return nodes
+        if not nodes.altered:
+            return seen
         cluster = None
-        for name in nodes.account.other_pools(CONSUMERS, self.tracker.account):
-            found = self.tracker.get(name.partition("@")[0])
-            row = None if found is None else nodes.row(found.node)
-            if found is None or row is None or pool_name(found.uid, found.node) != name:
-                continue
-            pod = self.tracker.pod_in(found, nodes.account) if found.available else None
-            there = None if pod is None else _of_key(pod.key, nodes.pods(row))
-            if pod is None or there is None or there.spec.requests == pod.spec.requests:
-                continue
-            cluster = cluster or HypotheticalCluster(nodes)
-            cluster.remove(pod.key, found.node)
-            cluster.add(pod, found.node)
-        return nodes if cluster is None else cluster.view()
+        for row in sorted(nodes.altered):
+            name = nodes.node(row).name
+            mine = {info.uid for info in by_node.get(name, ())}
+            for found in self.tracker.on_node(name):
+                pod = None if found.uid in mine else self.tracker.pod_in(found, nodes.account)
+                if pod is None:
+                    continue
+                there = next((one for one in seen.pods(row) if one.key == pod.key), None)
+                if there is not None and there.spec.requests == pod.spec.requests:
+                    continue
+                cluster = cluster or HypotheticalCluster(seen)
+                if there is not None:
+                    cluster.remove(pod.key, name)
+                cluster.add(pod, name)
+        return seen if cluster is None else cluster.view()
 
     def _begin_reservation(
         self, state: CycleState, found: Reservation, nodes: View
@@ -898,10 +903,6 @@ class ReservationPlugin(
 def _facts(found: Reservation) -> tuple[object, ...]:
     """What pods that were rejected may wait for."""
     return found.uid, found.node, found.spec, found.labels, found.allocatable, found.deleting
-
-
-def _of_key(key: str, pods: Iterable[ClusterPod]) -> ClusterPod | None:
-    return next((pod for pod in pods if pod.key == key), None)
 
 
 def _has_affinity(pod: ClusterPod) -> bool:

@@ -9,6 +9,7 @@ from koord.cluster.decoder import Decoder
 from koord.cluster.keptfields import reads_of
 from koord_scheduler_plugins.coscheduling.plugin import Coscheduling, CoschedulingArgs
 from koord_scheduler_plugins.reservation.plugin import ReservationPlugin
+from tests.support.scheduler.framework import FreeCpu
 from tests.support.scheduler.gangs import labels_of
 from tests.support.scheduler.reservations import World
 
@@ -21,13 +22,16 @@ async def ganging(*cores: int) -> World:
         "Coscheduling", lambda _, handle: Coscheduling(CoschedulingArgs(), handle)
     )
     more: dict[str, Any] = {point: {"Coscheduling": None} for point in POINTS}
+    more["score"] = {"FreeCpu": FreeCpu()}
     await world.begin(*cores, more=more)
     world.api.decoder = Decoder(reads_of(ReservationPlugin) | reads_of(Coscheduling))
     return world
 
 
-def add(world: World, name: str, cpu: str, minimum: int, **annotations: str) -> str:
-    labels = {"app": "web", **labels_of(minimum)}
+def add(
+    world: World, name: str, cpu: str, minimum: int, app: str = "web", **annotations: str
+) -> str:
+    labels = {"app": app, **labels_of(minimum)}
     key = world.api.add_pod(name, cpu=cpu, labels=labels)
     if annotations:
         world.api.change(key, metadata={"annotations": annotations})
@@ -55,4 +59,24 @@ async def test_a_gang_for_which_the_reservations_do_not_suffice_waits_as_a_whole
     await world.advance(1)
     assert [world.where(key) for key in keys] == ["", ""]
     assert world.requested("n0") == 3000
+    await world.end()
+
+
+@pytest.mark.parametrize("owner_first", [True, False])
+async def test_a_member_is_not_planned_in_the_room_of_another_ones_reservation(
+    owner_first: bool,
+) -> None:
+    """Though the nodes of the other one's cycle are without the pod that holds it."""
+    world = await ganging(4, 8)
+    world.api.add_pod("full", cpu="6", bound="n1")
+    await world.reservation(cpu="3", template={"nodeName": "n0"})
+    if owner_first:
+        owner = add(world, "a", "1", 2, **{AFFINITY: "{}"})
+    other = add(world, "b", "2", 2, app="other")
+    if not owner_first:
+        owner = add(world, "a", "1", 2, **{AFFINITY: "{}"})
+    await world.settle()
+    await world.advance(1)
+    assert (world.where(owner), world.given(owner)) == ("n0", "r")
+    assert (world.where(other), world.given(other)) == ("n1", "")
     await world.end()
