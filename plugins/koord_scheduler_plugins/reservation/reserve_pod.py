@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from koord.api.reservation import (
+    ALLOCATED,
     IS_PRE_ALLOCATION,
     PRIORITY,
     RESERVATION_NAME,
@@ -38,6 +39,7 @@ def reserve_pod(reservation: Reservation, used: Amounts | None = None) -> Json:
     own, wanted = _object(raw, "metadata"), _object(template, "metadata")
     spec = _object(template, "spec")
     annotations = {**_object(wanted, "annotations"), **_object(own, "annotations")}
+    annotations.pop(ALLOCATED, None)  # of the pod that the template was made of
     annotations |= {RESERVE_POD: "true", RESERVATION_NAME: reservation.name}
     if _object(raw, "spec").get("preAllocation") is True:
         annotations[IS_PRE_ALLOCATION] = "true"
