@@ -30,14 +30,15 @@ class Matches:
     by_node: ByNode = field(default_factory=dict)  # never changed, but replaced
     objects: int = 0  # grows when another object of a reservation counts
     ordered: int = 0  # how many of them have an order
-    nodes: View | None = None  # without the pods that stand for them
+    nodes: View | None = None  # without the pods that stand for them; None: none matches
     _version: int = -1
     _account: FrozenAccount | None = None  # by which infos are as they are
     _infos: dict[str, ReservationInfo] = field(default_factory=dict)  # by uid
     _missing: set[str] = field(default_factory=set)  # uids whose node is not there
     _absent: set[str] = field(default_factory=set)  # uids that match, whose pod is not there
     _keys: dict[str, tuple[str, str]] = field(default_factory=dict)  # of removed pods, with node
-    _cluster: HypotheticalCluster | None = None
+    _traits: object = None  # of the nodes of the last time; None: it has not begun
+    _cluster: HypotheticalCluster | None = None  # None: no pod is removed
 
     @property
     def key(self) -> Hashable:
@@ -48,18 +49,19 @@ class Matches:
         self, tracker: ReservationTracker, pod: ClusterPod, nodes: View, options: MatchOptions
     ) -> None:
         """Take over what has changed since the last time. Costs the changes."""
-        cluster, changed = self._cluster, tracker.changed_since(self._version)
+        changed = tracker.changed_since(self._version)
         before, self._account = self._account, nodes.account
         if changed is not None and before is not None:
             pools = nodes.account.other_pools(CONSUMERS, before)
             changed = list(dict.fromkeys((*changed, *(name.partition("@")[0] for name in pools))))
         depends = self.demands.affinity is not None and not options.omit_node_labels
-        moved = self.nodes is not None and self.nodes.traits is not nodes.traits
-        if cluster is None or changed is None or (depends and moved):
-            self._begin(nodes)
+        moved = self._traits is not nodes.traits
+        if self._traits is None or changed is None or (depends and moved):
+            self._begin()
             changed = self._candidates(tracker, pod)
         else:
-            cluster.rebase(nodes)
+            if self._cluster is not None:
+                self._cluster.rebase(nodes)
             if self._absent:
                 changed = list(dict.fromkeys((*changed, *self._absent)))
             if moved:
@@ -69,20 +71,23 @@ class Matches:
             if changed and not self.demands.ignored:
                 known = [uid for uid in changed if uid in self._infos]
                 changed = list(dict.fromkeys((*known, *tracker.index.among(changed, pod))))
-        assert self._cluster is not None  # noqa: S101 - it has begun
-        self._version = tracker.version
+        self._version, self._traits = tracker.version, nodes.traits
         if changed:
             by_node = dict(self.by_node)
             for uid in changed:
                 self._look(tracker, uid, pod, nodes, options, by_node)
             self.by_node = by_node
-        self.nodes = self._cluster.view()
+        if self._cluster is not None and not self._keys:
+            self._cluster = None
+        self.nodes = None
+        if self.by_node:
+            self.nodes = nodes if self._cluster is None else self._cluster.view()
 
-    def _begin(self, nodes: View) -> None:
+    def _begin(self) -> None:
         self._infos, self._keys, self.by_node, self.ordered = {}, {}, {}, 0
         self._missing.clear()
         self._absent.clear()
-        self._cluster = HypotheticalCluster(nodes)
+        self._cluster = None
         self.objects += 1
 
     def _candidates(self, tracker: ReservationTracker, pod: ClusterPod) -> list[str]:
@@ -125,20 +130,22 @@ class Matches:
             self.ordered += after.reservation.order is not None
         if _is_other(before, after):
             self.objects += 1
-        self._remove(tracker, uid, after)
+        self._remove(tracker, uid, after, nodes)
 
-    def _remove(self, tracker: ReservationTracker, uid: str, after: ReservationInfo | None) -> None:
+    def _remove(
+        self, tracker: ReservationTracker, uid: str, after: ReservationInfo | None, nodes: View
+    ) -> None:
         """Have the view be without the pod of a reservation that matches, and with others."""
-        assert self._cluster is not None  # noqa: S101 - it has begun
         key = None if after is None else tracker.pod_key(uid)
         wanted = None if key is None or after is None else (key, after.reservation.node)
         known = self._keys.get(uid)
         self._absent.discard(uid)
         if wanted == known:
             return
-        if known is not None:
+        if known is not None and self._cluster is not None:
             self._cluster.restore(*self._keys.pop(uid))
         if wanted is not None:
+            self._cluster = self._cluster or HypotheticalCluster(nodes)
             try:
                 self._cluster.remove(*wanted)
             except KeyError:
