@@ -81,8 +81,29 @@ func load(ctx context.Context, conn *grpc.ClientConn, path string) error {
 		return err
 	}
 	defer file.Close()
-	_, err = client.Import(namespaces.WithNamespace(ctx, namespace), file)
+	loaded, err := client.Import(namespaces.WithNamespace(ctx, namespace), file)
+	for _, each := range loaded {
+		if err == nil {
+			err = seen(ctx, conn, each.Name)
+		}
+	}
 	return err
+}
+
+// seen waits until the CRI has an image, of which it is notified: until then it would pull it.
+func seen(ctx context.Context, conn *grpc.ClientConn, name string) error {
+	request := &cri.ImageStatusRequest{Image: &cri.ImageSpec{Image: name}}
+	for {
+		found, err := cri.NewImageServiceClient(conn).ImageStatus(ctx, request)
+		if err != nil || found.Image != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("the CRI has no image %s: %w", name, ctx.Err())
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
 }
 
 func main() {
