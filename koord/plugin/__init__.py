@@ -7,7 +7,7 @@ errors. Quantities and label selectors are in koord.api (quantity, labelselector
 from koord.util.clock import Clock
 from koord.util.errors import InvalidObject, KoordError, OptionError, Unavailable
 from koord.util.flowcontrol import Backoff
-from koord.util.health import OK, HealthStatus, PartHealth
+from koord.util.health import OK, HealthStatus, LastingFailure, PartHealth
 from koord.util.logs import LimitedLog, LogState, get_logger
 from koord.util.stop import Stop
 
@@ -18,6 +18,7 @@ __all__ = [
     "HealthStatus",
     "InvalidObject",
     "KoordError",
+    "LastingFailure",
     "LimitedLog",
     "LogState",
     "OptionError",

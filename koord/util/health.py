@@ -3,8 +3,13 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from koord.util.errors import error_text
+from koord.util.logs import LogState
+
+if TYPE_CHECKING:
+    from structlog.typing import FilteringBoundLogger
 
 
 class HealthStatus(Enum):
@@ -25,6 +30,30 @@ class PartHealth:
 
 
 OK = PartHealth(HealthStatus.OK)
+
+
+class LastingFailure:
+    """Why something does not succeed: logged at its beginning and end, in between a health."""
+
+    def __init__(self, log: "FilteringBoundLogger") -> None:
+        self._state = LogState(log)
+        self._reason = ""
+
+    def failed(self, event: str, reason: str, **facts: object) -> None:
+        """Have the health say the reason; log the event unless it has failed before."""
+        self._reason = reason
+        self._state.failed(event, **facts)
+
+    def ended(self, event: str, **facts: object) -> None:
+        """Be well again; log the event if it had failed."""
+        self._reason = ""
+        self._state.ended(event, **facts)
+
+    def health(self) -> PartHealth:
+        """Degraded since it has failed, until that has ended."""
+        return PartHealth(HealthStatus.DEGRADED, self._reason) if self._reason else OK
+
+
 HealthCheck = Callable[[], PartHealth]
 HealthGroup = Callable[[], Mapping[str, PartHealth]]
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from koord.api.podgroup import PodGroup
-from koord.plugin import OK, HealthStatus, PartHealth, Stop, get_logger
+from koord.plugin import LastingFailure, PartHealth, Stop, get_logger
 from koord.plugin.kube import ApiClient, ApiResource, Conflict, KubeError, NotFound
 from koord_scheduler.plugin import ClusterPod
 
@@ -121,7 +121,7 @@ class PodGroupStatuses:
         self._patch_of = patch_of
         self._changed: dict[str, None] = {}
         self._wake = asyncio.Event()
-        self._error = ""
+        self._failure = LastingFailure(log)
 
     def note(self, key: str) -> None:
         """Something has changed about a PodGroup or its pods."""
@@ -146,7 +146,7 @@ class PodGroupStatuses:
 
     def health(self) -> PartHealth:
         """Degraded while statuses cannot be written."""
-        return PartHealth(HealthStatus.DEGRADED, self._error) if self._error else OK
+        return self._failure.health()
 
     async def _sync(self, key: str) -> float:
         """Write a status if something of it has changed; return seconds to wait afterwards."""
@@ -162,12 +162,9 @@ class PodGroupStatuses:
         except (NotFound, Conflict):
             return PAUSE  # it has gone, or another one has its name: the watch says so
         except KubeError as err:
-            if not self._error:
-                log.warning("pod_group.patch_failed", pod_group=key, error=str(err))
-            self._error = f"status of PodGroup {key} cannot be written: {err}"
+            reason = f"status of PodGroup {key} cannot be written: {err}"
+            self._failure.failed("pod_group.patch_failed", reason, pod_group=key, error=str(err))
             self._changed[key] = None
             return RETRY
-        if self._error:
-            self._error = ""
-            log.info("pod_group.patch_ok", pod_group=key)
+        self._failure.ended("pod_group.patch_ok", pod_group=key)
         return PAUSE

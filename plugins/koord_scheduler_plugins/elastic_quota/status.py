@@ -35,7 +35,7 @@ from koord.api.elasticquota import (
 )
 from koord.api.fields import Fields
 from koord.api.gojson import parse_json
-from koord.plugin import OK, HealthStatus, InvalidObject, PartHealth, Stop, get_logger
+from koord.plugin import InvalidObject, LastingFailure, PartHealth, Stop, get_logger
 from koord.plugin.kube import (
     AlreadyExists,
     ApiResource,
@@ -271,7 +271,7 @@ class QuotaStatuses(SharedPart):
         self._read: dict[str, tuple[object, WrittenStatus]] = {}  # objects with what they say
         self._said: dict[str, tuple[str, ...]] = {}  # problems that were reported, by key
         self._metrics = services.metrics.own(QuotaMetrics)
-        self._error = ""
+        self._failure = LastingFailure(log)
 
     async def run(self, stop: Stop) -> None:
         """Write statuses until stop; another replica may have left some unwritten."""
@@ -303,7 +303,7 @@ class QuotaStatuses(SharedPart):
 
     def health(self) -> PartHealth:
         """Degraded while statuses cannot be written."""
-        return PartHealth(HealthStatus.DEGRADED, self._error) if self._error else OK
+        return self._failure.health()
 
     async def _make_fixed(self) -> None:
         """Make the fixed quotas where they are missing; without them they have their defaults."""
@@ -351,13 +351,10 @@ class QuotaStatuses(SharedPart):
         except (NotFound, Conflict):
             return PAUSE  # it has gone, or another one has its name: the watch says so
         except KubeError as err:
-            if not self._error:
-                log.warning("quota.patch_failed", quota=key, error=str(err))
-            self._error = f"status of ElasticQuota {key} cannot be written: {err}"
+            reason = f"status of ElasticQuota {key} cannot be written: {err}"
+            self._failure.failed("quota.patch_failed", reason, quota=key, error=str(err))
             return RETRY
-        if self._error:
-            self._error = ""
-            log.info("quota.patch_ok", quota=key)
+        self._failure.ended("quota.patch_ok", quota=key)
         return PAUSE
 
     def _report(self, key: str, item: Mapping[str, Any], problems: tuple[str, ...]) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
-from koord.plugin import OK, HealthStatus, InvalidObject, PartHealth, Stop, get_logger
+from koord.plugin import InvalidObject, LastingFailure, PartHealth, Stop, get_logger
 from koord.plugin.kube import Conflict, EventType, KubeError, NotFound
 from koord_scheduler.plugin import NODE, POD, ClusterNode, ClusterPod, Services
 from koord_scheduler_plugins.reservation import writing
@@ -57,7 +57,7 @@ class ReservationController:
         self._due: list[tuple[float, str]] = []  # a heap: monotonic seconds and uids
         self._planned: dict[str, float] = {}  # the time in the heap that counts, by uid
         self._wake = asyncio.Event()
-        self._error = ""
+        self._failure = LastingFailure(log)
         tracker.follow(self.note)
         services.changes.subscribe(POD, self._pod_changed)
         services.changes.subscribe(NODE, self._node_changed)
@@ -105,20 +105,14 @@ class ReservationController:
             times = [resync, *(at for at, _ in self._due[:1])]
             if options.collects_garbage:
                 times.append(collect)
-            timer = clock.timer(max(0.0, min(times) - clock.monotonic()))
-            woken = asyncio.ensure_future(self._wake.wait())
-            try:
-                await stop.bound(asyncio.wait((timer, woken), return_when="FIRST_COMPLETED"))
-            finally:
-                woken.cancel()
-                timer.cancel()
+            await stop.sleep(min(times) - clock.monotonic(), wake=self._wake)
 
     async def wait_ready(self) -> None:
         """No cycle waits for it."""
 
     def health(self) -> PartHealth:
         """Degraded while Reservations cannot be written."""
-        return PartHealth(HealthStatus.DEGRADED, self._error) if self._error else OK
+        return self._failure.health()
 
     async def _sync_due(self, stop: Stop) -> None:
         for number, uid in enumerate(self._take_due()):
@@ -163,7 +157,7 @@ class ReservationController:
             self._failed(found, err)
             self._plan(uid, RETRY)
         else:
-            self._succeeded()
+            self._failure.ended("reservation.write_ok")
             if needs_expiration(found, now):
                 text = f"its time is over; its room on node {found.node or '(none)'} is free"
                 self._tracker.emit(found, EventType.NORMAL, "Expired", text)
@@ -202,16 +196,12 @@ class ReservationController:
             except KubeError as err:
                 self._failed(found, err)
                 return  # the next round tries again
-            self._succeeded()
+            self._failure.ended("reservation.write_ok")
             log.info("reservation.collected", reservation=found.name, phase=found.phase)
             await stop.sleep(PAUSE)
 
     def _failed(self, found: Reservation, err: KubeError) -> None:
-        if not self._error:
-            log.warning("reservation.write_failed", reservation=found.name, error=str(err))
-        self._error = f"Reservation {found.name} cannot be written: {err}"
-
-    def _succeeded(self) -> None:
-        if self._error:
-            self._error = ""
-            log.info("reservation.write_ok")
+        reason = f"Reservation {found.name} cannot be written: {err}"
+        self._failure.failed(
+            "reservation.write_failed", reason, reservation=found.name, error=str(err)
+        )

@@ -5,6 +5,7 @@ Source: Koordinator, pkg/scheduler/plugins/reservation; docs/differences.md for 
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -874,29 +875,26 @@ class ReservationPlugin(
         if data is None or data.reservation is None:
             return Status.skip()
         client, clock = self._services.client, self._services.clock
-        found = self.tracker.of_reserve_pod(pod)
-        for pause in (*writing.PAUSES, None):
-            if found is None or found.spec is None:
-                return Status.failed(GONE)
-            if found.available and found.node == node_name:
-                break  # the answer was lost
-            if not found.unassigned:
-                return Status.failed(NOT_ACTIVE)
-            try:
-                new = status.available(found, node_name, clock.wall())
-                await writing.write_status(client, found, new)
-                break
-            except KubeError as err:
-                if pause is None or not writing.is_passing(err):
-                    return Status.failed(err)
-            await clock.sleep(pause)
-            try:
-                found = await writing.read(client, found.name, found.uid)
-            except KubeError:
-                continue  # it is asked again
-        if found is not None:
-            text = f"Successfully assigned {found.name} to {node_name}"
-            self.tracker.emit(found, EventType.NORMAL, "Scheduled", text)
+        known = self.tracker.of_reserve_pod(pod)
+        if known is None:
+            return Status.failed(GONE)
+
+        def wanted(latest: Reservation) -> Mapping[str, Any] | None:
+            if latest.spec is None or not latest.unassigned:
+                return None
+            return status.available(latest, node_name, clock.wall())
+
+        try:
+            found = await writing.write_status_anew(client, clock, known, wanted)
+        except KubeError as err:
+            return Status.failed(err)
+        if found is None or found.spec is None:
+            return Status.failed(GONE)
+        is_bound = found.available and found.node == node_name  # its response was lost
+        if not (found.unassigned or is_bound):
+            return Status.failed(NOT_ACTIVE)
+        text = f"Successfully assigned {found.name} to {node_name}"
+        self.tracker.emit(found, EventType.NORMAL, "Scheduled", text)
         return None
 
 

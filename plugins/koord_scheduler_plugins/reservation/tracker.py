@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -310,25 +311,19 @@ class ReservationTracker:
 
     async def _write_failure(self, uid: str, message: str) -> None:
         """A failure that cannot be written is logged: the next attempt has another one."""
-        client, clock = self._services.client, self._services.clock
-        found: Reservation | None = self._by_uid.get(uid)
-        for pause in (*writing.PAUSES, None):
-            if found is None or not found.unassigned or self._is_said(found, message):
-                return
-            try:
-                new = status.unschedulable(found, message, clock.wall())
-                await writing.write_status(client, found, new)
-            except KubeError as err:
-                if pause is None or not writing.is_passing(err):
-                    log.warning("reservation.write_failed", reservation=found.name, error=str(err))
-                    return
-            else:
-                return
-            await clock.sleep(pause)
-            try:
-                found = await writing.read(client, found.name, uid)
-            except KubeError:
-                continue
+        client, clock, found = self._services.client, self._services.clock, self._by_uid.get(uid)
+
+        def wanted(latest: Reservation) -> Mapping[str, Any] | None:
+            if not latest.unassigned or self._is_said(latest, message):
+                return None
+            return status.unschedulable(latest, message, clock.wall())
+
+        if found is None:
+            return
+        try:
+            await writing.write_status_anew(client, clock, found, wanted)
+        except KubeError as err:
+            log.warning("reservation.write_failed", reservation=found.name, error=str(err))
 
     def _is_said(self, found: Reservation, message: str) -> bool:
         """Whether a Reservation has said so a short time ago."""

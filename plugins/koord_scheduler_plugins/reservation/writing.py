@@ -1,9 +1,10 @@
 """Write Reservations: their status, and pods that are given to them."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from koord.api.reservation import API_VERSION, PLURAL
+from koord.plugin import Clock
 from koord.plugin.kube import (
     MERGE_PATCH,
     PODS,
@@ -19,11 +20,11 @@ from koord_scheduler.plugin import ClusterPod
 from koord_scheduler_plugins.reservation.objects import Reservation, read_reservation
 
 RESERVATIONS = ApiResource(API_VERSION, PLURAL)
-PAUSES = (0.05, 0.1, 0.2, 0.4)  # seconds before each further attempt to write
+_PAUSES = (0.05, 0.1, 0.2, 0.4)  # seconds before each further attempt to write
 
 Json = Mapping[str, Any]
 _AMOUNTS = ("allocatable", "allocated")
-PASSING = (Conflict, TooManyRequests, Unreachable)
+_PASSING = (Conflict, TooManyRequests, Unreachable)
 
 
 def status_patch(reservation: Reservation, status: Json) -> Json:
@@ -47,7 +48,37 @@ async def write_status(client: ApiClient, reservation: Reservation, status: Json
         await client.patch(path, patch, MERGE_PATCH)
 
 
-async def read(client: ApiClient, name: str, uid: str) -> Reservation | None:
+async def write_status_anew(
+    client: ApiClient,
+    clock: Clock,
+    found: Reservation,
+    wanted: Callable[[Reservation], Json | None],
+) -> Reservation | None:
+    """Write the wanted status; after a conflict, or a response that was lost, of what is there now.
+
+    wanted: None: nothing is to be written to this version. Returns the version that it was asked
+    about the last; None: the object has gone. Raises KubeError.
+    """
+    latest: Reservation | None = found
+    for pause in (*_PAUSES, None):
+        status = None if latest is None else wanted(latest)
+        if latest is None or status is None:
+            break
+        try:
+            await write_status(client, latest, status)
+            break
+        except KubeError as err:
+            if pause is None or not isinstance(err, _PASSING):
+                raise
+        await clock.sleep(pause)
+        try:
+            latest = await _read(client, found.name, found.uid)
+        except KubeError:
+            continue  # the version before is tried again
+    return latest
+
+
+async def _read(client: ApiClient, name: str, uid: str) -> Reservation | None:
     """Return a Reservation as it is now; None: it has gone, or its name is another one's."""
     try:
         found = read_reservation(await client.get(RESERVATIONS.object(name)))
@@ -75,11 +106,6 @@ async def change_metadata(client: ApiClient, reservation: Reservation, metadata:
     """Set labels and annotations of exactly this Reservation. Raises KubeError."""
     body = {"metadata": {"uid": reservation.uid, **metadata}}
     await client.patch(RESERVATIONS.object(reservation.name), body, MERGE_PATCH)
-
-
-def is_passing(error: KubeError) -> bool:
-    """Whether the same request may succeed later."""
-    return isinstance(error, PASSING)
 
 
 def _identity(reservation: Reservation) -> Json:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from koord.util import logs
 from koord.util.errors import OptionError
+from koord.util.health import OK, HealthStatus, LastingFailure, PartHealth
 from koord.util.logs import LevelSpec, LimitedLog, LogState, get_logger, parse_levels
 from koord.util.simulatedclock import SimulatedClock
 
@@ -140,6 +141,21 @@ def test_a_lasting_failure_is_logged_at_start_and_end(capsys):
         state.ended("x.recovered")
     events = [line["event"] for line in lines(capsys)]
     assert events == ["x.failed", "x.recovered"] * 2
+
+
+def test_a_lasting_failure_is_a_health_with_its_last_reason(capsys):
+    """Two reasons in a row are one line; well again it is another."""
+    logs.configure("json", LevelSpec())
+    failure = LastingFailure(get_logger("x"))
+    failure.ended("x.recovered")
+    assert failure.health() is OK
+    failure.failed("x.failed", "first", error="e")
+    failure.failed("x.failed", "second", error="f")
+    assert failure.health() == PartHealth(HealthStatus.DEGRADED, "second")
+    failure.ended("x.recovered")
+    assert failure.health() is OK
+    found = [(line["event"], line.get("error")) for line in lines(capsys)]
+    assert found == [("x.failed", "e"), ("x.recovered", None)]
 
 
 STEERING = [
