@@ -13,7 +13,8 @@ from koord.kube.transport import Call
 from koord.util.health import Health
 from koord_scheduler.framework.handle import Handle
 from koord_scheduler_plugins.default_binding import DefaultPreBind
-from koord_scheduler_plugins.reservation.plugin import ReservationArgs, ReservationPlugin
+from koord_scheduler_plugins.reservation.args import ReservationArgs
+from koord_scheduler_plugins.reservation.plugin import ReservationPlugin
 from koord_scheduler_plugins.reservation.writing import RESERVATIONS
 from tests.support.reservations import MINE, reservation_json
 from tests.support.scheduler.framework import FreeCpu
