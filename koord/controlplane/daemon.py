@@ -1,12 +1,14 @@
 """A daemon of the control plane: its common components, and start, leadership and stop in order."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from aiohttp import web
 
+from koord.cluster.state import ClusterState
 from koord.component.eventloops import LoopHandle, LoopLag, LoopThread
 from koord.component.http.exposition import Exposition
 from koord.component.leaderelection import (
@@ -33,6 +35,9 @@ from koord.util.stop import Stop
 STOP_LIMIT = 9.0  # seconds for an orderly stop; Koordinator's manifests give 10
 
 log = get_logger("koord.daemon")
+
+T = TypeVar("T")
+S = TypeVar("S", bound=ClusterState)
 
 
 class FinishedWithoutElection(KoordError):
@@ -220,6 +225,37 @@ def add_common_components(
     runs["events"] = connection.events.run
     runs["heap"] = settle
     runs["loop lag"] = LoopLag(exposition.internal, exposition.rules.prefix).run
+
+
+class RunnableDaemon(Protocol):
+    """A daemon that was built, to be run once."""
+
+    async def run(self, stop: Stop | None) -> None: ...
+
+
+async def run_connected(
+    settings: T,
+    exposition: Exposition,
+    clock: Clock,
+    connect: Callable[[T, Exposition, Clock, str], ClusterAccess[S]],
+    build: Callable[[T, ClusterAccess[S], Exposition, Clock, str], RunnableDaemon],
+    stop: Stop | None,
+) -> None:
+    """Connect, build and run a daemon until stop is set; None: until SIGINT or SIGTERM.
+
+    connect and build get the host's name as the last. The connection is closed at the end.
+
+    Raises:
+        LeaseLost: another replica may be the leader.
+        FinishedWithoutElection: stop was set, and there is no leader election.
+        KoordError: the daemon could not start; the message says why.
+    """
+    hostname = socket.gethostname()
+    connection = connect(settings, exposition, clock, hostname)
+    try:
+        await build(settings, connection, exposition, clock, hostname).run(stop)
+    finally:
+        await connection.close()
 
 
 async def _bound_the_end(stop: Stop) -> None:

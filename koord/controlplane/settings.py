@@ -325,6 +325,10 @@ class CommonSettings(Generic[G, C]):
         """Return the warnings about these settings, as log events with their facts."""
         return without_effect(self.flags, self.gates, self.plugin_problems)
 
+    def file_warnings(self) -> list[LogEvent]:
+        """Return the probable mistakes in the file, as log events."""
+        return [("config.warning", {"warning": str(fault)}) for fault in self.read.warnings]
+
 
 def apply_command_line(
     argv: Sequence[str], flags: FlagSet, options: ControlPlaneFlags, gates: FeatureGates

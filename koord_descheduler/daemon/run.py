@@ -1,6 +1,5 @@
 """The life of the daemon: start in order, stand by, lead, stop in order."""
 
-import socket
 from collections.abc import Callable
 
 from aiohttp import web
@@ -15,7 +14,7 @@ from koord.component.supervisor import supervise
 from koord.controlplane import serving
 from koord.controlplane.cluster_access import ClusterAccess, connect
 from koord.controlplane.clusterfeed import SERVED_KINDS
-from koord.controlplane.daemon import CommonParts, run_in_background
+from koord.controlplane.daemon import CommonParts, run_connected, run_in_background
 from koord.controlplane.sections import ComponentInfo
 from koord.controlplane.serving import HttpSources
 from koord.util.clock import Clock
@@ -51,19 +50,8 @@ log = get_logger("koord_descheduler.daemon")
 async def run_daemon(
     settings: Settings, exposition: Exposition, clock: Clock, *, stop: Stop | None = None
 ) -> None:
-    """Run until stop is set, or until SIGINT or SIGTERM when there is none.
-
-    Raises:
-        LeaseLost: another replica may lead.
-        FinishedWithoutElection: stop was set, and there is no leader election.
-        KoordError: the daemon could not start; the message says why.
-    """
-    hostname = socket.gethostname()
-    connection = connect_daemon(settings, exposition, clock, hostname)
-    try:
-        await Daemon(settings, connection, exposition, clock, hostname).run(stop)
-    finally:
-        await connection.close()
+    """Run until stop is set, or until a signal when there is none; see run_connected."""
+    await run_connected(settings, exposition, clock, connect_daemon, Daemon, stop)
 
 
 def connect_daemon(
@@ -150,7 +138,7 @@ class Daemon:
         return descheduler_page(health, decisions, ledger, self._live, is_leader, self._clock)
 
     async def run(self, stop: Stop | None) -> None:
-        """Start, work until stop, and stop. Raises as run_daemon."""
+        """Start, work until stop, and stop. Raises as run_connected."""
         reread = self._follower.ask if self._follower else None
         await self._common.run(self._work, self._live.close, stop, reread)
 

@@ -1,6 +1,5 @@
 """The life of the daemon: start in order, stand by, lead, stop in order."""
 
-import socket
 from collections.abc import Iterator, Mapping
 from functools import partial
 
@@ -11,7 +10,7 @@ from koord.component.http.exposition import Exposition
 from koord.component.supervisor import supervise
 from koord.controlplane import serving
 from koord.controlplane.cluster_access import ClusterAccess, LeaderClient, connect
-from koord.controlplane.daemon import CommonParts, run_in_background
+from koord.controlplane.daemon import CommonParts, run_connected, run_in_background
 from koord.controlplane.sections import ComponentInfo
 from koord.controlplane.serving import HttpSources
 from koord.kube.client import CONFIG_MAPS
@@ -41,19 +40,8 @@ log = get_logger("koord_manager.daemon")
 async def run_daemon(
     settings: Settings, exposition: Exposition, clock: Clock, *, stop: Stop | None = None
 ) -> None:
-    """Run until stop is set, or until SIGINT or SIGTERM when there is none.
-
-    Raises:
-        LeaseLost: another replica may lead.
-        FinishedWithoutElection: stop was set, and there is no leader election.
-        KoordError: the daemon could not start; the message says why.
-    """
-    hostname = socket.gethostname()
-    connection = connect_daemon(settings, exposition, clock, hostname)
-    try:
-        await Daemon(settings, connection, exposition, clock, hostname).run(stop)
-    finally:
-        await connection.close()
+    """Run until stop is set, or until a signal when there is none; see run_connected."""
+    await run_connected(settings, exposition, clock, connect_daemon, Daemon, stop)
 
 
 def connect_daemon(
@@ -193,7 +181,7 @@ class Daemon:
         return app
 
     async def run(self, stop: Stop | None) -> None:
-        """Start, work until stop, and stop. Raises as run_daemon."""
+        """Start, work until stop, and stop. Raises as run_connected."""
         self._config.need(True)
         await self._common.run(self._work, self._plugins.close, stop)
 

@@ -112,10 +112,7 @@ class Settings(CommonSettings[PluginRegistry, Configuration]):
 
     def warnings(self) -> list[LogEvent]:
         """The warnings of every daemon, and probable mistakes in the file."""
-        suspicious: list[LogEvent] = [
-            ("config.warning", {"warning": str(fault)}) for fault in self.read.warnings
-        ]
-        return CommonSettings.warnings(self) + suspicious
+        return CommonSettings.warnings(self) + self.file_warnings()
 
 
 def new_flags(*, terminal: bool = False) -> tuple[FlagSet, ControlPlaneFlags, ManagerFlags]:

@@ -1,7 +1,6 @@
 """The life of the daemon: plugins, the cluster, stand by, lead, stop."""
 
 import asyncio
-import socket
 from collections.abc import Iterable, Mapping
 
 from aiohttp import web
@@ -15,7 +14,7 @@ from koord.component.plugins.shared import ReadinessWaits, metered
 from koord.component.supervisor import supervise
 from koord.controlplane.cluster_access import ClusterAccess, LeaderClient, connect
 from koord.controlplane.clusterfeed import SCHEDULER_KINDS
-from koord.controlplane.daemon import CommonParts, run_in_background
+from koord.controlplane.daemon import CommonParts, run_connected, run_in_background
 from koord.controlplane.sections import ComponentInfo
 from koord.controlplane.serving import HttpSources, create_app, oldest_tls
 from koord.kube.events import EventLimits
@@ -62,19 +61,8 @@ class ProfileErrors(KoordError):
 async def run_daemon(
     settings: Settings, exposition: Exposition, clock: Clock, *, stop: Stop | None = None
 ) -> None:
-    """Run until stop is set, or until SIGINT or SIGTERM when there is none.
-
-    Raises:
-        LeaseLost: another replica may be the leader.
-        FinishedWithoutElection: stop was set, and there is no leader election.
-        KoordError: the daemon could not start; the message says why.
-    """
-    hostname = socket.gethostname()
-    connection = connect_daemon(settings, exposition, clock, hostname)
-    try:
-        await Daemon(settings, connection, exposition, clock, hostname).run(stop)
-    finally:
-        await connection.close()
+    """Run until stop is set, or until a signal when there is none; see run_connected."""
+    await run_connected(settings, exposition, clock, connect_daemon, Daemon, stop)
 
 
 def connect_daemon(
@@ -171,7 +159,7 @@ class Daemon:
         components.health.register("scheduling", self._scheduling_health)
 
     async def run(self, stop: Stop | None) -> None:
-        """Start, work until stop, and stop. Raises as run_daemon."""
+        """Start, work until stop, and stop. Raises as run_connected."""
         await self._common.run(self._work, self._close, stop)
 
     async def _work(self, stop: Stop) -> None:

@@ -305,10 +305,7 @@ class Settings(CommonSettings[PluginRegistry, Configuration]):
 
     def warnings(self) -> list[LogEvent]:
         """The warnings of every daemon, and probable mistakes in the file."""
-        config_warnings: list[LogEvent] = [
-            ("config.warning", {"warning": str(fault)}) for fault in self.read.warnings
-        ]
-        return CommonSettings.warnings(self) + config_warnings
+        return CommonSettings.warnings(self) + self.file_warnings()
 
 
 def new_flags(*, terminal: bool = False) -> tuple[FlagSet, ControlPlaneFlags, SchedulerFlags]:
