@@ -92,6 +92,12 @@ class Fields:
             raise InvalidObject(self.path(key), wanted=wanted, found=text)
         return moment.timestamp()
 
+    def quantity(self, key: str) -> Quantity | None:
+        value = self.get(key)
+        if value is None:
+            return None
+        return self._read(self.path(key), value, Quantity.parse, "a quantity")
+
     def nested(self, key: str) -> "Fields":
         """A nested object; without fields when absent."""
         value = self.get(key)

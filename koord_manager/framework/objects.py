@@ -7,7 +7,6 @@ from koord.api.annotations import annotation_fields
 from koord.api.cpuratios import CPU_BASIC_INFO
 from koord.api.fields import Fields
 from koord.api.pod import amount
-from koord.api.quantity import Quantity
 from koord.kube.responses import Object
 from koord.util.errors import InvalidObject
 
@@ -81,13 +80,8 @@ def _zone(fields: Fields) -> Zone:
 
 
 def _text(fields: Fields, key: str) -> str:
-    found = fields.get(key)
-    if found is None:
-        return "0"
-    try:
-        return str(Quantity.parse(found))
-    except ValueError as err:
-        raise InvalidObject(fields.path(key), wanted="a quantity", found=found) from err
+    found = fields.quantity(key)
+    return "0" if found is None else str(found)
 
 
 def _cpu_model(text: str | None) -> CpuModel | None:

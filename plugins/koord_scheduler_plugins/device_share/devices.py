@@ -304,19 +304,10 @@ def _partitions(text: str) -> Iterator[tuple[int, Partition]]:
                 raise InvalidObject(PARTITIONS, wanted=wanted, found="more")
             minors = each.list_of("minors", _minor, "a number of 31 bits")
             score = each.integer("allocationScore") or 0
-            quantity = each.get("ringBusBandwidth")
-            bandwidth = None if quantity is None else quantity_at(each, "ringBusBandwidth")
+            quantity = each.quantity("ringBusBandwidth")
+            bandwidth = None if quantity is None else quantity.integer
             if len(set(minors)) == int(size):  # another row could never be given
                 yield int(size), Partition(frozenset(minors), score, bandwidth)
-
-
-def quantity_at(fields: Fields, key: str) -> int:
-    """Return a quantity of an object as a whole number. Raises InvalidObject."""
-    value = fields.get(key)
-    try:
-        return Quantity.parse(value).integer
-    except ValueError as err:
-        raise InvalidObject(fields.path(key), wanted="a quantity", found=value) from err
 
 
 def _minor(value: object) -> int:

@@ -24,7 +24,6 @@ from koord_scheduler_plugins.device_share.devices import (
     WHOLE,
     Amounts,
     present_name,
-    quantity_at,
 )
 
 GPU_PERCENT, GPU_SHARED = f"{PREFIX}gpu", f"{PREFIX}gpu.shared"
@@ -306,8 +305,8 @@ def _partition(annotations: Mapping[str, str]) -> PartitionSpec | None:
     try:
         fields = annotation_fields(text, PARTITION_SPEC)
         restricted = fields.text("allocatePolicy") == "Restricted"
-        bandwidth = fields.get("ringBusBandwidth")
-        wanted = 0 if bandwidth is None else quantity_at(fields, "ringBusBandwidth")
+        bandwidth = fields.quantity("ringBusBandwidth")
+        wanted = 0 if bandwidth is None else bandwidth.integer
     except InvalidObject as err:
         raise InvalidRequest(f"invalid GPUPartitionSpec annotation, err: {err}") from err
     return PartitionSpec(restricted, max(wanted, 0))

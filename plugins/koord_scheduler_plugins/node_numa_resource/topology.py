@@ -221,13 +221,8 @@ def _zones(found: Mapping[str, Any]) -> Iterator[tuple[int, dict[str, int]]]:
             if len(amounts) == _MAX_RESOURCES:
                 wanted = f"at most {_MAX_RESOURCES} resources"
                 raise InvalidObject(zone.path("resources"), wanted=wanted, found="more")
-            name, value = each.required_text("name"), each.get("allocatable")
-            try:
-                amount = amount_of(name, Quantity.parse(0 if value is None else value))
-            except ValueError as err:
-                where = each.path("allocatable")
-                raise InvalidObject(where, wanted="a quantity", found=value) from err
-            amounts[name] = max(amount, 0)
+            name, allocatable = each.required_text("name"), each.quantity("allocatable")
+            amounts[name] = 0 if allocatable is None else max(amount_of(name, allocatable), 0)
         yield node, amounts
 
 
