@@ -1,6 +1,5 @@
 """koord-scheduler with DeviceShare on a real API server, with the rights that ship."""
 
-import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -10,26 +9,15 @@ import pytest
 
 from koord.api.annotations import DEVICE_ALLOCATED
 from koord.kube.client import DEVICES, PODS, ApiClient
-from tests.support.processes.control_plane import running_scheduler
-from tests.support.real_apiserver.accounts import SYSTEM, Accounts
+from tests.support.processes.control_plane import running_scheduler, scheduler_config
+from tests.support.real_apiserver.accounts import Accounts
 from tests.support.real_apiserver.cluster_objects import READY, SHOP, ClusterObjects
 from tests.support.real_apiserver.control_plane import ControlPlane
 from tests.support.real_apiserver.recorder import Recorder
 from tests.support.scheduler.devices import CORE, MEMORY, RATIO, RDMA_SHARE, d8
 
-PATIENCE = 60.0  # real seconds
 NAME = "device-scheduler"
-CONFIG: dict[str, Any] = {
-    "apiVersion": "kubescheduler.config.k8s.io/v1",
-    "kind": "KubeSchedulerConfiguration",
-    "leaderElection": {"leaderElect": True, "resourceNamespace": SYSTEM},
-    "profiles": [
-        {
-            "schedulerName": NAME,
-            "plugins": {"multiPoint": {"enabled": [{"name": "DeviceShare"}]}},
-        }
-    ],
-}
+CONFIG = scheduler_config(NAME, "DeviceShare")
 AMOUNTS = {
     "cpu": "64",
     "memory": "512Gi",
@@ -48,17 +36,6 @@ def asks(**requests: str) -> dict[str, Any]:
     resources = {"requests": amounts, "limits": amounts}
     container = {"name": "app", "image": "app", "resources": resources}
     return {"schedulerName": NAME, "containers": [container]}
-
-
-async def until(client: ApiClient, name: str, key: str) -> dict[str, Any]:
-    """A pod, once a condition or its node is there."""
-    async with asyncio.timeout(PATIENCE):
-        while True:
-            pod = await client.get(PODS.object(name, namespace=SHOP))
-            conditions = {one["type"]: one for one in pod["status"].get("conditions", ())}
-            if pod["spec"].get("nodeName") if key == "node" else key in conditions:
-                return pod
-            await asyncio.sleep(0.1)
 
 
 def devices(pod: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
@@ -96,7 +73,7 @@ async def test_pods_get_devices_and_wait_for_them(
     token = await accounts.scheduler("scheduler/patch-pods")
     async with running_scheduler(tmp_path, recorder.url, CONFIG, token=token):
         await objects.add_pod("half", asks(core="50", ratio="50"))
-        half = await until(client, "half", "node")
+        half = await objects.placed("half")
         assert devices(half)["gpu"] == [
             {
                 "minor": 0,
@@ -105,22 +82,19 @@ async def test_pods_get_devices_and_wait_for_them(
             }
         ]
         await objects.add_pod("joint", asks(gpu="2", rdma="1"), annotations=joint)
-        both = devices(await until(client, "joint", "node"))
+        both = devices(await objects.placed("joint"))
         assert [one["minor"] for one in both["gpu"]] == [2, 3]
         assert both["rdma"][0]["extension"] == {"vfs": [{"busID": "0000:90:00.2"}]}
     async with running_scheduler(tmp_path, recorder.url, CONFIG, token=token):
         await objects.add_pod("four", asks(gpu="4"))
-        four = devices(await until(client, "four", "node"))
+        four = devices(await objects.placed("four"))
         assert [one["minor"] for one in four["gpu"]] == [4, 5, 6, 7]
         await objects.add_pod("last", asks(gpu="1"))
-        last = devices(await until(client, "last", "node"))
+        last = devices(await objects.placed("last"))
         assert [one["minor"] for one in last["gpu"]] == [1]
         await objects.add_pod("waits", asks(core="60", ratio="60"))
-        waits = await until(client, "waits", "PodScheduled")
-        [condition] = [
-            one for one in waits["status"]["conditions"] if one["type"] == "PodScheduled"
-        ]
+        condition = await objects.pod_condition("waits", "PodScheduled")
         assert "Insufficient" in condition["message"]
         await client.delete(PODS.object("half", namespace=SHOP))
-        late = devices(await until(client, "waits", "node"))
+        late = devices(await objects.placed("waits"))
         assert [one["minor"] for one in late["gpu"]] == [0]

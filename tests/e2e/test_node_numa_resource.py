@@ -1,6 +1,5 @@
 """koord-scheduler with NodeNUMAResource on a real API server, with the rights that ship."""
 
-import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -10,26 +9,15 @@ import pytest
 
 from koord.api.annotations import RESOURCE_STATUS
 from koord.kube.client import NODE_TOPOLOGIES, PODS, ApiClient
-from tests.support.processes.control_plane import running_scheduler
-from tests.support.real_apiserver.accounts import SYSTEM, Accounts
+from tests.support.processes.control_plane import running_scheduler, scheduler_config
+from tests.support.real_apiserver.accounts import Accounts
 from tests.support.real_apiserver.cluster_objects import READY, SHOP, ClusterObjects
 from tests.support.real_apiserver.control_plane import ControlPlane
 from tests.support.real_apiserver.recorder import Recorder
 from tests.support.scheduler.numa import held, topology_object
 
-PATIENCE = 60.0  # real seconds
 NAME = "numa-scheduler"
-CONFIG: dict[str, Any] = {
-    "apiVersion": "kubescheduler.config.k8s.io/v1",
-    "kind": "KubeSchedulerConfiguration",
-    "leaderElection": {"leaderElect": True, "resourceNamespace": SYSTEM},
-    "profiles": [
-        {
-            "schedulerName": NAME,
-            "plugins": {"multiPoint": {"enabled": [{"name": "NodeNUMAResource"}]}},
-        }
-    ],
-}
+CONFIG = scheduler_config(NAME, "NodeNUMAResource")
 AMOUNTS = {"cpu": "16", "memory": "64Gi", "pods": "110"}
 LSR = {"koordinator.sh/qosClass": "LSR"}
 SINGLE = {"scheduling.koordinator.sh/numa-topology-spec": '{"numaTopologyPolicy":"SingleNUMANode"}'}
@@ -41,20 +29,9 @@ def asks(cpu: str) -> dict[str, Any]:
     return {"schedulerName": NAME, "containers": [container]}
 
 
-async def until(client: ApiClient, name: str, key: str) -> dict[str, Any]:
-    """A pod, once a condition or its node is there."""
-    async with asyncio.timeout(PATIENCE):
-        while True:
-            pod = await client.get(PODS.object(name, namespace=SHOP))
-            conditions = {one["type"]: one for one in pod["status"].get("conditions", ())}
-            if pod["spec"].get("nodeName") if key == "node" else key in conditions:
-                return pod
-            await asyncio.sleep(0.1)
-
-
-async def given(client: ApiClient, name: str) -> Any:
+async def given(objects: ClusterObjects, name: str) -> Any:
     """What a pod has got, once it has a node; None: nothing."""
-    pod = await until(client, name, "node")
+    pod = await objects.placed(name)
     text = pod["metadata"].get("annotations", {}).get(RESOURCE_STATUS)
     return None if text is None else json.loads(text)
 
@@ -81,24 +58,21 @@ async def test_pods_get_cpus_and_wait_for_them(
     token = await accounts.scheduler("scheduler/patch-pods")
     async with running_scheduler(tmp_path, recorder.url, CONFIG, token=token):
         await objects.add_pod("four", asks("4"), labels=LSR)
-        assert await given(client, "four") == {"cpuset": "0-3"}
+        assert await given(objects, "four") == {"cpuset": "0-3"}
         await objects.add_pod("forged", asks("1"), annotations=held("0-15"))
-        assert await given(client, "forged") is None
+        assert await given(objects, "forged") is None
         await objects.add_pod("single", asks("2"), annotations=SINGLE)
         amounts = {"cpu": "2", "memory": "1Gi"}
-        assert await given(client, "single") == {
+        assert await given(objects, "single") == {
             "numaNodeResources": [{"node": 0, "resources": amounts}]
         }
     async with running_scheduler(tmp_path, recorder.url, CONFIG, token=token):
         await objects.add_pod("eight", asks("8"), labels=LSR)
-        assert await given(client, "eight") == {"cpuset": "8-15"}
+        assert await given(objects, "eight") == {"cpuset": "8-15"}
         await client.delete(PODS.object("forged", namespace=SHOP))
         await client.delete(PODS.object("single", namespace=SHOP))
         await objects.add_pod("waits", asks("8"), labels=LSR)
-        waits = await until(client, "waits", "PodScheduled")
-        [condition] = [
-            one for one in waits["status"]["conditions"] if one["type"] == "PodScheduled"
-        ]
+        condition = await objects.pod_condition("waits", "PodScheduled")
         assert condition["status"] == "False"
         await client.delete(PODS.object("eight", namespace=SHOP))
-        assert await given(client, "waits") == {"cpuset": "8-15"}
+        assert await given(objects, "waits") == {"cpuset": "8-15"}

@@ -17,7 +17,7 @@ from koord.api.elasticquota import API_VERSION, CONDITIONS, KIND, NAME, PARENT, 
 from koord.api.podgroup import LIGHTWEIGHT_MIN_LABEL, LIGHTWEIGHT_NAME_LABEL
 from koord.kube.client import PODS, ApiClient, Resource
 from koord.kube.errors import KubeError, NotFound
-from tests.support.processes.control_plane import running_scheduler
+from tests.support.processes.control_plane import running_scheduler, scheduler_config
 from tests.support.processes.prometheus import free_port
 from tests.support.real_apiserver.accounts import SYSTEM, Accounts
 from tests.support.real_apiserver.cluster_objects import READY, SHOP, ClusterObjects
@@ -30,20 +30,12 @@ CRDS = Path(__file__).parents[2] / "deploy" / "scheduler" / "crds"
 FILES = "elasticquotas.yaml", "podgroups.yaml"
 COMPONENTS = "scheduler/gangs", "scheduler/quotas", "scheduler/quota-admission"
 PATIENCE = 60.0  # real seconds
-CONFIG = {
-    "apiVersion": "kubescheduler.config.k8s.io/v1",
-    "kind": "KubeSchedulerConfiguration",
-    "leaderElection": {"leaderElect": True, "resourceNamespace": SYSTEM},
-    "profiles": [
-        {
-            "schedulerName": "koord-scheduler",
-            "plugins": {
-                "multiPoint": {"enabled": [{"name": "Coscheduling"}, {"name": "ElasticQuota"}]}
-            },
-            "pluginConfig": [{"name": "ElasticQuota", "args": {"quotaGroupNamespace": SYSTEM}}],
-        }
-    ],
-}
+CONFIG = scheduler_config(
+    "koord-scheduler",
+    "Coscheduling",
+    "ElasticQuota",
+    args={"ElasticQuota": {"quotaGroupNamespace": SYSTEM}},
+)
 
 
 def quota(cpu: str, parent: str = "") -> dict[str, Any]:

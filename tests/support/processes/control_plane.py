@@ -5,7 +5,7 @@ import contextlib
 import json
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,28 @@ async def running_scheduler(
     """
     async with _running("scheduler", directory, server, config, token, f"--port={port}") as daemon:
         yield daemon
+
+
+def scheduler_config(
+    profile: str, *plugins: str, args: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """The configuration of one profile with these plugins besides the default ones.
+
+    args: by plugin.
+    """
+    enabled = [{"name": name} for name in plugins]
+    found: dict[str, Any] = {
+        "schedulerName": profile,
+        "plugins": {"multiPoint": {"enabled": enabled}},
+    }
+    if args:
+        found["pluginConfig"] = [{"name": name, "args": each} for name, each in args.items()]
+    return {
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+        "leaderElection": {"leaderElect": True, "resourceNamespace": SYSTEM},
+        "profiles": [found],
+    }
 
 
 @contextlib.asynccontextmanager

@@ -1,7 +1,8 @@
 """What kubelets, controllers and users have in a cluster beside our daemons."""
 
+import asyncio
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from koord.kube.client import EVENTS, NODES, PODS, ApiClient, Resource
@@ -12,6 +13,7 @@ SERVICE_ACCOUNTS = Resource("v1", "serviceaccounts")
 REPLICA_SETS = Resource("apps/v1", "replicasets")
 SHOP = "shop"  # where the tests' pods are
 READY: dict[str, Any] = {"conditions": [{"type": "Ready", "status": "True"}]}
+_PATIENCE = 60.0  # real seconds
 _AT_ONCE = {"gracePeriodSeconds": 0}
 Object = dict[str, Any]
 
@@ -102,6 +104,29 @@ class ClusterObjects:
             self._made.append(path)
             body = {"metadata": {"name": name}, **item}
             await self._client.create(resource.collection(namespace), body)
+
+    async def placed(self, name: str) -> Object:
+        """A pod of SHOP, once it has a node."""
+        return await self._pod(name, lambda pod: pod["spec"].get("nodeName"))
+
+    async def pod_condition(self, name: str, kind: str) -> Object:
+        """A condition of a pod of SHOP, once it has it."""
+
+        def condition(pod: Object) -> Object | None:
+            conditions = pod["status"].get("conditions", ())
+            return next((one for one in conditions if one["type"] == kind), None)
+
+        found = condition(await self._pod(name, condition))
+        assert found is not None
+        return found
+
+    async def _pod(self, name: str, is_there: Callable[[Object], object]) -> Object:
+        async with asyncio.timeout(_PATIENCE):
+            while True:
+                pod = await self._client.get(PODS.object(name, namespace=SHOP))
+                if is_there(pod):
+                    return pod
+                await asyncio.sleep(0.1)
 
     async def names(self, resource: Resource = PODS, namespace: str = SHOP) -> list[str]:
         """The names of all objects of a kind in a namespace, in order."""
