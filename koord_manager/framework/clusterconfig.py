@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from koord.api.cpuratios import CpuRatiosConfig, load_cpu_ratios
-from koord.api.slocontroller import SLOConfig, load_config
+from koord.api.slocontroller import CpuRatiosConfig, SLOConfig, load_config, load_cpu_ratios
 from koord.util.errors import InvalidObject
 
 

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from koord.api.annotations import annotation_fields
-from koord.api.cpuratios import CPU_BASIC_INFO
 from koord.api.fields import Fields
 from koord.api.pod import amount
+from koord.api.slocontroller import CPU_BASIC_INFO
 from koord.kube.responses import Object
 from koord.util.errors import InvalidObject
 

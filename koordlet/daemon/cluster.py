@@ -32,7 +32,7 @@ from koord.kube.metrics import EventMetrics, KubeMetrics
 from koord.kube.responses import Object
 from koord.kube.transport import Limits, Transport
 from koord.util.clock import Clock
-from koord.util.dirwatch import DirectoryWatch
+from koord.util.filewatch import DirectoryWatch
 from koordlet import NAME
 from koordlet.collectors.node_info import NODE_NUMA_INFO
 from koordlet.daemon.flags import DaemonFlags

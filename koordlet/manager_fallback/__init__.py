@@ -1,5 +1,5 @@
 """The roles of a missing koord-manager: the specs of this node's NodeMetric and NodeSLO.
 
-Idle while a koord-manager is seen. The specs themselves come from koord.api.managedspecs;
+Idle while a koord-manager is seen. The specs themselves come from koord.kube.managedobjects;
 this package decides whether they are ours to write, and writes them through koord.kube.
 """

@@ -21,7 +21,7 @@ from koordlet.statesinformer.podmeta import PodMeta, discovered_pod, join_pod, m
 
 
 class CgroupEvents(Protocol):
-    """Notifies of new and removed pod cgroups; see koord.util.dirwatch.
+    """Notifies of new and removed pod cgroups; see koord.util.filewatch.
 
     problem is the reason why it cannot; "": it works.
     """

@@ -6,7 +6,7 @@ Source: Koordinator, noderesource/plugins cpunormalization and resourceamplifica
 import json
 from collections.abc import Mapping
 
-from koord.api.cpuratios import (
+from koord.api.slocontroller import (
     AMPLIFICATION,
     CPU_NORMALIZATION,
     CPU_NORMALIZATION_ENABLED,

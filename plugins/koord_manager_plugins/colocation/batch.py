@@ -8,13 +8,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from koord.api.annotations import RESOURCE_STATUS
-from koord.api.cpuratios import CPU_NORMALIZATION
 from koord.api.fields import Fields
 from koord.api.node import NODE_RESERVATION
 from koord.api.nodemetric import Amounts
 from koord.api.qos import PRIORITY_CLASS_LABEL, QOS_LABEL, KoordPriorityClass
 from koord.api.quantity import Quantity
-from koord.api.slocontroller import RATIO_LABELS, STRATEGY_ANNOTATION, ColocationStrategy
+from koord.api.slocontroller import (
+    CPU_NORMALIZATION,
+    RATIO_LABELS,
+    STRATEGY_ANNOTATION,
+    ColocationStrategy,
+)
 from koord.plugin import InvalidObject
 from koord_manager.plugin import (
     Calculation,

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from msgspec.structs import replace
 
-from koord.api.gangtopology import NETWORK_TOPOLOGY_SELECTOR, GangTopology
-from koord.api.podgroup import TOPOLOGY_INDEX
+from koord.api.podgroup import NETWORK_TOPOLOGY_SELECTOR, TOPOLOGY_INDEX, GangTopology
 from koord_scheduler.plugin import (
     MAX_NODE_SCORE,
     ClusterPod,

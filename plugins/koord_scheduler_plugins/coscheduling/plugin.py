@@ -9,19 +9,17 @@ Source: Koordinator, pkg/scheduler/plugins/coscheduling; docs/coscheduling.md fo
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from koord.api.gangtopology import (
-    MAX_SPEC_BYTES,
-    NETWORK_TOPOLOGY_SELECTOR,
-    NETWORK_TOPOLOGY_SPEC,
-)
 from koord.api.podgroup import (
     ANNOTATIONS,
     GROUP_ID_KEYS,
     GROUP_LABEL,
     GROUPS,
     LIGHTWEIGHT_NAME_LABEL,
+    MAX_SPEC_BYTES,
     MEMBER_COUNT_KEYS,
     NAME,
+    NETWORK_TOPOLOGY_SELECTOR,
+    NETWORK_TOPOLOGY_SPEC,
     MatchPolicy,
     PodGroup,
 )

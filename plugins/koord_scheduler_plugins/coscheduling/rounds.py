@@ -8,8 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from koord.api.gangtopology import GangTopology
-from koord.api.podgroup import MatchPolicy
+from koord.api.podgroup import GangTopology, MatchPolicy
 from koord_scheduler.plugin import (
     ClusterPod,
     Handle,

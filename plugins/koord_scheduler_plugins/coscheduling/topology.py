@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from koord.api.gangtopology import GangTopology
+from koord.api.podgroup import GangTopology
 from koord_scheduler.plugin import ClusterPod, View
 from koord_scheduler.plugin.koordinator import NetworkTree, TopologyNode
 from koord_scheduler.plugin.vector import Mask

@@ -8,16 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.api.gangtopology import (
+from koord.api.podgroup import (
     MAX_RULES,
     MAX_SPEC_BYTES,
+    MIN_AVAILABLE,
     NETWORK_TOPOLOGY_SPEC,
     GangTopology,
     GatherRule,
     GatherStrategy,
     read_gang_topology,
+    read_pod_group,
+    spec_of_pod,
 )
-from koord.api.podgroup import MIN_AVAILABLE, read_pod_group, spec_of_pod
 from koord.util.errors import InvalidObject
 
 

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.api.managedspecs import node_metric_spec_for, node_slo_for
 from koord.api.node import Node
 from koord.api.nodemetric import DEFAULT_SPEC, parse_spec, spec_to_json
 from koord.api.nodeslo import NodeSLO, merge_nodeslo
@@ -17,6 +16,7 @@ from koord.api.slocontroller import (
     load_config,
     ratio_percent,
 )
+from koord.kube.managedobjects import node_metric_spec_for, node_slo_for
 from koord.util.errors import InvalidObject
 
 STRATEGY = "node.koordinator.sh/colocation-strategy"

@@ -5,7 +5,6 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.api.managedspecs import node_metric_spec_for, node_slo_for
 from koord.api.node import Node
 from koord.api.slocontroller import SLOConfig
 from koord.kube.managedobjects import (
@@ -13,6 +12,8 @@ from koord.kube.managedobjects import (
     NODE_SLO,
     ManagedObject,
     changes,
+    node_metric_spec_for,
+    node_slo_for,
     only_if_unchanged,
     parse_stored,
 )

@@ -2,7 +2,7 @@
 
 import pytest
 
-from koord.api.cpuratios import CPU_BASIC_INFO, CPU_NORMALIZATION, RESOURCE_AMPLIFICATION
+from koord.api.slocontroller import CPU_BASIC_INFO, CPU_NORMALIZATION, RESOURCE_AMPLIFICATION
 from tests.support.manager import calculate, config, facts, node, quantities, topology
 
 WHOLE = quantities(cpu=100, memory="120G")

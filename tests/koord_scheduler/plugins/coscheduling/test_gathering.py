@@ -11,14 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from koord.api.gangtopology import (
+from koord.api.podgroup import (
+    MATCH_POLICY,
     NETWORK_TOPOLOGY_SELECTOR,
     NETWORK_TOPOLOGY_SPEC,
+    TOPOLOGY_INDEX,
     GangTopology,
     GatherRule,
     GatherStrategy,
 )
-from koord.api.podgroup import MATCH_POLICY, TOPOLOGY_INDEX
 from koord.cluster.facts import ClusterPod
 from koord.cluster.hypothetical import HypotheticalCluster
 from koord.cluster.kinds import NODE, POD

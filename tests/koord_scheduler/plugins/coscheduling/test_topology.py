@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.api.gangtopology import GangTopology, GatherRule, GatherStrategy
+from koord.api.podgroup import GangTopology, GatherRule, GatherStrategy
 from koord.controlplane.testing import make_node
 from koord_scheduler.framework.extension.networktopology import (
     CLUSTER_LAYER,
