@@ -135,7 +135,6 @@ ANNOTATIONS = (
 """The annotations of pods that are about gangs."""
 
 MAX_GROUPS = 64  # gangs of a group; of more the pod's own gang is the group
-_MAX_INT32 = 2**31 - 1
 _MAX_TEXT = 64 << 10  # characters of a list of gangs
 
 
