@@ -27,7 +27,7 @@ from koord.controlplane.testing import FakeCluster
 from koord.util.clock import SystemClock
 from koord_scheduler.cache import SchedulerCache
 from koord_scheduler.config.profiles import EnabledPlugin, Point, Profile
-from koord_scheduler.extenderserver.server import Access, AccessFiles, extender_server
+from koord_scheduler.extenderserver import Access, AccessFiles, extender_server
 from koord_scheduler.framework.profile import PluginRegistry, build_profile
 from koord_scheduler.plugin.testing.harness import fake_services
 

@@ -17,7 +17,7 @@ from koord.cluster.decoder import Decoder
 from koord.cluster.facts import ClusterPod
 from koord.cluster.hypothetical import HypotheticalCluster
 from koord.cluster.kinds import NODE, POD
-from koord.cluster.predicates.fits import fits
+from koord.cluster.predicates import fits
 from koord.cluster.state import Snapshot
 from koord.cluster.view import View
 

@@ -1,4 +1,4 @@
-"""A koord-scheduler with plugins of one's own, without a package that is installed for them.
+"""The command `koord-scheduler`, also with plugins that no package has installed.
 
 from koord_scheduler.command import new_scheduler_command, with_plugin
 
@@ -6,22 +6,43 @@ main = new_scheduler_command(with_plugin("NetworkTraffic", NetworkTraffic))
 sys.exit(main())
 """
 
+import sys
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
-from koord_scheduler.framework.profile import PluginFactory, PluginRegistry
+from koord.controlplane.dispatch import Command, dispatch
 
-Option = Callable[[PluginRegistry], None]
+if TYPE_CHECKING:
+    # Not imported at run time: the help of a command does not wait for the framework.
+    from koord_scheduler.framework.profile import Additions, PluginFactory, PluginRegistry
+
+COMMANDS = {
+    "place": Command("koord_scheduler.cli.place", takes_more=True),
+    "simulate": Command("koord_scheduler.cli.simulate", takes_more=True),
+    "explain": Command("koord_scheduler.cli.explain"),
+}
+
+
+def main(argv: Sequence[str] | None = None, additions: "Additions" = ()) -> int:
+    """Run the command; see the help of each for the exit status.
+
+    additions register further plugins, when the installed ones are registered.
+    """
+    return dispatch(COMMANDS, "koord_scheduler.daemon.run", argv, additions)
+
+
+Option = Callable[["PluginRegistry"], None]
 """A change of the plugin registry, made after the installed plugins are registered."""
 
 
-def with_plugin(name: str, factory: PluginFactory) -> Option:
+def with_plugin(name: str, factory: "PluginFactory") -> Option:
     """Register a plugin under the name by which profiles enable it.
 
     factory(args, handle) makes it; a class is its own factory. The start fails if an installed
     plugin has the same name.
     """
 
-    def register(registry: PluginRegistry) -> None:
+    def register(registry: "PluginRegistry") -> None:
         registry.register(name, factory)
 
     return register
@@ -40,6 +61,8 @@ class SchedulerCommand:
 
     def __call__(self, argv: Sequence[str] | None = None) -> int:
         """Run it; argv None: the arguments of the process. Returns the exit status."""
-        from koord_scheduler.cli.scheduler import main
-
         return main(argv, self._options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

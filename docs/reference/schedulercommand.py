@@ -9,10 +9,8 @@ from prometheus_client import Metric
 from koord.component.http.exposition import Exposition
 from koord.component.plugins.discovery import discover
 from koord.util.simulatedclock import SimulatedClock
-from koord_scheduler.cli.daemon import FAMILIES
-from koord_scheduler.daemon.run import Daemon, connect_daemon
-from koord_scheduler.daemon.settings import load_settings, new_flags
-from koord_scheduler.features import GATES
+from koord_scheduler.daemon.run import FAMILIES, Daemon, connect_daemon
+from koord_scheduler.daemon.settings import GATES, load_settings, new_flags
 from koord_scheduler.framework.preemptions import PreemptionMetrics
 from koord_scheduler.scheduling.metrics import content_families
 from koord_scheduler_plugins.coscheduling.metrics import GangMetrics

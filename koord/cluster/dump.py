@@ -12,8 +12,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from koord.cluster import kinds, wire
-from koord.cluster import storage_kinds as storage
+from koord.cluster import kinds, storage, wire
 from koord.cluster.decoder import Decoder, ObjectKind
 from koord.cluster.keptfields import NO_FIELDS, KeptFields
 from koord.cluster.lenient_decoding import DecodingFaults

@@ -15,9 +15,9 @@ from koord.cluster.account import FrozenAccount
 from koord.cluster.columns import Column, Mask
 from koord.cluster.facts import PODS, ClusterPod, LabelSet, PodSpec
 from koord.cluster.placement import NONZERO, Placement, amounts_of
-from koord.cluster.predicates.fits import RULES, NodeRejectReason, fits
+from koord.cluster.predicates import RULES, NodeRejectReason, fits
+from koord.cluster.predicates.nodes import enough_free
 from koord.cluster.predicates.pod_affinity import is_excluded_by_existing_pods
-from koord.cluster.predicates.resources import enough_free
 from koord.cluster.view import View
 from koord.util.errors import KoordError
 

@@ -45,8 +45,13 @@ from koord.cluster.lenient_decoding import (
     bounded_labels,
     take_within_limit,
 )
-from koord.cluster.pod_amounts import MAX_ALLOCATABLE, MAX_AMOUNT, read_amount, read_amounts
-from koord.cluster.pod_specs import SharedSpecs
+from koord.cluster.pod_specs import (
+    MAX_ALLOCATABLE,
+    MAX_AMOUNT,
+    SharedSpecs,
+    read_amount,
+    read_amounts,
+)
 from koord.cluster.selectors import equalities, read_selector
 from koord.cluster.workloads import controller_of
 from koord.util import goformat

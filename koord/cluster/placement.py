@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from koord.cluster.columns import Column, FrozenColumn, Ids, read_only
 from koord.cluster.facts import PODS, ClusterPod, HostPort, LabelSet, PodSpec
-from koord.cluster.pod_amounts import MAX_AMOUNT
+from koord.cluster.pod_specs import MAX_AMOUNT
 
 BASE_RESOURCES = (PODS, "cpu", "memory", "ephemeral-storage")  # columns that are always there
 

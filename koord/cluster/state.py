@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from koord.cluster import kinds as cluster_kinds
-from koord.cluster import storage_kinds as storage
+from koord.cluster import storage
 from koord.cluster.account import Account, AccountKind, FrozenAccount
 from koord.cluster.columns import Column, Shards
 from koord.cluster.decoder import ObjectKind

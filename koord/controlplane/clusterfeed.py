@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from koord.cluster import kinds
-from koord.cluster import storage_kinds as storage
+from koord.cluster import kinds, storage
 from koord.cluster.decoder import DecodedEvent, DecodedPage, Decoder, ObjectKind
 from koord.cluster.keptfields import NO_FIELDS, KeptFields
 from koord.cluster.kinds import NODE

@@ -16,8 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from koord.cluster import kinds
-from koord.cluster import storage_kinds as storage
+from koord.cluster import kinds, storage
 from koord.cluster.decoder import ObjectKind
 from koord.cluster.facts import (
     NO_IMAGES,

@@ -21,7 +21,7 @@ from msgspec.structs import replace as replaced
 from koord.cluster import kinds
 from koord.cluster.facts import ClusterPod, ReportedAggregate, ReportedPodUsage, ReportedUsage
 from koord.cluster.kinds import UsageReport
-from koord.cluster.predicates.fits import fits
+from koord.cluster.predicates import fits
 from koord.cluster.state import ClusterState
 from koord_descheduler.backtest.records import Change, Eviction, Tick
 from koord_descheduler.ledger.entries import WorkloadRef, workload_of

@@ -25,7 +25,7 @@ from koord.cluster.facts import (
 from koord.cluster.hypothetical import HypotheticalCluster
 from koord.cluster.keptfields import KeptFields, reads
 from koord.cluster.kinds import UsageReport
-from koord.cluster.predicates.fits import fits
+from koord.cluster.predicates import fits
 from koord.cluster.predicates.nodes import (
     is_schedulable,
     matches_node_affinity,

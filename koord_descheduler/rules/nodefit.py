@@ -13,7 +13,7 @@ from koord.api.labelselector import LabelSelector, Requirement
 from koord.cluster.columns import Mask
 from koord.cluster.facts import ClusterPod, LabelSet, NodeTerm, PodSpec
 from koord.cluster.hypothetical import without_pod
-from koord.cluster.predicates.fits import RULES, Fit, NodeRejectReason, Predicate, fits
+from koord.cluster.predicates import RULES, Fit, NodeRejectReason, Predicate, fits
 from koord.cluster.predicates.nodes import matches_terms
 from koord.cluster.view import View
 from koord.util.timebudget import OutOfTime, TimeBudget

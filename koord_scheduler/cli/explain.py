@@ -9,8 +9,7 @@ from koord.component.terminal import show
 from koord.controlplane.commands import command_parser, print_message, run_command
 from koord.controlplane.query_client import QueryOptions, add_options, query
 from koord_scheduler.daemon.settings import DEFAULTS
-from koord_scheduler.planning.explain import KIND
-from koord_scheduler.planning.report import explanation_view
+from koord_scheduler.planning.report import KIND, explanation_view
 
 NAME = "koord-scheduler explain"
 ADDRESS = f"http://127.0.0.1:{DEFAULTS.port}"

@@ -34,8 +34,7 @@ from koord.util.documents import decode
 from koord.util.errors import InvalidObject, OptionError
 from koord.util.filewatch import FileReadError, read_bounded
 from koord_scheduler import NAME
-from koord_scheduler.config.configuration import Configuration
-from koord_scheduler.config.file import config_parser, parse_configuration
+from koord_scheduler.config.configuration import Configuration, config_parser, parse_configuration
 from koord_scheduler.framework.handle import Services
 from koord_scheduler.framework.profile import (
     Additions,
@@ -44,7 +43,7 @@ from koord_scheduler.framework.profile import (
     fields_read,
     known_plugins,
 )
-from koord_scheduler.planning.offline import (
+from koord_scheduler.planning.simulation import (
     PlannedProfiles,
     default_plan_configuration,
     offline_services,

@@ -1,7 +1,7 @@
 """The life of the daemon: plugins, the cluster, stand by, lead, stop."""
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from aiohttp import web
 
@@ -9,12 +9,15 @@ from koord.cluster import kinds
 from koord.component.http.endpoints import guarded
 from koord.component.http.exposition import Exposition
 from koord.component.http.sockets import Address
+from koord.component.metrics import FamilyRules
 from koord.component.page.serving import Page
+from koord.component.plugins.discovery import discover
 from koord.component.plugins.shared import ReadinessWaits, metered
 from koord.component.supervisor import supervise
 from koord.controlplane.cluster_access import ClusterAccess, LeaderClient, connect
 from koord.controlplane.clusterfeed import SCHEDULER_KINDS
 from koord.controlplane.daemon import CommonParts, run_connected, run_in_background
+from koord.controlplane.process import Process, run_process
 from koord.controlplane.sections import ComponentInfo
 from koord.controlplane.serving import HttpSources, create_app, oldest_tls
 from koord.kube.events import EventLimits
@@ -25,24 +28,25 @@ from koord.util.logs import get_logger
 from koord.util.stop import Stop
 from koord_scheduler import NAME, PREFIX, __version__
 from koord_scheduler.cache import SchedulerCache
-from koord_scheduler.config.file import to_document, without_secrets
+from koord_scheduler.config.configuration import to_document, without_secrets
 from koord_scheduler.daemon.endpoints import RestServices, add_debug_flags
-from koord_scheduler.daemon.settings import Settings
-from koord_scheduler.extenders.client import Extenders, FollowedObjects
-from koord_scheduler.extenderserver.host import served_profile
-from koord_scheduler.extenderserver.server import Access, extender_server, served_verbs
+from koord_scheduler.daemon.settings import Settings, load_settings
+from koord_scheduler.extenders import Extenders, FollowedObjects
+from koord_scheduler.extenderserver import Access, extender_server, served_profile, served_verbs
 from koord_scheduler.framework.extension.auditor import WorkloadAuditor
 from koord_scheduler.framework.extension.providers import OwnInformer, ProvidedServices
 from koord_scheduler.framework.handle import new_services
 from koord_scheduler.framework.nominator import Nominator
 from koord_scheduler.framework.profile import (
+    Additions,
+    PluginRegistry,
     ProfileError,
     ProfilePlugins,
     build_profile,
     fields_read,
 )
-from koord_scheduler.planning.explain import Running, explain_handler
-from koord_scheduler.queue.schedulingqueue import BackoffOptions
+from koord_scheduler.planning.report import Running, explain_handler
+from koord_scheduler.queue import BackoffOptions
 from koord_scheduler.scheduling.metrics import SchedulingMetrics
 from koord_scheduler.scheduling.scheduler import Scheduler
 
@@ -266,7 +270,7 @@ class Daemon:
         return app
 
     def _page(self) -> Page:
-        from koord_scheduler.page.source import PageSources, scheduler_page
+        from koord_scheduler.page import PageSources, scheduler_page
 
         sources = PageSources(
             health=self._common.components.health,
@@ -359,3 +363,29 @@ class Daemon:
     def _shown(self) -> object:
         """The configuration as all may see it."""
         return to_document(without_secrets(self._settings.configuration))
+
+
+_COMMANDS = f"""
+Commands beside the daemon, each with its own --help:
+  {NAME} place     where a pod would go in a cluster, or in a dump of one, and why
+  {NAME} simulate  where a list of pods would go, one after the other
+  {NAME} explain   why a pod of a running {NAME} is where it is, or nowhere"""
+FAMILIES = FamilyRules(prefix=PREFIX)
+
+
+def run(argv: Sequence[str], additions: Additions = ()) -> int:
+    """Run the daemon, with what else is added to its plugins; see run_process for the status."""
+
+    def find(registry: PluginRegistry) -> Sequence[str]:
+        problems = discover(registry)
+        for add in additions:
+            add(registry)
+        return problems
+
+    def load(argv: Sequence[str], environ: Mapping[str, str], terminal: bool) -> Settings:
+        return load_settings(argv, environ, discover=find, terminal=terminal)
+
+    process = Process(
+        program=PROGRAM, families=FAMILIES, load=load, run=run_daemon, commands=_COMMANDS
+    )
+    return run_process(process, argv)

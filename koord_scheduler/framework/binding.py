@@ -15,7 +15,6 @@ from koord.component.plugins.registry import PluginError
 from koord_scheduler.config.profiles import Point
 from koord_scheduler.framework.calls import ExtensionPointError, Loaded, SequentialCalls
 from koord_scheduler.framework.cyclestate import CycleState
-from koord_scheduler.framework.diagnosis import NodeStatuses, suggestion_of
 from koord_scheduler.framework.extension.reservations import ReservationPlugins
 from koord_scheduler.framework.extension.transformers import Transformers
 from koord_scheduler.framework.interfaces import (
@@ -33,10 +32,12 @@ from koord_scheduler.framework.profile import ProfilePlugins
 from koord_scheduler.framework.status import (
     SUCCESS,
     Code,
+    NodeStatuses,
     PostFilterResult,
     Status,
     Wait,
     status_of,
+    suggestion_of,
 )
 
 UNRESERVE = "Unreserve"

@@ -5,21 +5,24 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+import msgspec
 from prometheus_client import CollectorRegistry
 
 from koord.cluster.columns import Mask
 from koord.cluster.decoder import Decoder
 from koord.cluster.facts import ClusterPod
 from koord.cluster.hypothetical import HypotheticalCluster
+from koord.cluster.kinds import POD
+from koord.cluster.lenient_decoding import DecodingFaults
 from koord.cluster.state import ClusterState
 from koord.cluster.view import View
 from koord.component.plugins.execution import RepeatedTimeLimit
 from koord.component.plugins.shared import SharedParts
 from koord.util.clock import Clock
+from koord.util.errors import InvalidObject
 from koord_scheduler.framework.calls import FrameworkMetrics
 from koord_scheduler.framework.customresources import CustomResources
 from koord_scheduler.framework.cyclestate import CycleInput, CycleState
-from koord_scheduler.framework.diagnosis import NodeStatuses
 from koord_scheduler.framework.extension.networktopology import (
     MISSING,
     TOPOLOGIES,
@@ -28,10 +31,9 @@ from koord_scheduler.framework.extension.networktopology import (
 )
 from koord_scheduler.framework.groupplan import GroupPlanner
 from koord_scheduler.framework.handlers import Changes, FailureFilters, ForgetHandlers, StartHooks
+from koord_scheduler.framework.interfaces import PodClaims
 from koord_scheduler.framework.nominator import Nominator
-from koord_scheduler.framework.podclaims import PodClaims
-from koord_scheduler.framework.poddecoder import PodDecoder
-from koord_scheduler.framework.status import SUCCESS, Status
+from koord_scheduler.framework.status import SUCCESS, NodeStatuses, Status
 from koord_scheduler.framework.types import Refresh
 from koord_scheduler.framework.waitingpods import WaitingPods
 
@@ -43,6 +45,67 @@ if TYPE_CHECKING:
     from koord_scheduler.framework.extension.auditor import WorkloadAuditor
     from koord_scheduler.framework.extension.numa import TopologyManager
     from koord_scheduler.framework.extension.reservations import ReservationPlugins
+
+Json = Mapping[str, Any]
+
+
+class PodDecoder:
+    """Makes pods of manifests and templates, with the fields that plugins declare to read.
+
+    As with pods of the API server, a part that cannot be read is left out, and named in
+    pod.spec.unread: such a pod fits no node.
+    """
+
+    def __init__(self, decoder: Decoder | None = None) -> None:
+        """decoder: that of the cluster's pods, so that equal pods share what they have."""
+        self._decoder = decoder or Decoder()
+
+    def read(self, manifest: Json) -> ClusterPod:
+        """Return the pod of a Pod object, as it is in JSON.
+
+        Raises:
+            InvalidObject: it is no pod, or too large.
+        """
+        if not isinstance(manifest, Mapping):
+            raise InvalidObject("pod", wanted="an object", found=manifest)
+        try:
+            data = msgspec.json.encode(manifest)
+        except (TypeError, ValueError, RecursionError) as err:
+            raise InvalidObject("pod", wanted="JSON", found=str(err)) from err
+        return self._decoder.object(POD, data, DecodingFaults())
+
+    def read_template(
+        self,
+        template: Json,
+        *,
+        name: str,
+        namespace: str,
+        uid: str,
+        node: str = "",
+        priority: int | None = None,
+    ) -> ClusterPod:
+        """Return a pod of a PodTemplateSpec, such as that of a Reservation.
+
+        Labels and annotations are the template's. node: where it is bound; "": nowhere, whatever
+        the template says. priority: by default the template's, as no admission has looked at its
+        class.
+
+        Raises:
+            InvalidObject: there is no pod in it.
+        """
+        if not isinstance(template, Mapping):
+            raise InvalidObject(f"template of pod {name}", wanted="an object", found=template)
+        meta, spec = template.get("metadata") or {}, template.get("spec") or {}
+        for found in (meta, spec):
+            if not isinstance(found, Mapping):
+                wanted = "metadata and spec to be objects"
+                raise InvalidObject(f"template of pod {name}", wanted=wanted, found=found)
+        own: dict[str, Any] = {"nodeName": node or None}
+        if priority is not None:
+            own["priority"] = priority
+        kept = {key: meta.get(key) for key in ("labels", "annotations")}
+        identity = {"name": name, "namespace": namespace, "uid": uid}
+        return self.read({"metadata": {**kept, **identity}, "spec": {**spec, **own}})
 
 
 class SchedulerControl(ABC):

@@ -24,6 +24,7 @@ from koord_scheduler.framework.interfaces import (
     FilterPlugin,
     PermitPlugin,
     Plugin,
+    PodClaims,
     PostBindPlugin,
     PostFilterPlugin,
     PreBindPlugin,
@@ -35,8 +36,8 @@ from koord_scheduler.framework.interfaces import (
     ScorePlugin,
     VectorFilterPlugin,
     VectorScorePlugin,
+    pod_claims,
 )
-from koord_scheduler.framework.podclaims import PodClaims, pod_claims
 
 PluginFactory = Callable[[Any, Handle], Plugin | Awaitable[Plugin]]
 """Makes a plugin from its args (None: the profile has none) and the handle of its profile."""

@@ -49,6 +49,7 @@ from koord_scheduler.framework.interfaces import (
     PermitPlugin,
     Plugin,
     PodChanges,
+    PodClaims,
     PostBindPlugin,
     PostFilterPlugin,
     PreBindExtensions,
@@ -60,9 +61,9 @@ from koord_scheduler.framework.interfaces import (
     QueueSortPlugin,
     ReservePlugin,
     ScorePlugin,
+    claims_pods_with,
     pod_changes,
 )
-from koord_scheduler.framework.podclaims import PodClaims, claims_pods_with
 from koord_scheduler.framework.profile import PluginRegistry
 from koord_scheduler.framework.status import (
     MAX_NODE_SCORE,

@@ -9,7 +9,6 @@ Plans of whole groups of pods. Source: Koordinator, pkg/scheduler/frameworkext.
 from koord.cluster.account import AccountKind, FrozenAccount, Holding, Pool
 from koord.cluster.facts import Taint, Toleration
 from koord.cluster.hypothetical import HypotheticalCluster
-from koord_scheduler.framework.diagnosis import Suggestion, SuggestionType, suggest
 from koord_scheduler.framework.extension.auditor import AuditRecord
 from koord_scheduler.framework.extension.networktopology import (
     CLUSTER_LAYER,
@@ -18,8 +17,12 @@ from koord_scheduler.framework.extension.networktopology import (
     NetworkTree,
     TopologyNode,
 )
-from koord_scheduler.framework.extension.numa import NUMATopologyHintProvider
-from koord_scheduler.framework.extension.plannedreserve import PlannedReservePlugin
+from koord_scheduler.framework.extension.numa import (
+    NUMANodeUse,
+    NUMATopologyHint,
+    NUMATopologyHintProvider,
+    NUMATopologyPolicy,
+)
 from koord_scheduler.framework.extension.providers import (
     APIServiceProvider,
     ControllerProvider,
@@ -56,11 +59,12 @@ from koord_scheduler.framework.groupplan import (
     GroupPlanner,
     NodeOrder,
     NoGroupPlan,
+    PlannedReservePlugin,
 )
 from koord_scheduler.framework.handle import SchedulerControl
 from koord_scheduler.framework.handlers import FailedPod
 from koord_scheduler.framework.interfaces import NextPodPlugin, ResizePodPlugin
-from koord_scheduler.rules.numa import NUMANodeUse, NUMATopologyHint, NUMATopologyPolicy
+from koord_scheduler.framework.status import Suggestion, SuggestionType, suggest
 
 __all__ = [
     "CLUSTER_LAYER",  # layer of a TopologyNode

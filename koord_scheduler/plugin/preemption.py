@@ -1,9 +1,9 @@
 """Preemption: what-ifs of nodes without some of their pods, and the choice of victims."""
 
 from koord_scheduler.framework.calls import ExtensionPointError
-from koord_scheduler.framework.diagnosis import ABSENT, Diagnosis, NodeStatuses
 from koord_scheduler.framework.handle import NodeFilters, PreemptionTrial
 from koord_scheduler.framework.preemptions import Preemption, Preemptions, preempted
+from koord_scheduler.framework.status import ABSENT, Diagnosis, NodeStatuses
 from koord_scheduler.rules.preemption import (
     BudgetsByNamespace,
     Candidate,

@@ -3,8 +3,17 @@
 from koord.cluster.columns import FrozenShards
 from koord.cluster.storage import (
     AVAILABLE,
+    BOUND_BY_CONTROLLER,
+    CLAIM,
+    CSI_DRIVER,
+    CSI_NODE,
     LOST,
     READ_WRITE_ONCE_POD,
+    SELECTED_NODE,
+    STORAGE_CAPACITY,
+    STORAGE_CLASS,
+    VOLUME,
+    VOLUME_ATTACHMENT,
     Claim,
     ClaimReference,
     CsiDriver,
@@ -14,17 +23,6 @@ from koord.cluster.storage import (
     StorageObjects,
     Volume,
     VolumeAttachment,
-)
-from koord.cluster.storage_kinds import (
-    BOUND_BY_CONTROLLER,
-    CLAIM,
-    CSI_DRIVER,
-    CSI_NODE,
-    SELECTED_NODE,
-    STORAGE_CAPACITY,
-    STORAGE_CLASS,
-    VOLUME,
-    VOLUME_ATTACHMENT,
 )
 from koord_scheduler.rules.volumes import (
     VolumePods,

@@ -5,12 +5,17 @@ Rules with a pod and a View return a Mask or a column, one entry per node of the
 
 from koord.cluster.columns import CodedColumn, Mask
 from koord.cluster.predicates.nodes import (
+    FreeResources,
+    ResourceRequests,
     has_free_ports,
     has_name,
+    insufficient_resources,
+    insufficient_resources_on,
     is_schedulable,
     matches_node_affinity,
     matches_terms,
     preferences_met,
+    resource_requests_of,
     tolerates_taints,
     untolerated_preferences,
 )
@@ -20,13 +25,6 @@ from koord.cluster.predicates.pod_affinity import (
     RequiredAntiAffinity,
     TopologyCounts,
     WeightedTerms,
-)
-from koord.cluster.predicates.resources import (
-    FreeResources,
-    ResourceRequests,
-    insufficient_resources,
-    insufficient_resources_on,
-    resource_requests_of,
 )
 from koord.cluster.predicates.spread import (
     TopologySpread,
@@ -42,14 +40,6 @@ from koord_scheduler.framework.interfaces import (
     VectorScorePlugin,
 )
 from koord_scheduler.framework.status import Numbers, Scores, Verdicts, default_normalize
-from koord_scheduler.rules.resources import (
-    is_extended,
-    pod_amount,
-    resource_counts,
-    use_of_all,
-    use_of_node,
-    uses_of_node,
-)
 from koord_scheduler.rules.resourcescores import (
     Balanced,
     LeastAllocated,
@@ -57,6 +47,12 @@ from koord_scheduler.rules.resourcescores import (
     RequestedToCapacityRatio,
     ResourceSpec,
     Scorer,
+    is_extended,
+    pod_amount,
+    resource_counts,
+    use_of_all,
+    use_of_node,
+    uses_of_node,
     weighted,
 )
 

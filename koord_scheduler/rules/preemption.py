@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from koord.cluster.facts import PODS, ClusterPod, DisruptionBudget
-from koord.cluster.predicates.resources import free_amounts
+from koord.cluster.predicates.nodes import free_amounts
 from koord.cluster.view import View
 
 NOTHING: Mapping[str, int] = MappingProxyType({})

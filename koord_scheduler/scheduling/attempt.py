@@ -13,13 +13,12 @@ from koord.util.stop import Stop
 from koord.util.timebudget import TimeBudget
 from koord_scheduler.framework.binding import PodBinding
 from koord_scheduler.framework.cyclestate import CycleState
-from koord_scheduler.framework.diagnosis import Diagnosis, NodeStatuses
 from koord_scheduler.framework.nodes.groupsearch import GroupSearch
 from koord_scheduler.framework.nodes.scoring import NodeScoring
 from koord_scheduler.framework.nodes.search import NodeSearch
 from koord_scheduler.framework.nominator import Nominator
 from koord_scheduler.framework.profile import ProfilePlugins
-from koord_scheduler.framework.status import Status
+from koord_scheduler.framework.status import Diagnosis, NodeStatuses, Status
 from koord_scheduler.framework.types import QueuedPod
 from koord_scheduler.scheduling.metrics import SchedulingMetrics
 

@@ -17,7 +17,7 @@ from koord.util.errors import KoordError
 from koord.util.flowcontrol import Backoff
 from koord.util.logs import LimitedLog, get_logger
 from koord_scheduler.cache import AssumeError, SchedulerCache
-from koord_scheduler.extenders.client import Extenders
+from koord_scheduler.extenders import Extenders
 from koord_scheduler.framework.calls import ExtensionPointError
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.interfaces import pod_changes
@@ -26,7 +26,7 @@ from koord_scheduler.framework.nodes.search import SearchResult
 from koord_scheduler.framework.nominator import Nominator
 from koord_scheduler.framework.status import SUCCESS, Code, Status
 from koord_scheduler.framework.waitingpods import WaitingPods
-from koord_scheduler.queue.schedulingqueue import SchedulingQueue
+from koord_scheduler.queue import SchedulingQueue
 from koord_scheduler.scheduling.attempt import Attempt, Failure
 from koord_scheduler.scheduling.debugging import Debugging, DiagnosisDump
 from koord_scheduler.scheduling.failures import PodEvents, PodStatuses

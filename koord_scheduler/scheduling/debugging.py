@@ -14,10 +14,9 @@ from koord.cluster.view import View
 from koord.util.clock import Clock
 from koord.util.logs import LimitedLog, get_logger
 from koord.util.stop import Stop
-from koord_scheduler.framework.diagnosis import FEASIBLE, NodeStatuses
 from koord_scheduler.framework.nodes.scoring import ScoreTable
 from koord_scheduler.framework.nodes.search import SearchResult
-from koord_scheduler.framework.status import Code, PostFilterResult
+from koord_scheduler.framework.status import FEASIBLE, Code, NodeStatuses, PostFilterResult
 from koord_scheduler.scheduling.attempt import Attempt
 
 MAX_NODES = 10  # that a line names

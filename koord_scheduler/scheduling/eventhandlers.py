@@ -22,7 +22,7 @@ from koord_scheduler.framework.types import (
     EventResource,
     cluster_event,
 )
-from koord_scheduler.queue.schedulingqueue import SchedulingQueue
+from koord_scheduler.queue import SchedulingQueue
 from koord_scheduler.scheduling.failures import PodStatuses
 
 _STATUS = frozenset(

@@ -22,7 +22,7 @@ from koord_scheduler.framework.extension.auditor import AuditRecord, WorkloadAud
 from koord_scheduler.framework.handlers import FailedPod, FailureFilters
 from koord_scheduler.framework.nominator import Nominator
 from koord_scheduler.framework.status import Status
-from koord_scheduler.queue.schedulingqueue import SchedulingQueue
+from koord_scheduler.queue import SchedulingQueue
 from koord_scheduler.scheduling.attempt import Attempt, Failure
 from koord_scheduler.scheduling.metrics import FAILED, REJECTED, SchedulingMetrics
 

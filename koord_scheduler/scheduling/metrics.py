@@ -12,7 +12,7 @@ from prometheus_client.metrics_core import GaugeMetricFamily, UnknownMetricFamil
 from koord.component.metrics import PlainHistogram
 from koord_scheduler.cache import SchedulerCache
 from koord_scheduler.framework.calls import exponential
-from koord_scheduler.queue.schedulingqueue import SchedulingQueue
+from koord_scheduler.queue import SchedulingQueue
 
 SCHEDULED, REJECTED, FAILED = "scheduled", "unschedulable", "error"
 _MANY = 15  # attempts from which on they have one label

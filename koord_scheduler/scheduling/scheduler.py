@@ -17,7 +17,7 @@ from koord.util.stop import Stop, first_completed
 from koord.util.timebudget import TimeBudget, Turn
 from koord_scheduler.cache import SchedulerCache
 from koord_scheduler.config.profiles import Point
-from koord_scheduler.extenders.client import Extenders
+from koord_scheduler.extenders import Extenders
 from koord_scheduler.framework.calls import Loaded
 from koord_scheduler.framework.enqueueing import Enqueueing
 from koord_scheduler.framework.extension.auditor import AuditRecord
@@ -27,7 +27,7 @@ from koord_scheduler.framework.interfaces import NextPodPlugin
 from koord_scheduler.framework.profile import ProfileError, ProfilePlugins
 from koord_scheduler.framework.status import Status as PodStatus
 from koord_scheduler.framework.types import POD_DELETED, QueuedPod, Refresh
-from koord_scheduler.queue.schedulingqueue import (
+from koord_scheduler.queue import (
     MAX_IN_UNSCHEDULABLE_PODS,
     BackoffOptions,
     SchedulingQueue,

@@ -8,7 +8,7 @@ import pytest
 
 from koord.component.plugins.discovery import discover
 from koord_scheduler.cli import explain
-from koord_scheduler.config.file import ReadConfig, parse_configuration
+from koord_scheduler.config.configuration import ReadConfig, parse_configuration
 from koord_scheduler.config.profiles import DEFAULT_WEIGHTS, KnownPlugins, Point
 from koord_scheduler.daemon.run import FOLLOWED
 from koord_scheduler.daemon.settings import load_settings

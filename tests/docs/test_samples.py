@@ -21,7 +21,7 @@ from koord.component.plugins.discovery import discover
 from koord_descheduler.config.file import parse_configuration as parse_descheduler
 from koord_descheduler.framework.profile import PluginRegistry as DeschedulerPlugins
 from koord_descheduler.framework.profile import known_plugins as descheduler_plugins
-from koord_scheduler.config.file import parse_configuration as parse_scheduler
+from koord_scheduler.config.configuration import parse_configuration as parse_scheduler
 from koord_scheduler.framework.profile import PluginRegistry as SchedulerPlugins
 from koord_scheduler.framework.profile import known_plugins as scheduler_plugins
 

@@ -153,7 +153,7 @@ async def both(
     async with contextlib.AsyncExitStack() as stack:
         await stack.enter_async_context(
             running(
-                log, sys.executable, "-m", "koord_scheduler.cli.scheduler", f"--config={ours}",
+                log, sys.executable, "-m", "koord_scheduler.command", f"--config={ours}",
                 f"--extender=:{port}", "--port=0", "--secure-port=0",
             )
         )  # fmt: skip

@@ -125,7 +125,7 @@ async def bed() -> AsyncIterator[str]:
 async def scheduler(directory: Path, config: Path, port: int) -> AsyncIterator[Any]:
     with (directory / "scheduler.log").open("ab") as output:
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "koord_scheduler.cli.scheduler", f"--config={config}",
+            sys.executable, "-m", "koord_scheduler.command", f"--config={config}",
             "--secure-port=0", f"--port={port}", stderr=output,
         )  # fmt: skip
     try:

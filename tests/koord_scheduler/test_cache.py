@@ -16,8 +16,7 @@ from koord.cluster.facts import (
     PriorityClass,
 )
 from koord.cluster.kinds import NODE, POD, UsageReport
-from koord.cluster.storage import Claim, Volume
-from koord.cluster.storage_kinds import CLAIM, VOLUME
+from koord.cluster.storage import CLAIM, VOLUME, Claim, Volume
 from koord.cluster.view import View
 from koord.controlplane.testing import make_workload
 from koord.util.simulatedclock import SimulatedClock

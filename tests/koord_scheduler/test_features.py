@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import koord_scheduler_plugins
-from koord_scheduler.features import GATES, feature_gates
+from koord_scheduler.daemon.settings import GATES, feature_gates
 
 PLUGINS = Path(koord_scheduler_plugins.__file__).parent
 

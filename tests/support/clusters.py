@@ -9,7 +9,7 @@ from koord.cluster.facts import ClusterNode, ClusterPod
 from koord.cluster.keptfields import KeptFields
 from koord.cluster.kinds import NAMESPACE, NODE, POD
 from koord.cluster.state import Snapshot
-from koord.cluster.storage_kinds import CLAIM, VOLUME
+from koord.cluster.storage import CLAIM, VOLUME
 
 Json = dict[str, Any]
 KEPT = KeptFields(

@@ -17,11 +17,11 @@ from koord.util.logs import get_logger
 from koord_scheduler.config.profiles import Point
 from koord_scheduler.framework.calls import ExtensionPointError, Loaded
 from koord_scheduler.framework.cyclestate import CycleInput, CycleState
-from koord_scheduler.framework.diagnosis import NodeStatuses
 from koord_scheduler.framework.interfaces import Plugin
 from koord_scheduler.framework.profile import ProfilePlugins
 from koord_scheduler.framework.status import (
     Code,
+    NodeStatuses,
     PostFilterResult,
     PreFilterResult,
     Status,

@@ -21,13 +21,12 @@ from koord.kube.client import ApiClient, Resource
 from koord.kube.events import Event
 from koord.util.simulatedclock import SimulatedClock
 from koord_scheduler.cache import SchedulerCache
-from koord_scheduler.config.file import parse_configuration
+from koord_scheduler.config.configuration import parse_configuration
 from koord_scheduler.config.profiles import Point, Profile
 from koord_scheduler.config.v1 import GROUP_VERSION, KIND
 from koord_scheduler.framework.binding import PodBinding
 from koord_scheduler.framework.calls import ExtensionPointError
 from koord_scheduler.framework.cyclestate import CycleState
-from koord_scheduler.framework.diagnosis import ABSENT, NodeStatuses
 from koord_scheduler.framework.enqueueing import Enqueueing, RequeueDecision
 from koord_scheduler.framework.handle import SchedulerControl, Services, new_services
 from koord_scheduler.framework.interfaces import BindPlugin, Plugin, QueueSortPlugin, pod_changes
@@ -41,7 +40,7 @@ from koord_scheduler.framework.profile import (
     fields_read,
     known_plugins,
 )
-from koord_scheduler.framework.status import SUCCESS, Code, Status
+from koord_scheduler.framework.status import ABSENT, SUCCESS, Code, NodeStatuses, Status
 from koord_scheduler.framework.types import ClusterEvent, QueuedPod
 from koord_scheduler.plugin.testing.vectorforms import costs
 from koord_scheduler.scheduling.attempt import ProfileCycle

@@ -52,7 +52,6 @@ from koord_scheduler.plugin.vector import (
     VectorScorePlugin,
     Verdicts,
 )
-from koord_scheduler_plugins.volume_binding.assumed import AssumedVolumes
 from koord_scheduler_plugins.volume_binding.podvolumes import (
     Plan,
     PodVolumes,
@@ -60,7 +59,7 @@ from koord_scheduler_plugins.volume_binding.podvolumes import (
     VolumeBindingArgs,
     claims_of,
 )
-from koord_scheduler_plugins.volume_binding.tables import reaches
+from koord_scheduler_plugins.volume_binding.tables import AssumedVolumes, reaches
 
 
 class BindingFailed(KoordError):

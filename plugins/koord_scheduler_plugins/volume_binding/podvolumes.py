@@ -30,8 +30,8 @@ from koord_scheduler.plugin.storage import (
     missing,
 )
 from koord_scheduler.plugin.vector import Mask, Numbers, Scores, Verdicts, matches_terms
-from koord_scheduler_plugins.volume_binding.assumed import AssumedVolumes
 from koord_scheduler_plugins.volume_binding.tables import (
+    AssumedVolumes,
     Candidates,
     CapacityTables,
     Places,

@@ -14,8 +14,8 @@ from koord.cluster.facts import ClusterNode, ClusterPod, Condition, Owner, PodSp
 from koord.cluster.hypothetical import HypotheticalCluster
 from koord.cluster.kinds import BUDGET, NODE, POD
 from koord.cluster.lenient_decoding import MAX_NOTED_FAULTS, OTHERS
-from koord.cluster.pod_amounts import MAX_ALLOCATABLE, MAX_AMOUNT
-from koord.cluster.predicates.fits import fits
+from koord.cluster.pod_specs import MAX_ALLOCATABLE, MAX_AMOUNT
+from koord.cluster.predicates import fits
 from koord.cluster.state import Snapshot
 from tests.support.clusters import Json, expression, near, node, node_affinity, pod, term
 

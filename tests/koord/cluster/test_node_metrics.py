@@ -12,7 +12,7 @@ from koord.api.pod import amount
 from koord.cluster.decoder import Decoder
 from koord.cluster.facts import ReportedPodUsage, ReportedUsage
 from koord.cluster.kinds import NODE_METRIC, UsageReport
-from koord.cluster.pod_amounts import MAX_AMOUNT, read_amount
+from koord.cluster.pod_specs import MAX_AMOUNT, read_amount
 from koord.util.errors import InvalidObject
 
 Json = dict[str, Any]

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from koord.api.pod import amount
 from koord.cluster.lenient_decoding import DecodingFaults
-from koord.cluster.pod_amounts import MAX_AMOUNT, read_amounts
+from koord.cluster.pod_specs import MAX_AMOUNT, read_amounts
 
 TEXTS = st.one_of(
     st.from_regex(r"[0-9]{1,20}(m|k|M|Ki|Mi|Gi|Ti|Ei|e3|)", fullmatch=True),

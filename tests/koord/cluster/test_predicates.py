@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from koord.cluster.predicates.fits import Fit, NodeRejectReason, fits
+from koord.cluster.predicates import Fit, NodeRejectReason, fits
 from tests.support.clusters import (
     Cluster,
     Json,

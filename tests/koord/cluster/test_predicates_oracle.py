@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.cluster.hypothetical import HypotheticalCluster
-from koord.cluster.predicates import pod_affinity
-from koord.cluster.predicates.fits import RULES, NodeRejectReason, fits
+from koord.cluster.predicates import RULES, NodeRejectReason, fits, pod_affinity
 from tests.support.clusters import Cluster, Json, read_pod
 from tests.support.oracles import filters as plainrules
 from tests.support.random_clusters import clusters, pods, sometimes

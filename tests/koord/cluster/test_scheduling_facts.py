@@ -10,7 +10,7 @@ from koord.cluster.decoder import Decoder
 from koord.cluster.facts import NO_IMAGES, PodSpec
 from koord.cluster.hypothetical import HypotheticalCluster
 from koord.cluster.kinds import NODE
-from koord.cluster.pod_amounts import MAX_AMOUNT
+from koord.cluster.pod_specs import MAX_AMOUNT
 from koord.cluster.state import Snapshot
 from koord.util.errors import InvalidObject
 from tests.support.clusters import Cluster, Json, finished, node, pod, read_node, read_pod

@@ -12,6 +12,13 @@ from koord.api.labelselector import Requirement
 from koord.cluster.facts import Disk, NodeTerm
 from koord.cluster.state import ClusterState
 from koord.cluster.storage import (
+    CLAIM,
+    CSI_DRIVER,
+    CSI_NODE,
+    STORAGE_CAPACITY,
+    STORAGE_CLASS,
+    VOLUME,
+    VOLUME_ATTACHMENT,
     Claim,
     ClaimReference,
     CsiDriver,
@@ -21,15 +28,6 @@ from koord.cluster.storage import (
     StorageClass,
     Volume,
     VolumeAttachment,
-)
-from koord.cluster.storage_kinds import (
-    CLAIM,
-    CSI_DRIVER,
-    CSI_NODE,
-    STORAGE_CAPACITY,
-    STORAGE_CLASS,
-    VOLUME,
-    VOLUME_ATTACHMENT,
 )
 from koord.util.errors import InvalidObject
 from tests.support.clusters import DECODER, Json, expression, pod, read, read_pod

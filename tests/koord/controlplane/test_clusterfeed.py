@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from koord.cluster.keptfields import KeptFields
 from koord.cluster.kinds import BUDGET, CLONE_SET, NODE, NODE_METRIC, POD, SERVICE
 from koord.cluster.state import ClusterState
-from koord.cluster.storage_kinds import (
+from koord.cluster.storage import (
     CLAIM,
     CSI_DRIVER,
     CSI_NODE,

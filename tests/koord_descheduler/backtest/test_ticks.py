@@ -22,6 +22,13 @@ from koord.cluster.facts import (
 )
 from koord.cluster.kinds import UsageReport
 from koord.cluster.storage import (
+    CLAIM,
+    CSI_DRIVER,
+    CSI_NODE,
+    STORAGE_CAPACITY,
+    STORAGE_CLASS,
+    VOLUME,
+    VOLUME_ATTACHMENT,
     Claim,
     ClaimReference,
     CsiDriver,
@@ -31,15 +38,6 @@ from koord.cluster.storage import (
     StorageClass,
     Volume,
     VolumeAttachment,
-)
-from koord.cluster.storage_kinds import (
-    CLAIM,
-    CSI_DRIVER,
-    CSI_NODE,
-    STORAGE_CAPACITY,
-    STORAGE_CLASS,
-    VOLUME,
-    VOLUME_ATTACHMENT,
 )
 from koord.util.errors import InvalidObject
 from koord_descheduler.backtest.recorder import RecordingState

@@ -11,7 +11,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from koord_scheduler.cli.scheduler import main
+from koord_scheduler.command import main
 from tests.support.clusters import node
 from tests.support.kube.apiserver import ApiServer
 from tests.support.kube.daemon_flags import kubeconfig
@@ -126,7 +126,7 @@ async def test_a_process_leads_until_sigterm(
     with log.open("wb") as stderr:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
-            *("-m", "koord_scheduler.cli.scheduler"),
+            *("-m", "koord_scheduler.command"),
             *(f"--config={config}", f"--port={port}", "--secure-port=0", *KOORDINATORS_FLAGS),
             stdin=subprocess.DEVNULL,
             stderr=stderr,

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from koord_scheduler.cli.inputs import PlanOptions, plan_inputs
-from koord_scheduler.cli.scheduler import main
-from koord_scheduler.command import with_plugin
+from koord_scheduler.command import main, with_plugin
 from koord_scheduler.plugin import ClusterPod, CycleState, FilterPlugin, Handle, NodeInfo
 
 EXAMPLES = Path(__file__).parents[3] / "docs/examples"

@@ -14,8 +14,8 @@ from koord.component.config.field_errors import FieldError, InvalidConfig, inval
 from koord.component.plugins.args import ArgsType
 from koord.controlplane.sections import ClientConnection
 from koord.util.errors import KoordError
-from koord_scheduler.config.configuration import Configuration
-from koord_scheduler.config.file import (
+from koord_scheduler.config.configuration import (
+    Configuration,
     ReadConfig,
     default_configuration,
     parse_configuration,

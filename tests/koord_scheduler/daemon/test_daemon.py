@@ -13,7 +13,7 @@ from koord.component.leaderelection import LeaseLost
 from koord.controlplane.daemon import FinishedWithoutElection
 from koord.util.errors import KoordError
 from koord_scheduler.daemon.run import FOLLOWED
-from koord_scheduler.extenderserver.host import NotServable
+from koord_scheduler.extenderserver import NotServable
 from tests.support.clusters import node
 from tests.support.http_site import ScriptedSite
 from tests.support.kube.apiserver import ApiServer

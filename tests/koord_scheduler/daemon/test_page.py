@@ -7,7 +7,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from koord_scheduler.page import source
+from koord_scheduler import page
 from tests.support.kube.apiserver import ApiServer
 from tests.support.scheduler.replicas import PODS, Replica, pending, placed
 
@@ -57,7 +57,7 @@ async def test_the_scores_of_a_pod(leading: Replica, monkeypatch: pytest.MonkeyP
     assert [one["plugins"].keys() for one in found["decision"]["scores"]] == [
         {"NodeResourcesFit"}, {"NodeResourcesFit"},
     ]  # fmt: skip
-    monkeypatch.setattr(source, "MAX_NODES", 1)
+    monkeypatch.setattr(page, "MAX_NODES", 1)
     decision = (await detail(leading, "default/large"))["decision"]
     assert (decision["node"], len(decision["excluded"])) == (None, 1)
     assert decision["blockers"][0]["plugin"] == "NodeResourcesFit"
@@ -67,7 +67,7 @@ async def test_the_queue_is_bounded(
     leading: Replica, server: ApiServer, pass_time: PassTime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All are counted."""
-    monkeypatch.setattr(source, "MAX_PODS", 2)
+    monkeypatch.setattr(page, "MAX_PODS", 2)
     for number in range(5):
         server.objects.create(PODS, pending(f"large-{number}", cpu="40"))
     await pass_time(lambda: leading.metric("scheduler_pending_pods", queue="unschedulable") == 5)

@@ -11,7 +11,7 @@ from koord.cluster.facts import ClusterPod
 from koord.util.clock import SystemClock
 from koord.util.errors import KoordError
 from koord_scheduler.config.v1 import Extender, ExtenderManagedResource, ExtenderTLSConfig
-from koord_scheduler.extenders.client import ExtenderFailed, Extenders, api_config
+from koord_scheduler.extenders import ExtenderFailed, Extenders, api_config
 from koord_scheduler.framework.status import Code
 from tests.support.clusters import pod, read_pod
 from tests.support.http_site import ScriptedSite

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.util.errors import InvalidObject
-from koord_scheduler.extenders import messages
-from koord_scheduler.extenders.messages import (
+from koord_scheduler import extendermessages as messages
+from koord_scheduler.extendermessages import (
     ExtenderArgs,
     ExtenderBindingArgs,
     ExtenderFilterResult,

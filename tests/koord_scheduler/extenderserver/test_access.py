@@ -14,7 +14,7 @@ from koord.component.http.sockets import Address
 from koord.util.errors import OptionError
 from koord.util.simulatedclock import SimulatedClock
 from koord_scheduler.daemon.settings import new_flags
-from koord_scheduler.extenderserver.server import Access, AccessFiles
+from koord_scheduler.extenderserver import Access, AccessFiles
 from tests.support.kube.certificates import Authority, Pair
 
 Make = Callable[..., tuple[Access, HttpServer]]

@@ -3,7 +3,7 @@
 import pytest
 
 from koord_scheduler.config.profiles import EnabledPlugin, Point, Profile
-from koord_scheduler.extenderserver.host import NotServable, served_profile, verbs_of
+from koord_scheduler.extenderserver import NotServable, served_profile, verbs_of
 
 
 def profile(**points: tuple[str, ...]) -> Profile:

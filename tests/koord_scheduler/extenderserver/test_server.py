@@ -19,12 +19,13 @@ from koord.component.http.sockets import Address
 from koord.kube.client import ApiClient
 from koord.util.simulatedclock import SimulatedClock
 from koord_scheduler.cache import SchedulerCache
-from koord_scheduler.extenderserver.host import PluginHost, wire_scores
-from koord_scheduler.extenderserver.server import (
+from koord_scheduler.extenderserver import (
     MAX_BINDING_BYTES,
     ExtenderApp,
     ExtenderMetrics,
+    PluginHost,
     served_verbs,
+    wire_scores,
 )
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.interfaces import PreFilterPlugin, ReservePlugin

@@ -15,7 +15,7 @@ from koord.kube.client import Resource
 from koord.plugin import InvalidObject
 from koord.util.health import OK, HealthStatus
 from koord_scheduler.framework.customresources import event_resource_of
-from koord_scheduler.framework.poddecoder import PodDecoder
+from koord_scheduler.framework.handle import PodDecoder
 from koord_scheduler.framework.types import Action, QueueingHint
 from koord_scheduler.plugin import (
     ClusterEvent,

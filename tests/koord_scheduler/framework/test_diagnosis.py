@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from koord_scheduler.framework.diagnosis import Diagnosis, NodeStatuses
-from koord_scheduler.framework.status import Code, Status
+from koord_scheduler.framework.status import Code, Diagnosis, NodeStatuses, Status
 
 CPU = Status.unschedulable("Insufficient cpu").of("NodeResourcesFit")
 BOTH = Status.unschedulable("Insufficient cpu", "Insufficient memory").of("NodeResourcesFit")

@@ -12,7 +12,7 @@ from koord.component.plugins.registry import PluginError
 from koord.controlplane.testing import make_pod
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.handle import Handle
-from koord_scheduler.framework.podclaims import PodClaims, claims_of, claims_pods_with
+from koord_scheduler.framework.interfaces import PodClaims, claims_of, claims_pods_with
 from koord_scheduler.framework.status import Code, Status
 from koord_scheduler.framework.types import QueueingHint
 from koord_scheduler_plugins.missing_plugins import MissingPlugins

@@ -29,8 +29,8 @@ from koord.cluster.facts import (
     Toleration,
 )
 from koord.cluster.hypothetical import HypotheticalCluster
-from koord.cluster.pod_amounts import MAX_AMOUNT
-from koord.cluster.predicates.resources import FreeResources
+from koord.cluster.pod_specs import MAX_AMOUNT
+from koord.cluster.predicates.nodes import FreeResources
 from koord.cluster.state import Snapshot
 from koord.cluster.view import View
 from koord.component.plugins.args import args_type_of

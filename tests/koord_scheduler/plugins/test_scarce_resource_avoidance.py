@@ -12,7 +12,7 @@ from koord.cluster.view import View
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.plugin import Code, NodeInfo
 from koord_scheduler.plugin.testing import assert_forms_agree
-from koord_scheduler_plugins.node_resources_plus import (
+from koord_scheduler_plugins.node_resources import (
     ScarceResourceAvoidance,
     ScarceResourceAvoidanceArgs,
 )

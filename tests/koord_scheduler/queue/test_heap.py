@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord_scheduler.queue.activequeue import KeyedHeap
+from koord_scheduler.activequeue import KeyedHeap
 
 
 @given(

@@ -29,7 +29,7 @@ from koord_scheduler.framework.types import (
     QueuedPod,
     QueueingHint,
 )
-from koord_scheduler.queue.schedulingqueue import BackoffOptions, SchedulingQueue
+from koord_scheduler.queue import BackoffOptions, SchedulingQueue
 from tests.support.scheduler.framework import Binder, FirstCome, Kit, make_pod
 
 NODE_ADDED = ClusterEvent("Node", Action.ADD)

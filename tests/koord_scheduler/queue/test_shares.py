@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.util.simulatedclock import SimulatedClock
+from koord_scheduler.activequeue import FairHeap, NamespaceShares, ShareOptions
 from koord_scheduler.framework.types import QueuedPod
-from koord_scheduler.queue.activequeue import FairHeap, NamespaceShares, ShareOptions
 from tests.support.scheduler.framework import make_pod
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord_scheduler.rules.numa import (
+from koord_scheduler.framework.extension.numa import (
     MAX_COMBINATIONS,
     Hints,
     NUMANodeUse,

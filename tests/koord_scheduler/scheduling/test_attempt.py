@@ -9,9 +9,8 @@ from koord.cluster.facts import ClusterPod
 from koord.cluster.view import View
 from koord.util.stop import Stop
 from koord_scheduler.framework.cyclestate import CycleState
-from koord_scheduler.framework.diagnosis import NodeStatuses
 from koord_scheduler.framework.interfaces import PermitPlugin, PostFilterPlugin
-from koord_scheduler.framework.status import PostFilterResult, Status, Wait
+from koord_scheduler.framework.status import NodeStatuses, PostFilterResult, Status, Wait
 from koord_scheduler.scheduling.attempt import AttemptTimeouts
 from tests.support.scheduler.loop import Loop
 

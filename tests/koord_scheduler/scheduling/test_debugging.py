@@ -3,9 +3,8 @@
 import numpy as np
 from structlog.testing import capture_logs
 
-from koord_scheduler.framework.diagnosis import NodeStatuses
 from koord_scheduler.framework.nodes.scoring import ScoreTable
-from koord_scheduler.framework.status import Status
+from koord_scheduler.framework.status import NodeStatuses, Status
 from koord_scheduler.scheduling.debugging import Debugging, score_lines
 from tests.support.scheduler.framework import make_pod, make_view
 

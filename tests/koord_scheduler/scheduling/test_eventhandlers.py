@@ -7,8 +7,7 @@ import pytest
 from koord.cluster import kinds
 from koord.cluster.facts import ClusterNamespace
 from koord.cluster.kinds import UsageReport
-from koord.cluster.storage import Claim
-from koord.cluster.storage_kinds import CLAIM
+from koord.cluster.storage import CLAIM, Claim
 from koord_scheduler.framework.types import Action, ClusterEvent, EventResource
 from koord_scheduler.scheduling.eventhandlers import RESOURCES, events_of, node_actions, pod_actions
 from tests.support.clusters import node, pod, read_node, read_pod

@@ -12,8 +12,8 @@ from koord_scheduler.framework.cyclestate import CycleInput, CycleState
 from koord_scheduler.framework.nodes.adapters import filter_vector, score_vector
 from koord_scheduler.plugin import Handle, NodeInfo, View
 from koord_scheduler.plugin.testing.harness import fake_services
+from koord_scheduler_plugins.load_aware import LoadAwareScheduling
 from koord_scheduler_plugins.load_aware.estimates import LoadAwareSchedulingArgs
-from koord_scheduler_plugins.load_aware.plugin import LoadAwareScheduling
 
 GI = 1 << 30
 RAW = "node.koordinator.sh/raw-allocatable"

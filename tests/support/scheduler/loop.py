@@ -18,7 +18,7 @@ from koord.util.simulatedclock import SimulatedClock
 from koord.util.stop import Stop
 from koord_scheduler.cache import SchedulerCache
 from koord_scheduler.config.v1 import Extender
-from koord_scheduler.extenders.client import Extenders, FollowedObjects
+from koord_scheduler.extenders import Extenders, FollowedObjects
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.interfaces import BindPlugin, Plugin
 from koord_scheduler.framework.status import Status

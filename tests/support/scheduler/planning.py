@@ -23,7 +23,7 @@ from koord_scheduler.framework.interfaces import (
 )
 from koord_scheduler.framework.profile import PluginRegistry, announce
 from koord_scheduler.framework.status import Status, Verdicts
-from koord_scheduler.planning.offline import PlannedProfiles, offline_services, plan_profiles
+from koord_scheduler.planning.simulation import PlannedProfiles, offline_services, plan_profiles
 from tests.support.scheduler.framework import FirstCome, FreeCpu
 
 Factory = Callable[[Any, Handle], Plugin]

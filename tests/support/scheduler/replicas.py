@@ -6,8 +6,7 @@ from typing import Any
 
 from koord.component.http.exposition import Exposition
 from koord.util.simulatedclock import SimulatedClock
-from koord_scheduler.cli.daemon import FAMILIES
-from koord_scheduler.daemon.run import run_daemon
+from koord_scheduler.daemon.run import FAMILIES, run_daemon
 from koord_scheduler.daemon.settings import Settings, load_settings
 from koord_scheduler.framework.handle import Handle
 from koord_scheduler.framework.profile import PluginRegistry

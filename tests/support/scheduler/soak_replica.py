@@ -9,8 +9,7 @@ from random import Random
 
 import numpy as np
 
-from koord.cluster import kinds
-from koord.cluster import storage_kinds as storage
+from koord.cluster import kinds, storage
 from koord.component.plugins.discovery import discover
 from koord.component.plugins.execution import RepeatedTimeLimit
 from koord.controlplane.cluster_access import LeaderClient
@@ -21,7 +20,7 @@ from koord.util.health import Health
 from koord.util.simulatedclock import SimulatedClock
 from koord.util.stop import Stop
 from koord_scheduler.cache import SchedulerCache
-from koord_scheduler.config.file import parse_configuration
+from koord_scheduler.config.configuration import parse_configuration
 from koord_scheduler.config.profiles import Profile
 from koord_scheduler.framework.interfaces import Plugin
 from koord_scheduler.framework.profile import PluginRegistry, build_profile, known_plugins

@@ -5,19 +5,17 @@ import pytest
 from koord.cluster.facts import ClusterPod
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.extension.numa import (
+    Hints,
+    NUMANodeUse,
+    NUMATopologyHint,
     NUMATopologyHintProvider,
+    NUMATopologyPolicy,
     TopologyManager,
 )
 from koord_scheduler.framework.interfaces import FilterPlugin
 from koord_scheduler.framework.nodes.search import NodeSearch
 from koord_scheduler.framework.status import Code, Status
 from koord_scheduler.framework.types import NodeInfo
-from koord_scheduler.rules.numa import (
-    Hints,
-    NUMANodeUse,
-    NUMATopologyHint,
-    NUMATopologyPolicy,
-)
 from tests.support.scheduler.framework import Kit, make_pod, make_view
 
 BEST, _, SINGLE = NUMATopologyPolicy

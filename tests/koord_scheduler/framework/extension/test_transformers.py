@@ -14,7 +14,6 @@ from koord.cluster.view import View
 from koord_scheduler.framework.binding import PodBinding
 from koord_scheduler.framework.calls import ExtensionPointError
 from koord_scheduler.framework.cyclestate import CycleInput, CycleState
-from koord_scheduler.framework.diagnosis import NodeStatuses, Suggestion, SuggestionType, suggest
 from koord_scheduler.framework.extension.transformers import (
     FilterTransformer,
     PostFilterTransformer,
@@ -27,10 +26,14 @@ from koord_scheduler.framework.nodes.scoring import NodeScoring
 from koord_scheduler.framework.nodes.search import NodeSearch
 from koord_scheduler.framework.status import (
     Code,
+    NodeStatuses,
     PostFilterResult,
     PreFilterResult,
     Status,
+    Suggestion,
+    SuggestionType,
     Verdicts,
+    suggest,
 )
 from koord_scheduler.framework.types import NodeInfo
 from tests.support.scheduler.framework import FreeCpu, Kit, PlainFilter, make_pod, make_view

@@ -13,7 +13,6 @@ from koord.cluster.facts import ClusterPod
 from koord.cluster.state import Snapshot
 from koord.cluster.view import View
 from koord_scheduler.framework.cyclestate import CycleInput, CycleState
-from koord_scheduler.framework.diagnosis import FEASIBLE
 from koord_scheduler.framework.interfaces import (
     FilterPlugin,
     Plugin,
@@ -26,7 +25,14 @@ from koord_scheduler.framework.nodes.adapters import filter_nodes, score_nodes
 from koord_scheduler.framework.nodes.resultcache import ResultCache
 from koord_scheduler.framework.nodes.scoring import NodeScoring
 from koord_scheduler.framework.nodes.search import NodeSearch
-from koord_scheduler.framework.status import Code, Scores, Status, Verdicts, default_normalize
+from koord_scheduler.framework.status import (
+    FEASIBLE,
+    Code,
+    Scores,
+    Status,
+    Verdicts,
+    default_normalize,
+)
 from koord_scheduler.framework.types import NodeInfo
 from tests.support.clusters import node, pod, read_node, read_pod
 from tests.support.scheduler.framework import FreeCpu, Kit, free_cpu, make_pod, named

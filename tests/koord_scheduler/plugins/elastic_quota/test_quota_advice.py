@@ -8,7 +8,7 @@ import pytest
 
 from koord.api.elasticquota import ElasticQuota, quantity_text
 from koord.api.podgroup import LIGHTWEIGHT_MIN_LABEL, LIGHTWEIGHT_NAME_LABEL
-from koord_scheduler.planning.explain import Running, explanation
+from koord_scheduler.planning.report import Running, explanation
 from koord_scheduler_plugins.elastic_quota.advice import Cure
 from koord_scheduler_plugins.elastic_quota.tracker import QUOTAS
 from tests.koord_scheduler.plugins.elastic_quota.test_elastic_quota import World

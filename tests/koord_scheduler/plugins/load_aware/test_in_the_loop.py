@@ -5,7 +5,7 @@ from collections import Counter
 from koord.cluster.kinds import NODE_METRIC
 from koord.controlplane.testing import make_report
 from koord_scheduler.plugin import Handle
-from koord_scheduler_plugins.load_aware.plugin import LoadAwareScheduling
+from koord_scheduler_plugins.load_aware import LoadAwareScheduling
 from tests.support.scheduler.load_aware import make_args
 from tests.support.scheduler.loop import Loop
 

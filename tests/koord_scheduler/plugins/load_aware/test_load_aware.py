@@ -17,7 +17,7 @@ from koord_scheduler.framework.cyclestate import CycleInput, CycleState
 from koord_scheduler.framework.nodes.adapters import filter_vector
 from koord_scheduler.plugin import HintedEvent, PluginRegistry, QueueingHint
 from koord_scheduler.plugin.koordinator import PluginRequest
-from koord_scheduler_plugins.load_aware.plugin import LoadAwareScheduling
+from koord_scheduler_plugins.load_aware import LoadAwareScheduling
 from tests.support.scheduler.load_aware import (
     GI,
     RAW,

@@ -14,8 +14,8 @@ from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.status import Code, Status
 from koord_scheduler.plugin.storage import CLAIM, VOLUME
 from koord_scheduler_plugins.volume_binding import VolumeBinding
-from koord_scheduler_plugins.volume_binding.assumed import is_older
 from koord_scheduler_plugins.volume_binding.podvolumes import VolumeBindingArgs
+from koord_scheduler_plugins.volume_binding.tables import is_older
 from tests.support.clusters import Json
 from tests.support.scheduler.volumes import Storage
 

@@ -18,9 +18,9 @@ from koord.kube.transport import Call, Deadline, Limits, Transport
 from koord.util.clock import Clock
 from koord.util.errors import InvalidObject, KoordError
 from koord.util.logs import LimitedLog, get_logger
+from koord_scheduler import extendermessages as messages
 from koord_scheduler.config.v1 import Extender, ExtenderTLSConfig
-from koord_scheduler.extenders import messages
-from koord_scheduler.extenders.messages import (
+from koord_scheduler.extendermessages import (
     MAX_SCORE,
     ExtenderArgs,
     ExtenderBindingArgs,

@@ -11,10 +11,7 @@ from koord.cluster.facts import ClusterPod
 from koord.util.clock import Clock
 from koord.util.stop import Stop
 from koord.util.timebudget import Turn
-from koord_scheduler.framework.enqueueing import Enqueueing, RequeueDecision
-from koord_scheduler.framework.nominator import Nominator
-from koord_scheduler.framework.types import WILDCARD, ClusterEvent, QueuedPod
-from koord_scheduler.queue.activequeue import (
+from koord_scheduler.activequeue import (
     HINTS,
     FairHeap,
     InFlight,
@@ -22,6 +19,9 @@ from koord_scheduler.queue.activequeue import (
     KeyedHeap,
     NamespaceShares,
 )
+from koord_scheduler.framework.enqueueing import Enqueueing, RequeueDecision
+from koord_scheduler.framework.nominator import Nominator
+from koord_scheduler.framework.types import WILDCARD, ClusterEvent, QueuedPod
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

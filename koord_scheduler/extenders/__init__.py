@@ -1,1 +1,0 @@
-"""HTTP extenders: services that are asked about the nodes of a pod."""

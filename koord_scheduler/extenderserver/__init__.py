@@ -1,1 +1,0 @@
-"""The plugins of a profile behind a kube-scheduler, by the HTTP extender protocol."""

@@ -1,1 +1,0 @@
-"""Pods that wait to be scheduled."""
