@@ -176,10 +176,13 @@ class HypotheticalCluster:
             ValueError: a pod of this name is on that node already.
         """
         left = self._leave(pod)
-        if row is not None:
+        if row is None:
+            return
+        if left is None:
             self._put(pod, row)
-            if left is None:
-                self._note_excluding((pod,))
+            self._note_excluding((pod,))
+        else:
+            self._put(pod, row, unique=True)
 
     def expect(self, pods: Mapping[str, Iterable[ClusterPod]]) -> None:
         """Let these pods, by name of the node, be there as well, in the place of the last ones.
@@ -312,11 +315,18 @@ class HypotheticalCluster:
         self._take(there, row)
         return there, row
 
-    def _put(self, pod: ClusterPod, row: int) -> None:
+    def _put(self, pod: ClusterPod, row: int, *, unique: bool = False) -> None:
+        """Put a pod on a row. unique: the base has it on another one, and so not on this one.
+
+        To look for its name among the pods of a row takes half of a move's time: each is
+        somewhere else in memory.
+        """
         key = pod.key
-        if self._find(row, key) is not None:
+        changes = self._changes.get(row)
+        if changes is None:
+            changes = self._changes[row] = _NodeChanges()
+        if key in changes.added or (not unique and self._find(row, key) is not None):
             raise ValueError(f"{key} is on node {self._base.node(row).name} already")
-        changes = self._changes.setdefault(row, _NodeChanges())
         if changes.removed.get(key) is pod:
             del changes.removed[key]
         else:
