@@ -43,7 +43,7 @@ from koordlet.plugin.interfaces import UnavailableClient
 from koordlet.plugin.metrics import PluginMetrics
 from koordlet.plugin.testing import ScriptedMetrics, make_pod
 from koordlet.statesinformer.informer import StatesInformer
-from koordlet_plugins.be_cpu_suppress.plugin import GATE, BECPUSuppress
+from koordlet_plugins.be_cpu_suppress import GATE, BECPUSuppress
 
 BED = "koordlet-benchmark-bed"  # where kubepods is
 HEAVY = 20 * 1024  # its shares: other processes of this machine hardly matter

@@ -23,6 +23,10 @@ from koordlet_plugins.eviction.plan import (
     ReleaseTarget,
     TierRequests,
     UsedFeature,
+    best_effort,
+    by_priority,
+    by_share,
+    offered,
     used_task,
 )
 from koordlet_plugins.eviction.rounds import (
@@ -45,7 +49,6 @@ from koordlet_plugins.eviction.settings import (
     usage_ceiling,
     used_band,
 )
-from koordlet_plugins.eviction.victims import best_effort, by_priority, by_share, offered
 
 NAME = "BECPUEvict"
 ORDER = "by priority and usage of the request"

@@ -23,6 +23,10 @@ from koordlet_plugins.eviction.plan import (
     EvictionTask,
     TierRequests,
     UsedFeature,
+    best_effort,
+    by_priority,
+    by_share,
+    offered,
     used_task,
 )
 from koordlet_plugins.eviction.rounds import (
@@ -40,7 +44,6 @@ from koordlet_plugins.eviction.settings import (
     usage_ceiling,
     used_band,
 )
-from koordlet_plugins.eviction.victims import best_effort, by_priority, by_share, offered
 
 
 class Signals(StrEnum):

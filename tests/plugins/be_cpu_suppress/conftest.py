@@ -25,7 +25,7 @@ from koordlet.plugin import PodMeta, kinds, resources
 from koordlet.plugin.kernel import Kernel, Resource, WatchedValue
 from koordlet.plugin.testing import FakeHost, PluginHarness, SimulatedClock, make_pod
 from koordlet.rules.node_topology import KubeletFacts, NodeTopology, TopologyInputs, node_topology
-from koordlet_plugins.be_cpu_suppress.plugin import GATE, BECPUSuppress
+from koordlet_plugins.be_cpu_suppress import GATE, BECPUSuppress
 
 STEP = 0.05  # simulated seconds in which usage stays the same
 BE = "kubepods/besteffort"

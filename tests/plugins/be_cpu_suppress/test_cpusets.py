@@ -10,7 +10,7 @@ from koord.api.annotations import RESOURCE_STATUS, is_pinned
 from koord.api.machine import Cpu, CpuTopology, format_cpulist, parse_cpulist
 from koord.api.pod import Pod
 from koord.api.qos import QOS_LABEL
-from koordlet_plugins.be_cpu_suppress.cpus import BestEffortCpus, pick
+from koordlet_plugins.be_cpu_suppress.policies import BestEffortCpus, pick
 from koordlet_plugins.be_cpu_suppress.usage import Allowance
 
 T8 = tuple(Cpu(n // 4, n // 4, n // 2, n) for n in range(8))

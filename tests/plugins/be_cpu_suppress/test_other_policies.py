@@ -10,7 +10,7 @@ from koord.api.node import NODE_RESERVATION, SYSTEM_QOS_RESOURCE
 from koord.api.pod import Container
 from koord.api.qos import QOS_LABEL, KubeQoS
 from koordlet.plugin.testing import make_pod
-from koordlet_plugins.be_cpu_suppress.plugin import GATE, MANAGER
+from koordlet_plugins.be_cpu_suppress import GATE, MANAGER
 
 BE = "kubepods/besteffort"
 POD, CONTAINER, SANDBOX = f"{BE}/podbe", f"{BE}/podbe/c1", f"{BE}/podbe/sandbox-be"

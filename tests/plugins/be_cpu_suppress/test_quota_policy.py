@@ -9,7 +9,7 @@ from koord.api.qos import KubeQoS
 from koord.plugin import OptionError
 from koordlet.plugin import FlagSet, kinds
 from koordlet.plugin.testing import make_pod
-from koordlet_plugins.be_cpu_suppress.plugin import STALE_ROUNDS, SuppressFlags
+from koordlet_plugins.be_cpu_suppress import STALE_ROUNDS, SuppressFlags
 
 NO_LIMIT = float("inf")
 

@@ -12,18 +12,16 @@ from koord.plugin import InvalidObject
 from koordlet.plugin import resources
 from koordlet.plugin.kernel import LocalStorage
 from koordlet.plugin.testing import make_pod
-from koordlet_plugins.blkio_reconcile.devices import (
-    DeviceLookup,
-    ambiguous_claims,
-    mounts_by_pod,
-    resolve,
-)
 from koordlet_plugins.blkio_reconcile.limits import (
     ANNOTATION,
     MAX_BLOCKS,
+    DeviceLookup,
+    ambiguous_claims,
     blocks_of_pod,
     costs,
     latencies,
+    mounts_by_pod,
+    resolve,
     throttles,
     tighter,
     weights,

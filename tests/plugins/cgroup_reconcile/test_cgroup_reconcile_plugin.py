@@ -10,8 +10,7 @@ from koord.api.nodeslo import merge_nodeslo
 from koord.api.pod import Container
 from koord.api.qos import KubeQoS
 from koordlet.plugin.testing import FakeHost, PluginHarness, make_pod
-from koordlet_plugins.cgroup_reconcile import CgroupReconcile
-from koordlet_plugins.cgroup_reconcile.settings import ANNOTATION
+from koordlet_plugins.cgroup_reconcile import ANNOTATION, CgroupReconcile
 
 MI, GI = 2**20, 2**30
 ANOLIS = {

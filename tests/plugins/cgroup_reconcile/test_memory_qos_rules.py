@@ -11,21 +11,19 @@ from koord.api.qosstrategy import MemoryQoS
 from koord.plugin import KoordError
 from koordlet.plugin import resources
 from koordlet.plugin.testing import make_pod
-from koordlet_plugins.cgroup_reconcile.settings import (
+from koordlet_plugins.cgroup_reconcile import (
     ANNOTATION,
-    Effective,
-    merged,
-    own_memory_qos,
-    settings_of_directory,
-)
-from koordlet_plugins.cgroup_reconcile.values import (
     NO_LIMIT,
+    Effective,
     guaranteed,
     memory_name,
+    merged,
     of_pod,
+    own_memory_qos,
     page_cache_limit,
     request_and_limit,
     requested,
+    settings_of_directory,
     throttled_from,
 )
 

@@ -7,7 +7,7 @@ from koord.api.qos import KubeQoS
 from koord.api.qosstrategy import CPUBurst, CPUBurstPolicy
 from koord.plugin import KoordError
 from koordlet.plugin.testing import make_pod
-from koordlet_plugins.cpu_burst.plan import (
+from koordlet_plugins.cpu_burst.rules import (
     ANNOTATION,
     NodeSettings,
     has_own_cpus,

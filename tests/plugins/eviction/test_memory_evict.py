@@ -10,7 +10,7 @@ from koord.plugin import OptionError
 from koordlet.plugin import kinds
 from koordlet.plugin.testing import make_pod
 from koordlet_plugins.eviction.memory import MemoryEvict, Signals, parse_signals
-from koordlet_plugins.eviction.victims import EVICTION_POLICY
+from koordlet_plugins.eviction.plan import EVICTION_POLICY
 
 from .evictionbench import OFFERED, EvictionBench, ScriptedKiller, batch, be_pod
 

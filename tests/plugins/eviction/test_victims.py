@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from koord.api.pod import Pod
 from koord.api.qos import KubeQoS
-from koordlet_plugins.eviction.victims import (
+from koordlet_plugins.eviction.plan import (
     EVICTION_POLICY,
     allows,
     best_effort,

@@ -16,7 +16,7 @@ from koord.api.qosstrategy import (
 )
 from koord.api.quantity import Quantity
 from koordlet.host.net.tc import tree
-from koordlet_plugins.net_qos.traffic import ClassRates, classes
+from koordlet_plugins.net_qos import ClassRates, classes
 
 G = 125_000_000  # bytes/s of 1G
 LINK = ClassRates(1, 0, G, G, 0)

@@ -22,8 +22,7 @@ from koordlet.host.objects import SOCKET_CGROUPS, TRAFFIC_TREES, VETH_PEERS
 from koordlet.host.resource import ABSENT
 from koordlet.plugin.network import parse_tree
 from koordlet.plugin.testing import FakeHost, PluginHarness, make_pod
-from koordlet_plugins.net_qos.plugin import TCNetworkQoS
-from koordlet_plugins.net_qos.traffic import numbered
+from koordlet_plugins.net_qos import TCNetworkQoS, numbered
 
 G = 125_000_000  # bytes/s of 1G
 HEAD = "Iface Destination Gateway Flags RefCnt Use Metric Mask MTU Window IRTT\n"

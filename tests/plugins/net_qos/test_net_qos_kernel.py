@@ -26,7 +26,7 @@ from koordlet.host.net.tc.objects import (
 )
 from koordlet.host.objects import SOCKET_CGROUPS, TRAFFIC_TREES, VETH_PEERS
 from koordlet.plugin.testing import FakeHost, PluginHarness, make_pod
-from koordlet_plugins.net_qos.plugin import TCNetworkQoS
+from koordlet_plugins.net_qos import TCNetworkQoS
 from tests.support.node.network_namespace import ip, needs_namespaces, own_network, tc
 
 pytestmark = needs_namespaces

@@ -14,7 +14,7 @@ from koord.api.quantity import Quantity
 from koord.util.errors import InvalidObject
 from koordlet.host.net.tc.kernel import _can_change_in_place
 from koordlet.plugin.network import parse_tree
-from koordlet_plugins.net_qos.traffic import (
+from koordlet_plugins.net_qos import (
     BE,
     FIRST,
     LAST,

@@ -10,8 +10,7 @@ from koord.api.pod import Container
 from koord.api.qos import QOS_LABEL, KubeQoS
 from koordlet.plugin.testing import FakeHost, PluginHarness, make_pod
 from koordlet.plugin.testing.kernel import FakeResctrl
-from koordlet_plugins.resctrl.plugins import RdtResctrl, Resctrl
-from koordlet_plugins.resctrl.rules import ANNOTATION
+from koordlet_plugins.resctrl import ANNOTATION, RdtResctrl, Resctrl
 
 HALF = json.dumps({"llc": {"schemata": {"range": [0, 50]}}, "mb": {"schemata": {"percent": 50}}})
 

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from koord.api.qosstrategy import ResctrlQoS
 from koord.plugin import InvalidObject
 from koordlet.plugin.testing import make_pod
-from koordlet_plugins.resctrl.plugins import class_lines
-from koordlet_plugins.resctrl.rules import (
+from koordlet_plugins.resctrl import (
     AMD,
     ANNOTATION,
     ResctrlMachine,
     bandwidth,
+    class_lines,
     l3_mask,
     lines_for,
     parts_of,
