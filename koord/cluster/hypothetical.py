@@ -4,8 +4,9 @@ Nothing real changes, and all that a removed pod takes is free. Preemption, plan
 and the fit rules of the descheduler use it.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 
 import numpy as np
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from koord.cluster.account import FrozenAccount
 from koord.cluster.columns import Column, Mask
 from koord.cluster.facts import PODS, ClusterPod, LabelSet, PodSpec
-from koord.cluster.placement import NONZERO, Placement, amounts_of
+from koord.cluster.placement import NONZERO, FrozenPlacement, Placement, amounts_of
 from koord.cluster.predicates import RULES, NodeRejectReason, fits
 from koord.cluster.predicates.nodes import enough_free
 from koord.cluster.predicates.pod_affinity import is_excluded_by_existing_pods
@@ -23,6 +24,7 @@ from koord.util.errors import KoordError
 
 RowNumbers = NDArray[np.intp]
 _OnNode = tuple[ClusterPod, str]
+_Change = tuple[int, ClusterPod, bool]  # the row of a pod; whether it was added, or removed
 
 _MANY_ROWS = 256  # that have changed; then it costs less to begin with the new view
 _NODE_RULES = (
@@ -87,9 +89,10 @@ class HypotheticalCluster:
     def _begin(self, base: View) -> None:
         """Take over a view, without any changes."""
         self._base = base
-        self._placement = Placement(base.placement)
+        self._placement: Placement | None = None  # None: only the first changes were made
+        self._first: list[_Change] = []  # which a view places when something about pods is asked
         self._generation = Column(np.int64, base=base.generations)
-        self._pending: list[tuple[int, ClusterPod, bool]] = []  # added or removed, not placed yet
+        self._pending: list[_Change] = []  # not placed yet
         self._account: FrozenAccount | None = base.account  # None: to be computed
         self._changed: set[int] = set()  # rows that have a generation of their own
         self._holding: set[int] = set()  # rows of which a change may concern the account
@@ -115,8 +118,14 @@ class HypotheticalCluster:
                 self._altered = self._base.altered.union(self._changed)
             if self._account is None:
                 self._account = self._compute_account()
+            placement: FrozenPlacement | Callable[[], FrozenPlacement]
+            if self._placement is not None:
+                placement = self._placement.freeze()
+            else:
+                # Filter looks at hundreds of nodes with nominated pods, mostly by counts alone.
+                placement = partial(_frozen_with, self._base, tuple(self._first))
             self._view = self._base.with_placement(
-                self._placement.freeze(), self._generation.freeze(), self._altered, self._account
+                placement, self._generation.freeze(), self._altered, self._account
             )
         return self._view
 
@@ -223,6 +232,7 @@ class HypotheticalCluster:
         if rows is None or len(rows) > _MANY_ROWS:
             self._begin_again(base)
             return
+        self._placed()  # as it is in the view before
         self._base, self._view, self._altered, self._account = base, None, None, None
         self._forget()
         for row in rows:
@@ -359,12 +369,12 @@ class HypotheticalCluster:
         """Place the pods that were added and removed since the last view."""
         if not self._pending:
             return
+        if self._placement is None and not self._first:
+            self._first = self._pending.copy()
+        else:
+            _change(self._placed(), self._pending)
         for row, pod, added in self._pending:
             there = ((pod, self._base.node(row).name),)
-            if added:
-                self._placement.add(row, pod)
-            else:
-                self._placement.remove(row, pod)
             if self._account is not None:
                 removed, came = ((), there) if added else (there, ())
                 self._account = self._account.with_pods(removed, came)
@@ -378,11 +388,18 @@ class HypotheticalCluster:
         self._pending.clear()
         self._view = None
 
+    def _placed(self) -> Placement:
+        """The placement with the changes so far, to be changed further."""
+        if self._placement is None:
+            self._placement = Placement(self._base.placement)
+            _change(self._placement, self._first)
+        return self._placement
+
     def _renew(self, row: int) -> None:
         """Compute the pods of a row anew, of which the base or the changes are others."""
         pods, changes = self._base.pods(row), self._changes.get(row)
         wanted = pods if changes is None else changes.applied(pods)
-        self._placement.set_pods(row, wanted)
+        self._placed().set_pods(row, wanted)
         if wanted is pods:
             self._generation[row] = self._base.generations[row]
             self._changed.discard(row)
@@ -427,6 +444,22 @@ class HypotheticalCluster:
         if row is None:
             raise NotInView(f"node {node}: wanted one of the view, found none of that name")
         return row
+
+
+def _change(placement: Placement, changes: Iterable[_Change]) -> None:
+    """Add and remove pods."""
+    for row, pod, added in changes:
+        if added:
+            placement.add(row, pod)
+        else:
+            placement.remove(row, pod)
+
+
+def _frozen_with(base: View, changes: Iterable[_Change]) -> FrozenPlacement:
+    """Return the placement of a view with some changes."""
+    placement = Placement(base.placement)
+    _change(placement, changes)
+    return placement.freeze()
 
 
 def without_pod(pod: ClusterPod, view: View) -> View:

@@ -124,7 +124,7 @@ class View:
         allocatable: FrozenColumn,
         usage: FrozenColumn,
         generation: FrozenColumn,
-        placement: FrozenPlacement,
+        placement: FrozenPlacement | Callable[[], FrozenPlacement],
         claims: FrozenShards[Claim],
         volumes: FrozenShards[Volume],
         namespaces: FrozenShards[ClusterNamespace],
@@ -133,7 +133,10 @@ class View:
         altered: frozenset[int] = frozenset(),
         account: FrozenAccount = NO_ACCOUNT,
     ) -> None:
-        """pod_counts: shared by all views of a snapshot."""
+        """pod_counts: shared by all views of a snapshot.
+
+        placement: a function is called once, when something about the pods is asked.
+        """
         self.traits = traits
         self.account = account
         """What pods hold of quotas, devices and the like."""
@@ -144,7 +147,7 @@ class View:
         self._allocatable = allocatable
         self._usage = usage
         self._generation = generation
-        self._placement = placement
+        self._place = placement
         self._claims = claims
         self._volumes = volumes
         self.namespaces = namespaces
@@ -156,7 +159,7 @@ class View:
     @property
     def resources(self) -> Mapping[str, int]:
         """Columns of allocatable and requested by name of the resource; no other is on a node."""
-        return self._placement.resources
+        return self.placement.resources
 
     @property
     def allocatable(self) -> NDArray[np.int64]:
@@ -174,14 +177,14 @@ class View:
     @property
     def requested(self) -> NDArray[np.int64]:
         """(nodes, resources): sums over the pods that are not finished; of "pods", their number."""
-        return self._placement.requested
+        return self.placement.requested
 
     @property
     def nonzero_requested(self) -> NDArray[np.int64]:
         """(nodes, 2): milli-cores and bytes, as requested; a container that requests none counts
         with a default. Loads are compared by them.
         """
-        return self._placement.nonzero_requested
+        return self.placement.nonzero_requested
 
     @property
     def images(self) -> FrozenImages:
@@ -194,27 +197,27 @@ class View:
 
     def requested_of(self, row: int, column: int) -> int:
         """One amount of the table, as allocatable_of."""
-        return self._placement.requested_of(row, column)
+        return self.placement.requested_of(row, column)
 
     def nonzero_requested_of(self, row: int) -> tuple[int, int]:
         """One row of the table, as allocatable_of."""
-        return self._placement.nonzero_requested_of(row)
+        return self.placement.nonzero_requested_of(row)
 
     def amounts_of(self, row: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the requested and the free amounts of a node, at little cost.
 
         Each has nonzero_requested of cpu and memory first, then all resources.
         """
-        return self._placement.amounts_of(row, self._allocatable[row])
+        return self.placement.amounts_of(row, self._allocatable[row])
 
     def ports_where(self, holds: Callable[[frozenset[HostPort]], bool]) -> Mask:
         """Nodes whose host ports, all that pods have taken, fulfil a condition; shape (nodes,).
 
         It is asked once for each set of ports.
         """
-        sets = self._placement.port_sets.array
+        sets = self.placement.port_sets.array
         table = np.fromiter((one is not None and holds(one) for one in sets), np.bool_, len(sets))
-        found: Mask = table[self._placement.ports.array]
+        found: Mask = table[self.placement.ports.array]
         return found
 
     @property
@@ -242,7 +245,7 @@ class View:
 
     def pods(self, row: int) -> tuple[ClusterPod, ...]:
         """The pods of a node, finished ones too."""
-        found: tuple[ClusterPod, ...] = self._placement.pods[row]
+        found: tuple[ClusterPod, ...] = self.placement.pods[row]
         return found
 
     @property
@@ -251,7 +254,7 @@ class View:
 
         A tuple that is another one after a change.
         """
-        return self._placement.volume_pods
+        return self.placement.volume_pods
 
     @property
     def claims(self) -> FrozenShards[Claim]:
@@ -269,10 +272,10 @@ class View:
     def volume(self, name: str) -> Volume | None:
         return self._volumes.get(name)
 
-    @property
+    @cached_property
     def placement(self) -> FrozenPlacement:
         """The placement of pods, to build other views from."""
-        return self._placement
+        return self._place() if callable(self._place) else self._place
 
     @property
     def topology_keys(self) -> frozenset[str]:
@@ -286,12 +289,15 @@ class View:
 
     def with_placement(
         self,
-        placement: FrozenPlacement,
+        placement: FrozenPlacement | Callable[[], FrozenPlacement],
         generation: FrozenColumn,
         altered: frozenset[int],
         account: FrozenAccount,
     ) -> "View":
-        """The same nodes with other pods on some of them, which have another generation."""
+        """The same nodes with other pods on some of them, which have another generation.
+
+        placement: a function is called once, when something about the pods is asked.
+        """
         return View(
             traits=self.traits,
             nodes=self._nodes,
@@ -311,12 +317,12 @@ class View:
     @cached_property
     def placed(self) -> Placed:
         """All pods that are not finished."""
-        return Placed(self._placement.entries)
+        return Placed(self.placement.entries)
 
     @cached_property
     def specs(self) -> tuple[PodSpec | None, ...]:
         """The specs, by the numbers in `placed`; None: the number is unused."""
-        return tuple(self._placement.specs.array)
+        return tuple(self.placement.specs.array)
 
     def pods_per_node(self, chosen: Mask) -> NDArray[np.intp]:
         """How many of the chosen pods of placed each node has; shape (nodes,)."""
@@ -324,7 +330,7 @@ class View:
 
     def pods_matching(self, *terms: AffinityTerm) -> Mask:
         """Pods of placed that all of the terms mean; shape (pods,)."""
-        chosen = np.zeros(len(self._placement.label_sets), np.bool_)
+        chosen = np.zeros(len(self.placement.label_sets), np.bool_)
         for number, label_set in self._candidates(terms[0]):
             chosen[number] = all(self.term_matches(term, label_set) for term in terms)
         return chosen[self.placed.label_set]
@@ -383,7 +389,7 @@ class View:
         """
         if self.altered:
             return None
-        return self._placement.term_counts, self.traits, self.namespaces
+        return self.placement.term_counts, self.traits, self.namespaces
 
     def term_matches(self, term: AffinityTerm, label_set: LabelSet) -> bool:
         """Whether an affinity term means pods with this namespace and these labels."""
@@ -392,7 +398,7 @@ class View:
     @cached_property
     def _by_namespace(self) -> Mapping[str, list[tuple[int, LabelSet]]]:
         found: dict[str, list[tuple[int, LabelSet]]] = {}
-        for number, label_set in enumerate(self._placement.label_sets.array.tolist()):
+        for number, label_set in enumerate(self.placement.label_sets.array.tolist()):
             if label_set is not None:
                 found.setdefault(label_set.namespace, []).append((number, label_set))
         return found

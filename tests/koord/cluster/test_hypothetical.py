@@ -243,3 +243,33 @@ def test_a_removed_pod_can_be_there_again() -> None:
     found.restore("default/p", "a")
     found.restore("default/p", "nowhere")
     assert_same(found.view(), full)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("pqrs"), st.sampled_from(NAMES)), max_size=8),
+    st.sets(st.integers(0, 8)),
+)
+def test_a_view_that_is_read_late_shows_the_pods_of_its_moment(
+    changes: list[tuple[str, str]], viewed: set[int]
+) -> None:
+    """Whichever views were taken before it, and whatever has changed after it."""
+    base = Cluster([node(name) for name in NAMES]).snapshot().view()
+    hypothetical, there = HypotheticalCluster(base), dict[str, str]()
+    taken: list[tuple[View, dict[str, str]]] = []
+    for number, (name, where) in enumerate(changes):
+        if there.get(name) == where:
+            hypothetical.remove(PODS[name].key, there.pop(name))
+        elif name not in there:
+            hypothetical.add(PODS[name], where)
+            there[name] = where
+        if number in viewed:
+            taken.append((hypothetical.view(), dict(there)))
+
+    for view, pods in taken:
+        assert len(view.placed.row) == len(pods)
+        for row in range(len(view)):
+            here = {PODS[name] for name, where in pods.items() if where == view.node(row).name}
+            assert set(view.pods(row)) == here
+            for resource in ("cpu", "memory"):
+                wanted = sum(dict(one.spec.requests).get(resource, 0) for one in here)
+                assert view.requested[row, view.resources[resource]] == wanted

@@ -193,7 +193,7 @@ def test_views_share_what_has_not_changed():
     snapshot.put_pod(read_pod(pod("p", names[0], requests={"cpu": 1})))
     after = snapshot.view()
 
-    old, new = before._placement.amounts.chunks, after._placement.amounts.chunks
+    old, new = before.placement.amounts.chunks, after.placement.amounts.chunks
     assert [one is other for one, other in zip(old, new, strict=True)] == [False, True, True]
     assert after._allocatable is before._allocatable
     assert after.traits is before.traits
@@ -368,7 +368,7 @@ def test_churn_leaves_nothing_behind():
     view = snapshot.view()
 
     assert len(view.specs) < 5
-    assert len(view._placement.label_sets) < 5
+    assert len(view.placement.label_sets) < 5
 
 
 def test_claims_change_views_of_later_only():
