@@ -19,7 +19,7 @@ from koord_scheduler_plugins.coscheduling.workloads import WORKLOADS
 from koord_scheduler_plugins.device_share.plugin import DEVICE_OBJECTS
 from koord_scheduler_plugins.elastic_quota.tracker import QUOTAS
 from koord_scheduler_plugins.node_numa_resource.plugin import TOPOLOGIES as MACHINES
-from koord_scheduler_plugins.reservation.writing import RESERVATIONS
+from koord_scheduler_plugins.reservation.status import RESERVATIONS
 from tests.support.deploy.component import patched
 from tests.support.deploy.replicated import Manifests, group_of
 

@@ -15,7 +15,7 @@ from koord.cluster.decoder import Decoder
 from koord.cluster.facts import ClusterPod
 from koord.cluster.keptfields import KeptFields
 from koord.cluster.kinds import POD
-from koord_scheduler_plugins.reservation.info import ReservationInfo, reservation_info
+from koord_scheduler_plugins.reservation.consumers import ReservationInfo, reservation_info
 from koord_scheduler_plugins.reservation.objects import Reservation, read_reservation
 from tests.support import clusters
 

@@ -1,13 +1,16 @@
-"""Consumers: the pods that have been given a reservation, as their annotations say it."""
+"""Consumers of a reservation, as pods' annotations say it, and what they hold of it."""
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from koord.api.fields import Fields
 from koord.api.gojson import parse_json
 from koord.api.reservation import ALLOCATED
 from koord_scheduler.plugin import POD_COUNT, ClusterPod
 from koord_scheduler.plugin.koordinator import AccountKind, Holding
+from koord_scheduler_plugins.reservation.amounts import Amounts, masked, minus
+from koord_scheduler_plugins.reservation.objects import Policy, Reservation
 
 
 def allocated_text(name: str, uid: str) -> str:
@@ -44,3 +47,78 @@ def _holdings(pod: ClusterPod) -> Sequence[Holding]:
 
 CONSUMERS = AccountKind("reservation", _holdings, members=True)
 """Pods by the reservation that they consume, those on nodes that have not finished."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReservationInfo:
+    """A reservation at one moment. Amounts are of the resources in names."""
+
+    reservation: Reservation
+    names: tuple[str, ...]  # of resources that it reserves, sorted; of Restricted, that it limits
+    allocatable: Amounts  # of all resources, and of pods where it limits them
+    used: Amounts  # by consumers
+    consumers: int
+    inner: Amounts
+    remaining: Amounts = field(default_factory=dict)  # allocatable, less what is used and inner
+
+    @property
+    def name(self) -> str:
+        return self.reservation.name
+
+    @property
+    def uid(self) -> str:
+        return self.reservation.uid
+
+    @property
+    def policy(self) -> Policy:
+        spec = self.reservation.spec
+        return Policy.DEFAULT if spec is None else spec.policy
+
+    @property
+    def taken(self) -> bool:
+        """Whether the one pod that it is for has it."""
+        spec = self.reservation.spec
+        return spec is not None and spec.allocate_once and self.consumers > 0
+
+    @property
+    def matchable(self) -> bool:
+        """Whether a pod may be given it."""
+        return self.reservation.available and self.reservation.spec is not None and not self.taken
+
+
+def reservation_info(reservation: Reservation, used: Amounts) -> ReservationInfo:
+    """Return a reservation with what consumers hold.
+
+    used: the sums of its pool of the account; "pods" is their number.
+    """
+    spec = reservation.spec
+    allocatable = effective_allocatable(reservation)
+    names = tuple(sorted(name for name in allocatable if name != POD_COUNT))
+    if spec is not None and spec.policy is Policy.RESTRICTED and spec.restricted:
+        names = tuple(name for name in names if name in spec.restricted) or names
+    counted = masked(used, names)
+    inner = {} if spec is None else masked(spec.inner, names)
+    return ReservationInfo(
+        reservation=reservation,
+        names=names,
+        allocatable=allocatable,
+        used=counted,
+        consumers=used.get(POD_COUNT, 0),
+        inner=inner,
+        remaining=minus({name: allocatable[name] for name in names}, counted, inner),
+    )
+
+
+def effective_allocatable(reservation: Reservation) -> Amounts:
+    """Return what a reservation reserves: its status when it is available, else its template."""
+    if reservation.available and reservation.allocatable is not None:
+        return reservation.allocatable
+    return {} if reservation.spec is None else reservation.spec.requests
+
+
+def policies_conflict(one: Policy, other: Policy) -> bool:
+    """Whether two reservations may not share a node: exactly one of them is Default."""
+    return (one is Policy.DEFAULT) != (other is Policy.DEFAULT)
+
+
+POLICY_CONFLICT = "node(s) reservation allocate policy conflict"

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from koord_scheduler.plugin import POD_COUNT
 from koord_scheduler_plugins.reservation.amounts import Amounts
-from koord_scheduler_plugins.reservation.demands import Demands
-from koord_scheduler_plugins.reservation.info import ReservationInfo
+from koord_scheduler_plugins.reservation.consumers import ReservationInfo
+from koord_scheduler_plugins.reservation.matching import Demands
 from koord_scheduler_plugins.reservation.objects import Policy
 
 NO_MATCH = "node(s) no reservations match reservation affinity"

@@ -7,10 +7,8 @@ from itertools import count
 
 from koord_scheduler.plugin import ClusterPod, View
 from koord_scheduler.plugin.koordinator import FrozenAccount, HypotheticalCluster
-from koord_scheduler_plugins.reservation.consumers import CONSUMERS
-from koord_scheduler_plugins.reservation.demands import Demands
-from koord_scheduler_plugins.reservation.info import ReservationInfo
-from koord_scheduler_plugins.reservation.matching import MatchOptions, NodeDiagnosis, match
+from koord_scheduler_plugins.reservation.consumers import CONSUMERS, ReservationInfo
+from koord_scheduler_plugins.reservation.matching import Demands, MatchOptions, NodeDiagnosis, match
 from koord_scheduler_plugins.reservation.objects import Reservation
 from koord_scheduler_plugins.reservation.tracker import ReservationTracker
 

@@ -1,6 +1,7 @@
-"""Reservation objects: spec and status as the scheduler reads them.
+"""Reservations as the scheduler reads them: objects, and pods in operating mode Reservation.
 
-Source: Koordinator, apis/scheduling/v1alpha1/reservation_types.go, apis/extension/reservation.go.
+Source: Koordinator, apis/scheduling/v1alpha1/reservation_types.go, apis/extension/reservation.go
+and operating_pod.go.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,20 +14,29 @@ from koord.api.gojson import DURATION, parse_json
 from koord.api.machine import parse_cpulist
 from koord.api.node import NODE_RESERVATION
 from koord.api.reservation import (
+    CURRENT_OWNER,
+    OPERATING_MODE,
     ORDER_LABEL,
+    OWNERS,
     PRE_ALLOCATION_REQUIRED,
     RESIZE_ALLOCATABLE,
     RESTRICTED_OPTIONS,
 )
 from koord.plugin import InvalidObject
+from koord_scheduler.plugin import ClusterPod
 from koord_scheduler.plugin.koordinator import Taint
-from koord_scheduler_plugins.reservation import lists
 from koord_scheduler_plugins.reservation.amounts import (
     Amounts,
     read_amounts,
     template_requests,
 )
-from koord_scheduler_plugins.reservation.owners import Owner, read_owners
+from koord_scheduler_plugins.reservation.owners import (
+    Owner,
+    PodReference,
+    bounded_objects,
+    bounded_texts,
+    read_owners,
+)
 
 _MAX_TEXT = 256 * 1024  # characters of an annotation
 _MAX_DIGITS = 19  # of an order
@@ -262,7 +272,7 @@ def _taints(spec: Fields) -> tuple[Taint, ...]:
             _one_of(one, "effect", ("NoSchedule", "PreferNoSchedule", "NoExecute")),
             one.text("value"),
         )
-        for one in lists.objects(spec, "taints")
+        for one in bounded_objects(spec, "taints")
     )
 
 
@@ -299,7 +309,7 @@ def inner_amounts(annotations: Mapping[str, str]) -> Amounts:
 
 def restricted_resources(annotations: Mapping[str, str]) -> tuple[str, ...]:
     """Return the resources that alone are limited; (): all. Raises InvalidObject."""
-    names = lists.texts(_annotation(annotations, RESTRICTED_OPTIONS), "resources")
+    names = bounded_texts(_annotation(annotations, RESTRICTED_OPTIONS), "resources")
     return tuple(dict.fromkeys(names))
 
 
@@ -324,3 +334,71 @@ def _tried(read: Callable[[], T], problems: list[str]) -> T | None:
 def _texts(meta: Fields, key: str) -> dict[str, str]:
     values = meta.nested(key).raw
     return {str(name): value for name, value in values.items() if isinstance(value, str)}
+
+
+_MODE = "Reservation"
+
+
+def is_operating(pod: ClusterPod) -> bool:
+    """Whether a pod acts as a reservation."""
+    return pod.labels.get(OPERATING_MODE) == _MODE
+
+
+def operating_reservation(pod: ClusterPod) -> Reservation:
+    """Return a pod in operating mode as a reservation; with absurd annotations it has no spec.
+
+    It is available while the pod runs and is ready. It never expires: it lives as long as its pod.
+    """
+    requests = dict(pod.spec.requests)
+    annotations = dict(pod.annotations)
+    spec, problems = None, []
+    try:
+        spec = ReservationSpec(
+            owners=read_owners(_list(annotations.get(OWNERS, "")), "owners"),
+            ttl=0.0,
+            policy=Policy.ALIGNED,
+            requests=requests,
+            inner=inner_amounts(annotations),
+            restricted=restricted_resources(annotations),
+            resized={},
+        )
+    except InvalidObject as err:
+        problems.append(str(err))
+    is_ready = pod.phase == "Running" and pod.ready
+    phase = pod.phase if pod.finished else str(Phase.AVAILABLE) if is_ready else ""
+    return Reservation(
+        name=pod.name,
+        uid=pod.uid,
+        labels=pod.labels,
+        created=pod.created,
+        deleting=pod.deleting,
+        spec=spec,
+        phase=phase,
+        node=pod.node,
+        allocatable=requests,
+        allocated={},
+        problems=tuple(problems),
+        raw={},
+    )
+
+
+def current_owner(pod: ClusterPod) -> PodReference | None:
+    """Return the pod that has the room of one in operating mode, as its workload says.
+
+    None: nobody has it.
+
+    Raises:
+        InvalidObject: its annotation is malformed.
+    """
+    text = next((value for key, value in pod.annotations if key == CURRENT_OWNER), "")
+    if not text:
+        return None
+    fields = Fields(parse_json(text, CURRENT_OWNER), CURRENT_OWNER)
+    found = PodReference(fields.text("uid"), fields.text("namespace"), fields.text("name"))
+    return None if found == PodReference() else found
+
+
+def _list(text: str) -> Fields:
+    if len(text) > _MAX_TEXT:
+        raise InvalidObject(OWNERS, wanted=f"at most {_MAX_TEXT} characters", found=len(text))
+    return Fields({"owners": parse_json(text, OWNERS) if text else []}, OWNERS)

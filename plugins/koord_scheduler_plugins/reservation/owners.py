@@ -1,12 +1,45 @@
-"""The owners of a Reservation: which pods may consume it."""
+"""The owners of a Reservation: which pods may consume it; read from bounded lists of JSON."""
 
 from dataclasses import dataclass
+from typing import TypeVar
 
 from koord.api.fields import Fields
+from koord.api.gojson import TEXT
 from koord.api.labelselector import LabelSelector, Requirement, check_selector
 from koord.plugin import InvalidObject
 from koord_scheduler.plugin import ClusterPod
-from koord_scheduler_plugins.reservation import lists
+
+MAX_ITEMS = 256
+
+T = TypeVar("T")
+
+
+def bounded_texts(fields: Fields, key: str) -> tuple[str, ...]:
+    """Return a list of texts. Raises InvalidObject: it is none, or has more than MAX_ITEMS."""
+    return tuple(
+        str(one) for one in _bounded(fields, key, fields.list_of(key, TEXT.accept, "a text"))
+    )
+
+
+def bounded_objects(fields: Fields, key: str) -> list[Fields]:
+    """Return a list of objects. Raises likewise."""
+    return _bounded(fields, key, list(fields.objects(key)))
+
+
+def requirements(fields: Fields, key: str) -> tuple[Requirement, ...]:
+    """Return the requirements of a selector, whatever their operators. Raises likewise."""
+    return tuple(
+        Requirement(one.text("key"), one.text("operator"), bounded_texts(one, "values"))
+        for one in bounded_objects(fields, key)
+    )
+
+
+def _bounded(fields: Fields, key: str, found: list[T]) -> list[T]:
+    if len(found) > MAX_ITEMS:
+        wanted = f"at most {MAX_ITEMS} items"
+        raise InvalidObject(fields.path(key), wanted=wanted, found=len(found))
+    return found
+
 
 _POD_VERSIONS = ("", "v1")
 
@@ -99,7 +132,7 @@ def read_owners(fields: Fields, key: str) -> tuple[Owner, ...]:
     Raises:
         InvalidObject: an owner is malformed or matches every pod, or there are too many.
     """
-    found = tuple(map(_owner, lists.objects(fields, key)))
+    found = tuple(map(_owner, bounded_objects(fields, key)))
     for at, owner in enumerate(found):
         if owner.matches_all:
             where = f"{fields.path(key)}[{at}]"
@@ -120,10 +153,10 @@ def _owner(item: Fields) -> Owner:
 def _selector(item: Fields) -> LabelSelector:
     fields = item.nested("labelSelector")
     labels = fields.texts("matchLabels")
-    if len(labels) > lists.MAX_ITEMS:
-        wanted = f"at most {lists.MAX_ITEMS} labels"
+    if len(labels) > MAX_ITEMS:
+        wanted = f"at most {MAX_ITEMS} labels"
         raise InvalidObject(fields.path("matchLabels"), wanted=wanted, found=len(labels))
-    selector = LabelSelector(labels, lists.requirements(fields, "matchExpressions"))
+    selector = LabelSelector(labels, requirements(fields, "matchExpressions"))
     check_selector(selector, fields.where)
     return selector
 

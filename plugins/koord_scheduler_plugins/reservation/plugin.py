@@ -77,30 +77,34 @@ from koord_scheduler.plugin.vector import (
     Verdicts,
     default_normalize,
 )
-from koord_scheduler_plugins.reservation import messages, status, writing
+from koord_scheduler_plugins.reservation import serving, status
 from koord_scheduler_plugins.reservation.args import ReservationArgs
 from koord_scheduler_plugins.reservation.consumers import allocated_text
 from koord_scheduler_plugins.reservation.controller import ControllerOptions, ReservationController
-from koord_scheduler_plugins.reservation.cycledata import Chosen, CycleData, Preferred
-from koord_scheduler_plugins.reservation.demands import read_demands
 from koord_scheduler_plugins.reservation.fit import (
     FitOptions,
 )
 from koord_scheduler_plugins.reservation.matches import MatchCache, merged
-from koord_scheduler_plugins.reservation.matching import MatchOptions, NodeDiagnosis
-from koord_scheduler_plugins.reservation.nomination import (
-    PREFERRED,
-    preferred_node,
-    score_reservation,
-)
+from koord_scheduler_plugins.reservation.matching import MatchOptions, NodeDiagnosis, read_demands
 from koord_scheduler_plugins.reservation.objects import Reservation
-from koord_scheduler_plugins.reservation.placing import GONE, NOT_PINNED, Placing
-from koord_scheduler_plugins.reservation.preallocation import (
+from koord_scheduler_plugins.reservation.placing import (
+    GONE,
     NO_PODS,
+    NOT_PINNED,
+    Placing,
     multiple_score,
 )
 from koord_scheduler_plugins.reservation.reserve_pod import pinned_node
-from koord_scheduler_plugins.reservation.rooms import NO_MATCHING, Rooms
+from koord_scheduler_plugins.reservation.rooms import (
+    NO_MATCHING,
+    PREFERRED,
+    Chosen,
+    CycleData,
+    Preferred,
+    Rooms,
+    preferred_node,
+    score_reservation,
+)
 from koord_scheduler_plugins.reservation.serving import (
     ReservationMetrics,
     ReservationServing,
@@ -256,7 +260,7 @@ class ReservationPlugin(
             self.tracker.attempt_failed(found, message)
             return True
         if any(key == AFFINITY for key, _ in failed.pod.annotations):
-            text = messages.event_message(message)
+            text = serving.event_message(message)
             if text is not None:
                 pod = failed.pod
                 about = ObjectRef("v1", "Pod", pod.name, pod.namespace, pod.uid)
@@ -383,7 +387,7 @@ class ReservationPlugin(
             status = None if row is None else statuses.status(row)
             rejected.append((one, () if status is None else status.reasons))
         required = data.demands.required
-        return Status.unschedulable(*messages.reasons(rejected, required=required))
+        return Status.unschedulable(*serving.reasons(rejected, required=required))
 
     async def post_filter_dry_run(
         self, state: CycleState, pod: ClusterPod, nodes: View, statuses: NodeStatuses
@@ -518,7 +522,7 @@ class ReservationPlugin(
         text = allocated_text(found.name, found.uid)
         for one in chosen.pods:
             try:
-                await writing.annotate(self._services.client, one, {ALLOCATED: text})
+                await status.annotate(self._services.client, one, {ALLOCATED: text})
             except KubeError as err:
                 return Status.failed(err)
         return None
@@ -531,7 +535,7 @@ class ReservationPlugin(
         if data is None or data.reservation is None:
             return Status.skip()
         try:
-            await writing.change_metadata(self._services.client, data.reservation, changes.metadata)
+            await status.change_metadata(self._services.client, data.reservation, changes.metadata)
         except KubeError as err:
             return Status.failed(err)
         return None
@@ -552,7 +556,7 @@ class ReservationPlugin(
             return status.available(latest, node_name, clock.wall())
 
         try:
-            found = await writing.write_status_anew(client, clock, known, wanted)
+            found = await status.write_status_anew(client, clock, known, wanted)
         except KubeError as err:
             return Status.failed(err)
         if found is None or found.spec is None:

@@ -15,7 +15,7 @@ from koord_scheduler.framework.handle import Handle
 from koord_scheduler_plugins.default_binding import DefaultPreBind
 from koord_scheduler_plugins.reservation.args import ReservationArgs
 from koord_scheduler_plugins.reservation.plugin import ReservationPlugin
-from koord_scheduler_plugins.reservation.writing import RESERVATIONS
+from koord_scheduler_plugins.reservation.status import RESERVATIONS
 from tests.support.reservations import MINE, reservation_json
 from tests.support.scheduler.framework import FreeCpu
 from tests.support.scheduler.loop import Api, Loop

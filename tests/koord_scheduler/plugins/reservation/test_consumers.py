@@ -10,8 +10,12 @@ from koord.api.reservation import ALLOCATED
 from koord.cluster.account import Account
 from koord.cluster.hypothetical import HypotheticalCluster
 from koord.cluster.state import Snapshot
-from koord_scheduler_plugins.reservation.consumers import CONSUMERS, allocated_text, pool_name
-from koord_scheduler_plugins.reservation.info import reservation_info
+from koord_scheduler_plugins.reservation.consumers import (
+    CONSUMERS,
+    allocated_text,
+    pool_name,
+    reservation_info,
+)
 from koord_scheduler_plugins.reservation.objects import Reservation
 from tests.support.clusters import node, read_node
 from tests.support.reservations import pod, reservation

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord_scheduler_plugins.reservation.demands import Affinity, Demands
 from koord_scheduler_plugins.reservation.fit import (
     NO_MATCH,
     PREEMPTION_FAILED,
@@ -18,6 +17,7 @@ from koord_scheduler_plugins.reservation.fit import (
     node_shortages,
     reservation_reasons,
 )
+from koord_scheduler_plugins.reservation.matching import Affinity, Demands
 from koord_scheduler_plugins.reservation.reserve_pod import reserve_pod
 from tests.support.clusters import read_pod
 from tests.support.reservations import GI, info

@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 
 from koord.api.podmigrationjob import time_text
 from koord_scheduler_plugins.reservation import status as transitions
-from koord_scheduler_plugins.reservation.lifetime import (
+from koord_scheduler_plugins.reservation.controller import (
     is_garbage,
     needs_expiration,
     sync,
-    utilization,
 )
 from koord_scheduler_plugins.reservation.objects import Reservation, read_reservation
+from koord_scheduler_plugins.reservation.serving import utilization
 from tests.support.reservations import GI, NOW, pod, reservation, reservation_json
 
 DAY = 86400.0

@@ -10,22 +10,20 @@ from hypothesis import strategies as st
 from koord.api.labelselector import Requirement
 from koord.api.reservation import AFFINITY, EXACT_MATCH, IGNORED
 from koord_scheduler.plugin import NodeTerm
-from koord_scheduler_plugins.reservation.demands import (
-    ConflictingTerms,
-    read_demands,
-    specific_nodes,
-)
-from koord_scheduler_plugins.reservation.index import ReservationIndex
-from koord_scheduler_plugins.reservation.info import reservation_info
+from koord_scheduler_plugins.reservation.consumers import reservation_info
 from koord_scheduler_plugins.reservation.matching import (
+    ConflictingTerms,
     Match,
     MatchOptions,
     NodeDiagnosis,
     Verdict,
     match,
+    read_demands,
+    specific_nodes,
 )
 from koord_scheduler_plugins.reservation.objects import read_reservation
 from koord_scheduler_plugins.reservation.owners import owners_match
+from koord_scheduler_plugins.reservation.tracker import ReservationIndex
 from tests.support.reservations import info, pod, reservation, reservation_json
 
 TAINT = {"key": "k", "value": "v", "effect": "NoSchedule"}

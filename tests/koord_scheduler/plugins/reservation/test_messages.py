@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord_scheduler_plugins.reservation.matching import NodeDiagnosis
-from koord_scheduler_plugins.reservation.messages import MAX_MESSAGE, event_message, reasons
+from koord_scheduler_plugins.reservation.serving import MAX_MESSAGE, event_message, reasons
 
 CPU = "Reservation(s) Insufficient cpu"
 PODS = "Reservation(s) Too many pods"

@@ -4,8 +4,8 @@ from itertools import permutations
 
 import pytest
 
-from koord_scheduler_plugins.reservation.info import Policy, policies_conflict
-from koord_scheduler_plugins.reservation.nomination import (
+from koord_scheduler_plugins.reservation.consumers import Policy, policies_conflict
+from koord_scheduler_plugins.reservation.rooms import (
     node_scores,
     nominate,
     preferred_node,

@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 
 from koord.util.errors import InvalidObject
 from koord_scheduler_plugins.reservation.amounts import MAX_AMOUNT, MAX_RESOURCES
-from koord_scheduler_plugins.reservation.demands import read_affinity, read_demands
-from koord_scheduler_plugins.reservation.lists import MAX_ITEMS
+from koord_scheduler_plugins.reservation.matching import read_affinity, read_demands
 from koord_scheduler_plugins.reservation.objects import (
     Policy,
     Reservation,
     last_good,
     read_reservation,
 )
+from koord_scheduler_plugins.reservation.owners import MAX_ITEMS
 from koord_scheduler_plugins.reservation.reserve_pod import reserve_pod
 from tests.support.reservations import CREATED, MINE, NOW, pod, reservation, reservation_json
 

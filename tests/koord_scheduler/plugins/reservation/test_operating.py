@@ -9,9 +9,9 @@ from msgspec.structs import replace
 
 from koord.api.reservation import CURRENT_OWNER, OPERATING_MODE, OWNERS
 from koord.util.errors import InvalidObject
-from koord_scheduler_plugins.reservation.info import reservation_info
-from koord_scheduler_plugins.reservation.objects import Policy
-from koord_scheduler_plugins.reservation.operating import (
+from koord_scheduler_plugins.reservation.consumers import reservation_info
+from koord_scheduler_plugins.reservation.objects import (
+    Policy,
     current_owner,
     is_operating,
     operating_reservation,

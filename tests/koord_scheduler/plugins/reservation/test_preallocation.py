@@ -11,9 +11,9 @@ from koord.api.reservation import (
     PRE_ALLOCATION_REQUIRED,
     RESERVE_POD,
 )
+from koord_scheduler_plugins.reservation.consumers import ReservationInfo
 from koord_scheduler_plugins.reservation.fit import NodeRoom
-from koord_scheduler_plugins.reservation.info import ReservationInfo
-from koord_scheduler_plugins.reservation.preallocation import (
+from koord_scheduler_plugins.reservation.placing import (
     NO_CLUSTER_MODE,
     NO_PODS,
     UNSUPPORTED,

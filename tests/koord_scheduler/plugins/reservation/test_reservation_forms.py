@@ -12,7 +12,7 @@ from koord_scheduler.plugin.testing import PluginHarness, make_pod
 from koord_scheduler_plugins.node_resources import NodeResourcesFit
 from koord_scheduler_plugins.reservation.consumers import allocated_text
 from koord_scheduler_plugins.reservation.plugin import ReservationPlugin
-from koord_scheduler_plugins.reservation.writing import RESERVATIONS
+from koord_scheduler_plugins.reservation.status import RESERVATIONS
 from tests.support.reservations import reservation_json
 
 NODES, ROUNDS, CORE = 6, 60, 1000
