@@ -1,34 +1,207 @@
-"""The devices of a node for a pod: all types that it requests, alone or jointly.
+"""Allocation of the devices of one node, and the NUMA nodes from which they could come. Pure.
 
-Source: Koordinator, pkg/scheduler/plugins/deviceshare (device_allocator).
+GPUs are chosen by the partition table, by the topology, or one by one; other devices near them.
+
+Source: Koordinator, pkg/scheduler/plugins/deviceshare (allocator_gpu.go, device_allocator.go,
+topology_hint.go).
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
-from itertools import zip_longest
+from itertools import combinations, zip_longest
 
 from koord.api.labelselector import LabelSelector
+from koord_scheduler.plugin.koordinator import NUMATopologyHint
+from koord_scheduler_plugins.device_share.args import DeviceScorer, with_both
 from koord_scheduler_plugins.device_share.devices import (
     ANY_NUMA,
     GPU,
     GPU_MEMORY,
     GPU_MEMORY_RATIO,
+    LEVELS,
     WHOLE,
     Amounts,
     DeviceTable,
     NodeDevice,
+    Partition,
+    Partitions,
+    Scope,
     address_order,
     fits,
     partitions_of,
 )
-from koord_scheduler_plugins.device_share.gpus import (
-    Choice,
-    DevicesUnavailable,
-    GpuRules,
-    choose,
+from koord_scheduler_plugins.device_share.requests import (
+    DEVICE_LEVEL,
+    PCIE_LEVEL,
+    PartitionSpec,
+    PodDevices,
 )
-from koord_scheduler_plugins.device_share.requests import DEVICE_LEVEL, PCIE_LEVEL, PodDevices
-from koord_scheduler_plugins.device_share.scoring import DeviceScorer, with_both
+
+_WEIGHTS = ((8, 10_000), (4, 100), (2, 1))  # of partitions that stay whole, by their size
+_CARD = LEVELS["Device"]
+
+
+class DevicesUnavailable(Exception):
+    """A node cannot give the devices. final: removing pods from it would not help."""
+
+    def __init__(self, *reasons: str, final: bool = False) -> None:
+        super().__init__(", ".join(reasons))
+        self.reasons = reasons
+        self.final = final
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The GPUs to choose from. minors of cards with as much free as each is to have."""
+
+    count: int
+    usable: Collection[int]
+    used: Set[int]  # of which pods have something
+    score: Callable[[int], int]  # of a device, for a share of it
+
+
+def by_partition(
+    choice: Choice, partitions: Partitions | None, spec: PartitionSpec | None
+) -> tuple[int, ...]:
+    """Return the GPUs of the partition that leaves the most others whole.
+
+    Raises:
+        DevicesUnavailable: there is no table, none of such a size, or none is free.
+    """
+    if partitions is None:
+        raise DevicesUnavailable("node(s) missing GPU Partition Table", final=True)
+    groups = partitions.get(choice.count)
+    if not groups:
+        raise DevicesUnavailable("node(s) Unsupported number of GPU requests", final=True)
+    bandwidth = 0 if spec is None else spec.bandwidth
+    feasible: list[Partition] = []
+    for group in groups:
+        feasible = [one for one in group if _is_free(one, choice, bandwidth)]
+        if feasible or (spec is not None and spec.restricted):
+            break
+    if not feasible:
+        raise DevicesUnavailable("Insufficient Partitioned GPU Devices")
+    if len(feasible) > 1:
+        feasible.sort(key=lambda one: -_pack_score(one, choice, partitions))
+    return tuple(sorted(feasible[0].minors))
+
+
+def _is_free(one: Partition, choice: Choice, bandwidth: int) -> bool:
+    if bandwidth and (one.bandwidth is None or one.bandwidth < bandwidth):
+        return False
+    return not one.minors & choice.used and all(minor in choice.usable for minor in one.minors)
+
+
+def _pack_score(candidate: Partition, choice: Choice, partitions: Partitions) -> int:
+    """Return how much stays whole beside a partition."""
+    taken = choice.used | candidate.minors
+    return sum(
+        weight * one.score
+        for size, weight in _WEIGHTS
+        if size >= choice.count
+        for group in partitions.get(size, ())
+        for one in group
+        if not one.minors & taken
+    )
+
+
+def by_topology(
+    choice: Choice, scopes: Scope | None, *, shared: bool, required: int
+) -> tuple[int, ...]:
+    """Return GPUs that are as near to each other as can be, where others are in use already.
+
+    required: the level of LEVELS that they must have in common; 0: none.
+
+    Raises:
+        DevicesUnavailable: the topology is not known, or there are not as many.
+    """
+    if scopes is None:
+        raise DevicesUnavailable("node(s) missing GPU Device Topology Tree", final=True)
+    if shared and choice.count > 1:
+        raise DevicesUnavailable("node(s) Unsupported Multi-Shared GPU", final=True)
+    if required == _CARD and choice.count == 1:
+        required = 0  # one card is as near as can be
+    found = _nearest(choice, scopes, 0, 0, shared=shared, required=required)
+    if found is None:
+        scoped = "Topology Scoped " if required else ""
+        raise DevicesUnavailable(f"Insufficient {scoped}GPU Devices")
+    return found.minors
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    depth: int
+    in_use: int  # scopes around it with GPUs in use
+    score: int  # of the one card of a share
+    minors: tuple[int, ...]
+
+    @property
+    def order(self) -> tuple[int, int, int]:
+        return self.depth, self.in_use, self.score
+
+
+def _nearest(
+    choice: Choice, scope: Scope, depth: int, in_use: int, *, shared: bool, required: int
+) -> _Found | None:
+    if len(scope.minors) < choice.count:
+        return None
+    depth += 1
+    if any(minor in choice.used for minor in scope.minors):
+        in_use += 1
+    best: _Found | None = None
+    for child in scope.children:
+        found = _nearest(choice, child, depth, in_use, shared=shared, required=required)
+        if found is not None and (best is None or found.order > best.order):
+            best = found
+    if best is not None:
+        return best
+    if required > scope.level:
+        return None
+    usable = [minor for minor in scope.minors if minor in choice.usable]
+    if len(usable) < choice.count:
+        return None
+    if shared:
+        highest = max(usable, key=choice.score)  # the first of several
+        return _Found(depth, in_use, choice.score(highest), (highest,))
+    return _Found(depth, in_use, 0, tuple(usable[: choice.count]))
+
+
+def one_by_one(choice: Choice) -> tuple[int, ...]:
+    """Return the GPUs with the highest scores. Raises DevicesUnavailable: there are not as many."""
+    ordered = sorted(choice.usable, key=lambda minor: (-choice.score(minor), minor))
+    if len(ordered) < choice.count:
+        raise DevicesUnavailable("Insufficient gpu devices")
+    return tuple(ordered[: choice.count])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GpuRules:
+    """What a node, and a pod, say of the GPUs that may be given together."""
+
+    scopes: Scope | None  # the topology; None: it is not known
+    partitions: Partitions | None  # None: there is no table
+    honor: bool  # only partitions are given
+    spec: PartitionSpec | None  # of the pod
+    required: int = 0  # the level of LEVELS that they must have in common; 0: none
+    shared: bool = False
+
+
+def choose(choice: Choice, rules: GpuRules) -> tuple[tuple[int, ...], str]:
+    """Return the minors of GPUs for a pod, and the way that has found them, for metrics.
+
+    Raises:
+        DevicesUnavailable: there are none.
+    """
+    scopes, shared, required = rules.scopes, rules.shared, rules.required
+    if not shared:
+        try:
+            return by_partition(choice, rules.partitions, rules.spec), "partition"
+        except DevicesUnavailable:
+            if rules.honor or rules.spec is not None:
+                raise
+    if required or (scopes is not None and not (shared and choice.count > 1)):
+        return by_topology(choice, scopes, shared=shared, required=required), "topology"
+    return one_by_one(choice), "default"
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,3 +504,74 @@ def with_memory(allocation: Allocation, table: DeviceTable, node: str) -> Alloca
             amounts[GPU_MEMORY_RATIO] = min(amounts[GPU_MEMORY_RATIO], left)
         filled.append(replace(one, amounts=amounts))
     return {**allocation, GPU: tuple(filled)}
+
+
+BONUS = 500  # score of the NUMA nodes whose GPUs the node would choose by itself
+MAX_MASKS = 256  # sets of NUMA nodes that are tried; beyond it the smallest, and all
+
+
+def device_hints(
+    table: DeviceTable, wanted: PodDevices, options: AllocateOptions
+) -> dict[str, list[NUMATopologyHint]]:
+    """Return by type the sets of NUMA nodes whose devices would do.
+
+    The smallest are preferred. Without any NUMA nodes of devices there are no hints.
+
+    Raises:
+        DevicesUnavailable: no set would do; it is what all of the node lacks.
+    """
+    every = frozenset(table.layout.numa_nodes)
+    if not every:
+        return {}
+    found: list[tuple[frozenset[int], Allocation]] = []
+    failure: DevicesUnavailable | None = None
+    for nodes in _sets(table.layout.numa_nodes):
+        try:
+            found.append((nodes, _allocate(table, wanted, options, nodes)))
+        except DevicesUnavailable as err:
+            failure = err  # the last set is all of them
+    if not found:
+        assert failure is not None  # noqa: S101 - there is a set
+        raise failure
+    smallest = min(len(nodes) for nodes, _ in found)
+    best = _gpus(found[-1][1]) if found[-1][0] == every else None
+    hints = [
+        NUMATopologyHint(nodes, len(nodes) == smallest, BONUS if _gpus(given) == best else 0)
+        for nodes, given in found
+    ]
+    return dict.fromkeys(wanted.requests, hints)
+
+
+def _gpus(given: Allocation) -> frozenset[int]:
+    return frozenset(one.minor for one in given.get(GPU, ()))
+
+
+def _allocate(
+    table: DeviceTable, wanted: PodDevices, options: AllocateOptions, nodes: frozenset[int]
+) -> Allocation:
+    for kind in wanted.requests:
+        _, count = instance_request(table, wanted, kind)
+        near = [
+            one
+            for one in table.devices(kind).values()
+            if one.numa_node in nodes or one.numa_node == ANY_NUMA
+        ]
+        if near and len(near) < count:
+            raise DevicesUnavailable("Insufficient NUMA Scoped Devices", final=True)
+    return allocate(
+        table,
+        wanted,
+        AllocateOptions(options.scorer, nodes, options.templates, options.needs_template),
+    )
+
+
+def _sets(nodes: Sequence[int]) -> Iterator[frozenset[int]]:
+    """Sets of NUMA nodes, the smallest first, and in the end all of them."""
+    count = 1
+    for size in range(1, len(nodes)):
+        for one in combinations(nodes, size):
+            if count == MAX_MASKS:
+                break
+            count += 1
+            yield frozenset(one)
+    yield frozenset(nodes)

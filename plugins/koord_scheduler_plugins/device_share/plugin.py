@@ -63,7 +63,6 @@ from koord_scheduler_plugins.device_share.adaption import (
     is_locked,
     lock_text,
 )
-from koord_scheduler_plugins.device_share.advice import fragmentation
 from koord_scheduler_plugins.device_share.allocated import (
     DEVICES,
     allocated_devices,
@@ -73,13 +72,16 @@ from koord_scheduler_plugins.device_share.allocated import (
 from koord_scheduler_plugins.device_share.allocation import (
     AllocateOptions,
     Allocation,
+    DevicesUnavailable,
     allocate,
     allocate_with_way,
+    device_hints,
     has_room,
     instance_request,
     with_memory,
 )
-from koord_scheduler_plugins.device_share.args import DeviceShareArgs
+from koord_scheduler_plugins.device_share.answers import DeviceMetrics, fragmentation, node_summary
+from koord_scheduler_plugins.device_share.args import DeviceShareArgs, node_score
 from koord_scheduler_plugins.device_share.devices import (
     ISOLATION_PROVIDER,
     NODE_LABELS,
@@ -87,9 +89,6 @@ from koord_scheduler_plugins.device_share.devices import (
     NodeDevices,
     read_devices,
 )
-from koord_scheduler_plugins.device_share.gpus import DevicesUnavailable
-from koord_scheduler_plugins.device_share.hints import device_hints
-from koord_scheduler_plugins.device_share.metrics import DeviceMetrics
 from koord_scheduler_plugins.device_share.requests import (
     HINT_ANNOTATIONS,
     RESOURCES,
@@ -98,8 +97,6 @@ from koord_scheduler_plugins.device_share.requests import (
     device_requests,
     pod_devices,
 )
-from koord_scheduler_plugins.device_share.scoring import node_score
-from koord_scheduler_plugins.device_share.summaries import node_summary
 from koord_scheduler_plugins.device_share.tables import Answers, DeviceTables, each_once
 
 DEVICE_OBJECTS = ApiResource("scheduling.koordinator.sh/v1alpha1", "devices")

@@ -14,8 +14,11 @@ from koord.api.quantity import Quantity
 from koord.plugin import InvalidObject
 from koord_scheduler.plugin import ClusterPod
 from koord_scheduler.plugin.koordinator import AccountKind, Holding, Pool
-from koord_scheduler_plugins.node_numa_resource.accumulator import ExclusivePolicy
-from koord_scheduler_plugins.node_numa_resource.layout import MAX_CPU, MAX_NUMA_NODE
+from koord_scheduler_plugins.node_numa_resource.accumulator import (
+    MAX_CPU,
+    MAX_NUMA_NODE,
+    ExclusivePolicy,
+)
 from koord_scheduler_plugins.node_numa_resource.topology import Amounts, Zones, amount_of
 
 RESOURCE_STATUS = "scheduling.koordinator.sh/resource-status"  # annotations of a pod

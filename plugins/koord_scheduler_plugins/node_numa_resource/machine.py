@@ -8,6 +8,7 @@ from koord_scheduler.plugin import ClusterNode
 from koord_scheduler.plugin.koordinator import NUMANodeUse, Pool
 from koord_scheduler_plugins.node_numa_resource.accumulator import (
     BindPolicy,
+    CpuLayout,
     CpuUse,
     ExclusivePolicy,
 )
@@ -16,7 +17,6 @@ from koord_scheduler_plugins.node_numa_resource.holdings import (
     held_amounts,
     held_sets,
 )
-from koord_scheduler_plugins.node_numa_resource.layout import CpuLayout
 from koord_scheduler_plugins.node_numa_resource.topology import (
     MachineReport,
     NodeRules,

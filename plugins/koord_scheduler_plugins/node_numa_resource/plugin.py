@@ -57,20 +57,21 @@ from koord_scheduler.plugin.vector import (
     Verdicts,
 )
 from koord_scheduler_plugins.node_numa_resource.accumulator import BindPolicy
-from koord_scheduler_plugins.node_numa_resource.advice import advice
 from koord_scheduler_plugins.node_numa_resource.allocation import (
+    AmountScorer,
     Need,
     allocate,
     amplified_requests,
+    numa_hints,
 )
+from koord_scheduler_plugins.node_numa_resource.answers import NUMAMetrics, advice, node_document
 from koord_scheduler_plugins.node_numa_resource.columns import (
     REJECTIONS,
     ColumnScorer,
+    MachineTable,
     rejections,
     whole_node_status,
 )
-from koord_scheduler_plugins.node_numa_resource.documents import node_document
-from koord_scheduler_plugins.node_numa_resource.hints import AmountScorer, numa_hints
 from koord_scheduler_plugins.node_numa_resource.holdings import (
     NO_ALLOCATION,
     NUMA_HOLDINGS,
@@ -82,7 +83,6 @@ from koord_scheduler_plugins.node_numa_resource.holdings import (
     status_document,
 )
 from koord_scheduler_plugins.node_numa_resource.machine import Machine
-from koord_scheduler_plugins.node_numa_resource.metrics import NUMAMetrics
 from koord_scheduler_plugins.node_numa_resource.pods import (
     NO_NUMA_NODES,
     NUMA_TOPOLOGY_SPEC,
@@ -92,7 +92,6 @@ from koord_scheduler_plugins.node_numa_resource.pods import (
     policy_on,
     wish_of,
 )
-from koord_scheduler_plugins.node_numa_resource.table import MachineTable
 from koord_scheduler_plugins.node_numa_resource.topology import AMPLIFICATION, read_machine
 
 TOPOLOGIES = ApiResource("topology.node.k8s.io/v1alpha1", "noderesourcetopologies")

@@ -18,11 +18,11 @@ from koord.api.node import NODE_RESERVATION, SYSTEM_QOS_RESOURCE, system_qos
 from koord.api.quantity import Quantity
 from koord.plugin import InvalidObject
 from koord_scheduler.plugin.koordinator import NUMATopologyPolicy
-from koord_scheduler_plugins.node_numa_resource.accumulator import BindPolicy
-from koord_scheduler_plugins.node_numa_resource.layout import (
+from koord_scheduler_plugins.node_numa_resource.accumulator import (
     MAX_CPU,
     MAX_NUMA_NODE,
     NO_CPUS,
+    BindPolicy,
     CpuLayout,
 )
 

@@ -9,11 +9,13 @@ from hypothesis import strategies as st
 
 from koord_scheduler_plugins.device_share.allocation import (
     AllocateOptions,
+    DevicesUnavailable,
     allocate,
     has_room,
     in_order,
     with_memory,
 )
+from koord_scheduler_plugins.device_share.args import DeviceScorer
 from koord_scheduler_plugins.device_share.devices import (
     FUNCTION,
     PARTITIONS,
@@ -24,7 +26,6 @@ from koord_scheduler_plugins.device_share.devices import (
     read_devices,
     used_key,
 )
-from koord_scheduler_plugins.device_share.gpus import DevicesUnavailable
 from koord_scheduler_plugins.device_share.requests import (
     ALLOCATE_HINT,
     JOINT_ALLOCATE,
@@ -32,7 +33,6 @@ from koord_scheduler_plugins.device_share.requests import (
     PodDevices,
     pod_devices,
 )
-from koord_scheduler_plugins.device_share.scoring import DeviceScorer
 from tests.support.scheduler.devices import (
     CARD,
     CORE,

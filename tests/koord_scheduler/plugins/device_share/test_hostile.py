@@ -10,14 +10,13 @@ from koord.api.annotations import DEVICE_ALLOCATED
 from koord.util.errors import InvalidObject
 from koord_scheduler.plugin.testing import make_pod
 from koord_scheduler_plugins.device_share.allocated import DEVICES
-from koord_scheduler_plugins.device_share.allocation import allocate
+from koord_scheduler_plugins.device_share.allocation import DevicesUnavailable, allocate
 from koord_scheduler_plugins.device_share.devices import (
     PARTITIONS,
     DeviceTable,
     NodeTraits,
     read_devices,
 )
-from koord_scheduler_plugins.device_share.gpus import DevicesUnavailable
 from koord_scheduler_plugins.device_share.requests import (
     HINT_ANNOTATIONS,
     RESOURCES,

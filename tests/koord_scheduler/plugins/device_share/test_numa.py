@@ -9,9 +9,12 @@ import pytest
 from koord.api.annotations import DEVICE_ALLOCATED
 from koord_scheduler.plugin.koordinator import NUMATopologyHint
 from koord_scheduler.plugin.testing import ProfileHarness, fake_cluster, make_pod
-from koord_scheduler_plugins.device_share.allocation import FILTERING
-from koord_scheduler_plugins.device_share.gpus import DevicesUnavailable
-from koord_scheduler_plugins.device_share.hints import MAX_MASKS, device_hints
+from koord_scheduler_plugins.device_share.allocation import (
+    FILTERING,
+    MAX_MASKS,
+    DevicesUnavailable,
+    device_hints,
+)
 from koord_scheduler_plugins.device_share.plugin import DEVICE_OBJECTS
 from koord_scheduler_plugins.device_share.requests import (
     ALLOCATE_HINT,

@@ -9,12 +9,12 @@ from koord_scheduler_plugins.node_numa_resource.accumulator import (
     FAILED,
     NOT_ENOUGH,
     BindPolicy,
+    CpuLayout,
     CpuUse,
     ExclusivePolicy,
     TooFewCpus,
     take_cpus,
 )
-from koord_scheduler_plugins.node_numa_resource.layout import CpuLayout
 from tests.support.scheduler.numa import layout_of, use_of
 
 FULL, SPREAD = BindPolicy

@@ -13,8 +13,13 @@ from koord_scheduler.plugin import Status
 from koord_scheduler.plugin.koordinator import NUMANodeUse, NUMATopologyPolicy
 from koord_scheduler.plugin.vector import ResourceSpec
 from koord_scheduler_plugins.node_numa_resource.accumulator import NOT_ENOUGH, BindPolicy
-from koord_scheduler_plugins.node_numa_resource.allocation import Need, Offer, allocate
-from koord_scheduler_plugins.node_numa_resource.hints import AmountScorer, numa_hints
+from koord_scheduler_plugins.node_numa_resource.allocation import (
+    AmountScorer,
+    Need,
+    Offer,
+    allocate,
+    numa_hints,
+)
 from koord_scheduler_plugins.node_numa_resource.holdings import (
     Allocation,
     parse_allocation,

@@ -1,21 +1,104 @@
-"""Why no node has the devices that a pod requests, in words: fragmentation is named."""
+"""What people and other components see of devices: metrics, REST, reasons."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
-from koord_scheduler_plugins.device_share.allocation import instance_request
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from koord.plugin import InvalidObject
+from koord_scheduler.plugin import ClusterPod
+from koord_scheduler_plugins.device_share.allocated import allocated_devices, amounts_text
+from koord_scheduler_plugins.device_share.allocation import DevicesUnavailable, instance_request
 from koord_scheduler_plugins.device_share.devices import (
     GPU,
     GPU_MEMORY_RATIO,
     LEVELS,
+    TYPES,
     WHOLE,
     Amounts,
     DeviceTable,
+    NodeDevices,
     Scope,
     fits,
     partitions_of,
 )
-from koord_scheduler_plugins.device_share.gpus import DevicesUnavailable
 from koord_scheduler_plugins.device_share.requests import PodDevices
+
+
+class DeviceMetrics:
+    """Metrics of the devices of all profiles of a process."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._planned = Gauge(
+            "scheduler_secondary_device_not_well_planned",
+            "1 for a node whose Device says that its secondary devices are not well planned.",
+            ["node_name"],
+            registry=registry,
+        )
+        self._allocations = Counter(
+            "scheduler_deviceshare_allocations_total",
+            "Devices chosen for pods by type, by the way that found the GPUs (partition, "
+            "topology, template, default, none) and by the result: given or failed.",
+            ["type", "way", "result"],
+            registry=registry,
+        )
+
+    def allocated(self, kinds: Iterable[str], way: str, result: str) -> None:
+        """Count a choice of devices in Reserve."""
+        for kind in kinds:
+            self._allocations.labels(kind, way, result).inc()
+
+    def device_changed(self, old: NodeDevices | None, new: NodeDevices | None) -> None:
+        """Take over the label of a Device."""
+        if new is not None and new.well_planned == "false":
+            self._planned.labels(new.name).set(1)
+        elif old is not None and old.well_planned == "false":
+            self._planned.remove(old.name)
+
+
+Details = Mapping[str, Mapping[int, Amounts]]
+
+
+def node_summary(table: DeviceTable, pods: Iterable[ClusterPod]) -> dict[str, Any]:
+    """Return totals, free and used amounts of a node, and which pods have them."""
+    total: Details = {kind: table.total(kind) for kind in table.layout.by_type}
+    free: Details = {kind: table.free(kind) for kind in table.layout.by_type}
+    allocated: dict[str, dict[str, object]] = {}
+    for pod in pods:
+        try:
+            given = {} if pod.finished else allocated_devices(pod)
+        except InvalidObject:
+            continue  # it has nothing in the account either
+        for kind, devices in given.items():
+            if kind in TYPES:
+                each = {str(one.minor): dict(one.resources) for one in devices}
+                allocated.setdefault(kind, {})[pod.key] = each
+    return {
+        "deviceTotal": _sums(total),
+        "deviceFree": _sums(free),
+        "deviceUsed": _sums(table.used),
+        "deviceTotalDetail": _details(total),
+        "deviceFreeDetail": _details(free),
+        "deviceUsedDetail": _details(table.used),
+        "allocateSet": allocated,
+    }
+
+
+def _sums(found: Details) -> Mapping[str, str]:
+    sums: dict[str, int] = {}
+    for devices in found.values():
+        for amounts in devices.values():
+            for name, amount in amounts.items():
+                sums[name] = sums.get(name, 0) + amount
+    return amounts_text(sums)
+
+
+def _details(found: Details) -> Mapping[str, object]:
+    return {
+        kind: {str(minor): amounts_text(amounts) for minor, amounts in devices.items()}
+        for kind, devices in found.items()
+    }
+
 
 Counted = Sequence[tuple[DeviceTable, int]]
 """Tables, and how many nodes have each."""

@@ -1,0 +1,154 @@
+"""What people and other components see of CPUs and NUMA nodes: metrics, REST, reasons."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+import numpy as np
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from koord.api.machine import format_cpulist
+from koord.plugin import InvalidObject
+from koord_scheduler.plugin import ClusterPod
+from koord_scheduler_plugins.node_numa_resource.accumulator import BindPolicy
+from koord_scheduler_plugins.node_numa_resource.columns import MachineTable
+from koord_scheduler_plugins.node_numa_resource.holdings import (
+    allocation_of,
+    exclusive_policy,
+    quantity_text,
+)
+from koord_scheduler_plugins.node_numa_resource.machine import Machine
+from koord_scheduler_plugins.node_numa_resource.pods import Wish
+from koord_scheduler_plugins.node_numa_resource.topology import Amounts, Zones
+
+
+class NUMAMetrics:
+    """What was given to pods, and what was refused."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.allocations = Counter(
+            "scheduler_numa_allocations",
+            "Pods for which CPUs or amounts of NUMA nodes were chosen, and those that got none.",
+            ["result"],
+            registry=registry,
+        )
+        self.admissions = Counter(
+            "scheduler_numa_admissions",
+            "Nodes on which NUMA nodes were chosen for a pod, and nodes on which none would do.",
+            ["policy", "result"],
+            registry=registry,
+        )
+        self.bound_cpus = Gauge(
+            "scheduler_numa_bound_cpus", "CPUs that pods have of their own.", registry=registry
+        )
+        self.without_topology = Gauge(
+            "scheduler_numa_nodes_without_topology",
+            "Nodes of which no CPU is known: pods with CPUs of their own cannot be placed there.",
+            registry=registry,
+        )
+
+    def show(self, bound: Callable[[], float], without: Callable[[], float]) -> None:
+        """Have the gauges computed when they are asked for."""
+        self.bound_cpus.set_function(bound)
+        self.without_topology.set_function(without)
+
+
+Json = dict[str, object]
+
+
+def node_document(machine: Machine, pods: Iterable[ClusterPod]) -> Json:
+    """Return a node with its CPUs, its NUMA nodes, and the pods that have some of them."""
+    layout, report, rules = machine.layout, machine.report, machine.rules
+    ratios = report.ratios if report.ratios is not None else rules.ratios
+    return {
+        "name": machine.node.name,
+        "cpuTopology": {
+            "numCPUs": len(layout.cpus),
+            "numCores": len(layout.cores),
+            "numNodes": len(layout.nodes),
+            "numSockets": len(layout.sockets),
+            "cpuDetails": {str(cpu): _cpu(machine, cpu) for cpu in sorted(layout.cpus)},
+        },
+        "reservedCPUs": format_cpulist(report.reserved),
+        "maxRefCount": machine.use.max_count,
+        "policy": dict(report.kubelet),
+        "numaTopologyPolicy": rules.policy or "",
+        "numaNodeResources": _zones(machine.zones),
+        "amplificationRatios": dict(ratios or {}),
+        "remainingNUMANodeResources": _zones(machine.available()),
+        "allocatedNUMANodeResources": _zones(machine.used),
+        "availableCPUs": format_cpulist(machine.free),
+        "allocatedCPUs": {str(cpu): _cpu(machine, cpu) for cpu in sorted(machine.use.counts)},
+        "allocatedPods": list(_pods(pods)),
+    }
+
+
+def _cpu(machine: Machine, cpu: int) -> Json:
+    where, use = machine.layout.cpus[cpu], machine.use
+    return {
+        "cpuID": cpu,
+        "coreID": where.core,
+        "nodeID": where.node,
+        "socketID": where.socket,
+        "refCount": use.counts.get(cpu, 0),
+        "exclusivePolicy": ",".join(sorted(use.exclusive.get(cpu, ()))),
+    }
+
+
+def _pods(pods: Iterable[ClusterPod]) -> Iterable[Json]:
+    for pod in sorted(pods, key=lambda pod: pod.key):
+        if pod.finished:
+            continue
+        try:
+            found = allocation_of(pod)
+        except InvalidObject:
+            continue
+        if found:
+            yield {
+                "uid": pod.uid,
+                "namespace": pod.namespace,
+                "name": pod.name,
+                "cpuset": format_cpulist(found.cpus),
+                "cpuExclusivePolicy": exclusive_policy(pod) or "None",
+                "numaNodeResources": _zones(dict(found.numa)),
+            }
+
+
+def _zones(zones: Zones) -> list[Json]:
+    return [{"node": node, "resources": _amounts(zones[node])} for node in sorted(zones)]
+
+
+def _amounts(amounts: Amounts) -> Mapping[str, str]:
+    return {name: quantity_text(name, amount) for name, amount in sorted(amounts.items())}
+
+
+def advice(wish: Wish, table: MachineTable) -> Iterator[str]:
+    """Yield sentences on the CPUs of nodes, for a pod that gets none; costs no trial."""
+    if not wish.binds:
+        return
+    count, known = wish.milli_cpu // 1000, table.column("threads") > 0
+    if not known.all():
+        yield (
+            f"{np.count_nonzero(~known)} of {len(known)} nodes have no CPU topology: koordlet does "
+            "not run there, or cannot write NodeResourceTopology"
+        )
+    if not known.any():
+        return
+    free = table.column("free")[known]
+    whole, cores = table.column("whole")[known], table.column("cores")[known]
+    if int(free.max()) < count:
+        most = int(free.max())
+        yield f"{count} CPUs of its own are requested, and at most {most} are free on one node"
+        return
+    lacks = {
+        BindPolicy.FULL_PCPUS: (whole, "CPUs of whole cores", "FullPCPUs"),
+        BindPolicy.SPREAD_BY_PCPUS: (cores, "CPUs of different cores", "SpreadByPCPUs"),
+    }
+    if wish.required is None:
+        return
+    column, what, policy = lacks[wish.required]
+    if int(column.max()) < count:
+        fits = int(np.count_nonzero(free >= count))
+        yield (
+            f"{count} {what} are requested, and at most {int(column.max())} are free on one node; "
+            f"with preferredCPUBindPolicy {policy} in place of the required one, CPUs would be "
+            f"enough on {fits} nodes"
+        )
