@@ -177,7 +177,7 @@ class Column:
         """width: the values of each row; none for a single one. base: what it begins with."""
         self._empty = _empty_chunk(cast(Hashable, dtype), *width)
         self._chunks = list(base.chunks) if base else []
-        self._shared = [True] * len(self._chunks)
+        self._own: set[int] = set()  # numbers of chunks that no frozen column has
         self._length = len(base) if base else 0
         self._frozen = base
         self._last = base  # that was frozen last; None: it had other rows
@@ -206,15 +206,15 @@ class Column:
         self._frozen = None
         self._written.add(row)
         number = row // CHUNK
-        if self._shared[number]:
+        if number not in self._own:
             self._chunks[number] = self._chunks[number].copy()
-            self._shared[number] = False
+            self._own.add(number)
         return self._chunks[number]
 
     def append(self, value: object) -> None:
         if self._length % CHUNK == 0:
+            self._own.add(len(self._chunks))
             self._chunks.append(self._empty.copy())
-            self._shared.append(False)
         self._length += 1
         self[self._length - 1] = value
         self._last = None
@@ -226,7 +226,7 @@ class Column:
         self._last = None
         if self._length % CHUNK == 0:
             self._chunks.pop()
-            self._shared.pop()
+            self._own.discard(len(self._chunks))
 
     def freeze(self) -> FrozenColumn:
         """The column as it is now. Costs nothing but the list of its chunks."""
@@ -236,7 +236,7 @@ class Column:
                 frozen.has_written(self._written, self._last)
             self._frozen = self._last = frozen
             self._written.clear()
-            self._shared = [True] * len(self._chunks)
+            self._own.clear()
         return self._frozen
 
 

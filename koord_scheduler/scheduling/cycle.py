@@ -150,10 +150,11 @@ class SchedulingCycle:
         self, extenders: Extenders, pod: ClusterPod, nodes: View, table: ScoreTable
     ) -> None:
         """Add what extenders give to the totals."""
+        totals = table.totals  # before other cycles may run
         names = [nodes.node(row).name for row in table.rows.tolist()]
         extra = await extenders.prioritize(pod, names)
         if extra:
-            table.totals[:] += np.array([extra.get(name, 0) for name in names], np.int64)
+            totals += np.array([extra.get(name, 0) for name in names], np.int64)
 
     async def _post_filter(self, attempt: Attempt, found: SearchResult) -> Failure:
         """Run PostFilter plugins, if Filter has given the reasons for which no node is feasible."""

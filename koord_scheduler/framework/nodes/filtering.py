@@ -203,9 +203,11 @@ class FilterStatuses:
 
     @property
     def numbers(self) -> Numbers:
-        """The status of each node, as in NodeStatuses."""
+        """The status of each node, as in NodeStatuses, to be changed."""
         if self._numbers is None:
             self._numbers = np.full(self._nodes, ABSENT, np.int32)
+        elif not self._numbers.flags.writeable:
+            self._numbers = self._numbers.copy()
         return self._numbers
 
     @property
@@ -221,9 +223,9 @@ class FilterStatuses:
     def begin_with_all(self, first: Numbers, statuses: Sequence[Status], feasible: Mask) -> None:
         """Begin with all nodes, while there is no status.
 
-        feasible: those that none rejects; it is never written.
+        first: never written. feasible: those that none rejects; it is never written.
         """
-        self._numbers, self._feasible = first.copy(), feasible
+        self._numbers, self._feasible = first, feasible
         self._statuses += statuses
 
     def begin(self, first: Numbers, statuses: Sequence[Status], wanted: Mask) -> None:
@@ -272,7 +274,8 @@ class FilterStatuses:
         return int(places[need - 1]) + 1
 
     def statuses(self, absent: Status = NO_STATUS) -> NodeStatuses:
-        return NodeStatuses(self.numbers, tuple(self._statuses), absent, self._feasible)
+        numbers = self.numbers if self._numbers is None else self._numbers
+        return NodeStatuses(numbers, tuple(self._statuses), absent, self._feasible)
 
 
 Look = Callable[[Filtering, CycleInput, Mask], Verdicts | Mask]

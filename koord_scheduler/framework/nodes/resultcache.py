@@ -8,6 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
+from random import Random
 from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
@@ -54,6 +55,8 @@ from koord_scheduler.framework.status import (
 from koord_scheduler.framework.types import NodeInfo
 
 _NEW = object()  # in the place of a key: nothing is known
+_BLOCK = 256  # scores whose highest is known
+_MANY_SCORES = 8192  # whose maxima by block cost less than a look at all of them
 _MAX_STATUSES = 4096  # of one kind of pods; then all is computed anew
 
 
@@ -84,7 +87,7 @@ class FusedFilters:
     ) -> Verdicts:
         """First rejections of all rows by the plugins that are taken together.
 
-        They are right until the next look.
+        Their numbers are never written.
 
         Raises:
             ExtensionPointError: a plugin has failed; nothing is kept then.
@@ -115,7 +118,7 @@ class FusedFilters:
         if stale:
             self._fold(len(cycle.nodes))
         self._keys, self._generations = keys, cycle.nodes.generations
-        return Verdicts(self._first, tuple(self._numbers))
+        return Verdicts(read_only(self._first), tuple(self._numbers))
 
     def _ask(self, calls: PluginCalls, plugins: Sequence[Loaded]) -> None:
         """Use these plugins from now on."""
@@ -189,8 +192,13 @@ class FusedFilters:
                 column = self._columns[loaded.name] = np.zeros(len(cycle.nodes), np.int32)
                 column[row] = number
             first = first or number
-        if bool(self._first[row]) != bool(first):
+        before = self._first.item(row)
+        if before == first:
+            return
+        if bool(before) != bool(first):
             self._feasible = None
+        if not self._first.flags.writeable:  # the last look has lent it
+            self._first = self._first.copy()
         self._first[row] = first
 
     def _fold(self, nodes: int) -> None:
@@ -209,6 +217,36 @@ class FusedFilters:
         return found
 
 
+class BlockMaxima:
+    """The highest of many values, of which a few change: it is known block by block."""
+
+    def __init__(self, values: Scores) -> None:
+        """values: at least one; renew() is to be called for each that changes."""
+        self._values = values
+        begins = np.arange(0, len(values), _BLOCK)
+        self._highest: Scores = np.maximum.reduceat(values, begins)
+        is_highest = values == self._highest.repeat(_BLOCK)[: len(values)]
+        self._counts: Scores = np.add.reduceat(is_highest, begins, dtype=np.int64)
+
+    def renew(self, place: int) -> None:
+        """Take note of a value that has changed."""
+        block = place // _BLOCK
+        values = self._values[block * _BLOCK : (block + 1) * _BLOCK]
+        self._highest[block] = highest = values[values.argmax()]  # faster than max()
+        self._counts[block] = np.count_nonzero(values == highest)
+
+    def draw(self, draw: Random) -> int:
+        """The place of the highest value; one of them, if there are several."""
+        highest = self._highest[self._highest.argmax()]
+        (blocks,) = (self._highest == highest).nonzero()
+        ends = self._counts[blocks].cumsum()
+        number = draw.randrange(int(ends[-1]))
+        at = int(ends.searchsorted(number, "right"))
+        begin = int(blocks[at]) * _BLOCK
+        (places,) = (self._values[begin : begin + _BLOCK] == highest).nonzero()
+        return begin + int(places[number - int(ends[at])])  # negative: from the last one
+
+
 class FusedScores:
     """Sums of weighted scores of all plugins that have both forms and a key, and normalize none."""
 
@@ -225,6 +263,7 @@ class FusedScores:
         self._feasible: Mask | None = None  # of the last look; None: the totals are to be made
         self._rows: Rows = np.zeros(0, np.intp)  # those that are feasible
         self._totals: Scores = np.zeros(0, np.int64)  # their sums
+        self._maxima: BlockMaxima | None = None  # of the totals, while only a few of them change
 
     def look(
         self,
@@ -232,10 +271,11 @@ class FusedScores:
         plugins: Sequence[tuple[Loaded, int]],
         cycle: CycleInput,
         feasible: Mask,
-    ) -> tuple[Rows, Scores]:
+    ) -> tuple[Rows, Scores, BlockMaxima | None]:
         """The feasible rows, and their sums of the plugins that are taken together.
 
-        They are right until the next look, and not to be changed. plugins: with their weights.
+        They are right until the next look, and not to be changed. Of the sums also the maxima;
+        None: they are not known. plugins: with their weights.
         feasible: never written; where it is the mask of the last look, only the rows that have
         changed since are looked at.
 
@@ -274,14 +314,20 @@ class FusedScores:
             for row in missing:
                 self._look_again(calls, cycle, row)
         if is_same and not stale:
-            for row in missing:
-                self._totals[self._rows.searchsorted(row)] = self._sum[row]
+            places = [int(self._rows.searchsorted(row)) for row in missing]
+            for row, place in zip(missing, places, strict=True):
+                self._totals[place] = self._sum[row]
+            if self._maxima is not None:
+                for place in places:
+                    self._maxima.renew(place)
+            elif len(self._totals) > _MANY_SCORES:
+                self._maxima = BlockMaxima(self._totals)
         else:
             (self._rows,) = feasible.nonzero()
-            self._totals = self._sum[self._rows]
+            self._totals, self._maxima = self._sum[self._rows], None
         self._keys, self._generations = keys, cycle.nodes.generations
         self._feasible = feasible
-        return self._rows, self._totals
+        return self._rows, self._totals, self._maxima
 
     def _ask(self, calls: PluginCalls, plugins: Sequence[tuple[Loaded, int]]) -> None:
         """Use these plugins from now on."""

@@ -4,7 +4,6 @@ Source: Kubernetes, pkg/scheduler/framework/runtime/framework.go (RunScorePlugin
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from random import Random
 from typing import cast
@@ -18,27 +17,51 @@ from koord_scheduler.framework.cyclestate import CycleInput, CycleState
 from koord_scheduler.framework.extension.transformers import Transformers
 from koord_scheduler.framework.interfaces import PreScorePlugin, Scoring
 from koord_scheduler.framework.nodes.adapters import Rows, normalized, score_nodes
-from koord_scheduler.framework.nodes.resultcache import EquivalenceClass, PreResultCache
+from koord_scheduler.framework.nodes.resultcache import (
+    BlockMaxima,
+    EquivalenceClass,
+    PreResultCache,
+)
 from koord_scheduler.framework.profile import ProfilePlugins
 from koord_scheduler.framework.status import Code, PluginStatusError, Scores, status_of
 
 
-@dataclass(frozen=True, slots=True)
 class ScoreTable:
-    """Scores of the feasible nodes; each column has shape (feasible nodes,)."""
+    """Scores of the feasible nodes; each column has shape (feasible nodes,).
 
-    rows: Rows
-    totals: Scores
-    make_columns: Callable[[], Mapping[str, Scores]]
+    Valid until the next cycle begins; the totals, once asked for, for ever.
+    """
+
+    def __init__(
+        self,
+        rows: Rows,
+        totals: Scores,
+        make_columns: Callable[[], Mapping[str, Scores]],
+        maxima: BlockMaxima | None = None,
+    ) -> None:
+        """maxima: of the totals, which are the cache's then; None: the totals are its own."""
+        self.rows = rows
+        self._totals = totals
+        self._make_columns = make_columns
+        self._maxima = maxima
+
+    @property
+    def totals(self) -> Scores:
+        """Sums of the columns. A caller that changes them changes what is chosen."""
+        if self._maxima is not None:
+            self._totals, self._maxima = self._totals.copy(), None
+        return self._totals
 
     @property
     def columns(self) -> Mapping[str, Scores]:
-        """Scores by plugin, normalized, times its weight. Valid until the next cycle begins."""
-        return self.make_columns()
+        """Scores by plugin, normalized, times its weight."""
+        return self._make_columns()
 
     def choose(self, draw: Random) -> int:
         """The row with the highest total; one of them, if there are several."""
-        totals = self.totals
+        if self._maxima is not None:
+            return int(self.rows[self._maxima.draw(draw)])
+        totals = self._totals
         (best,) = (totals == totals[totals.argmax()]).nonzero()  # faster than max()
         return int(self.rows[best[draw.randrange(len(best))]])
 
@@ -89,14 +112,17 @@ class NodeScoring:
         active = self._active_in(cycle.state)
         columns: dict[str, Scores] = {}
         fused: Mapping[str, Scores] = {}
+        maxima: BlockMaxima | None = None
         with self._calls.timed(Point.SCORE.label):
             if cached is None:
                 (rows,) = feasible.nonzero()
                 totals = np.zeros(len(rows), np.int64)
             else:
-                rows, sums = cached.fused_scores.look(self._calls, active, cycle, feasible)
-                totals = sums.copy()
+                look = cached.fused_scores.look
+                rows, totals, maxima = look(self._calls, active, cycle, feasible)
                 fused = cached.fused_scores.columns
+                if maxima is None or len(fused) < len(active):
+                    totals, maxima = totals.copy(), None
             for loaded, weight in active:
                 if loaded.name not in fused:
                     found = self._weighted(loaded, weight, cycle, feasible, rows, cached)
@@ -109,7 +135,7 @@ class NodeScoring:
                 for one, weight in active
             }
 
-        return ScoreTable(rows, totals, make_columns)
+        return ScoreTable(rows, totals, make_columns, maxima)
 
     def _active_in(self, state: CycleState) -> Sequence[tuple[Loaded, int]]:
         """The plugins that PreScore does not skip, with their weights."""

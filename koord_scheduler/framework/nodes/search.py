@@ -236,7 +236,7 @@ class SearchResult:
     ) -> "SearchResult":
         """After Filter, by the statuses of the nodes."""
         feasible = statuses.feasible
-        if np.count_nonzero(feasible):  # faster than any()
+        if feasible[feasible.argmax()]:  # the first one that is, at once
             return cls(SUCCESS, cycle, feasible, diagnosis, statuses, cached)
         diagnosis.node_statuses = statuses
         for number in np.unique(statuses.numbers).tolist():
@@ -305,7 +305,7 @@ class NodeSearch:
         sampled: as many feasible nodes as the profile asks for are enough.
         """
         cycle, diagnosis = CycleInput(state, pod, nodes), Diagnosis(nodes=len(nodes))
-        nothing = np.zeros(len(nodes), np.bool_)
+        nothing = _no_nodes(len(nodes))
         if not len(nodes):
             rejection = Status.unresolvable(NO_NODES)
             return SearchResult(rejection, cycle, nothing, diagnosis)
@@ -510,6 +510,12 @@ class NodeSearch:
 
 
 @lru_cache(maxsize=4)  # of each cycle the same, but for views that differ in their nodes
+def _no_nodes(count: int) -> Mask:
+    """A mask of no node, which is never written."""
+    return read_only(np.zeros(count, np.bool_))
+
+
+@lru_cache(maxsize=4)
 def _all_nodes(count: int) -> Mask:
     """A mask of all nodes, which is never written."""
     return read_only(np.ones(count, np.bool_))

@@ -1,7 +1,9 @@
 """Results that are kept for equal pods are those that would be computed."""
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
+from random import Random
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -21,6 +23,7 @@ from koord_scheduler.framework.interfaces import (
     VectorNormalizeScorePlugin,
     VectorScorePlugin,
 )
+from koord_scheduler.framework.nodes import resultcache
 from koord_scheduler.framework.nodes.adapters import filter_nodes, score_nodes
 from koord_scheduler.framework.nodes.resultcache import ResultCache
 from koord_scheduler.framework.nodes.scoring import NodeScoring
@@ -28,6 +31,7 @@ from koord_scheduler.framework.nodes.search import NodeSearch
 from koord_scheduler.framework.status import (
     FEASIBLE,
     Code,
+    NodeStatuses,
     Scores,
     Status,
     Verdicts,
@@ -38,6 +42,13 @@ from tests.support.clusters import node, pod, read_node, read_pod
 from tests.support.scheduler.framework import FreeCpu, Kit, free_cpu, make_pod, named
 
 STATE = CycleState()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_blocks() -> Iterator[None]:
+    """Scores of a few nodes are in several blocks, of which the last one is not full."""
+    with patch.multiple(resultcache, _BLOCK=4, _MANY_SCORES=10):
+        yield
 
 
 class Both(FreeCpu):
@@ -217,7 +228,8 @@ class Normalizes(Both, VectorNormalizeScorePlugin):
 async def test_a_cycle_with_kept_results_is_one_without(
     changes: list[Change], order: list[str]
 ) -> None:
-    """Feasible nodes, the first rejection of each other node, and the scores."""
+    """Feasible nodes, the first rejection of each other node, the scores, and the node chosen."""
+    earlier: list[tuple[NodeStatuses, list[int]]] = []
     plugins: dict[str, Plugin] = {
         "both": Both(), "strict": Strict(), "plain": Plain(), "vector": Vector(),
         "without": Both(None), "normalizes": Normalizes(),
@@ -239,8 +251,11 @@ async def test_a_cycle_with_kept_results_is_one_without(
         if found.feasible.any():
             assert found.statuses is not None
             assert np.array_equal(found.feasible, found.statuses.numbers == FEASIBLE)
+            earlier.append((found.statuses, found.statuses.numbers.tolist()))
             cached = scoring.scores(found.cycle, found.feasible, search.cached(web))
             fresh = scoring.scores(found.cycle, found.feasible)
+            for seed in range(5):
+                assert cached.choose(Random(seed)) == fresh.choose(Random(seed))
             assert cached.totals.tolist() == fresh.totals.tolist()
             for name, column in fresh.columns.items():
                 assert cached.columns[name].tolist() == column.tolist()
@@ -251,6 +266,26 @@ async def test_a_cycle_with_kept_results_is_one_without(
                 load(made, at, change[2], "many")
         else:
             _apply(made, change)
+    for statuses, numbers in earlier:  # of a cycle that may still be looked at
+        assert statuses.numbers.tolist() == numbers
+
+
+@given(
+    values=st.lists(st.integers(0, 3), min_size=1, max_size=50),
+    changes=st.lists(st.tuples(st.integers(0, 49), st.integers(0, 4)), max_size=20),
+    seed=st.integers(0, 99),
+)
+def test_the_highest_value_is_drawn_as_from_all(
+    values: list[int], changes: list[tuple[int, int]], seed: int
+) -> None:
+    """With the same seed the same place, whatever has changed, one after the other."""
+    found = np.array(values, np.int64)
+    maxima = resultcache.BlockMaxima(found)
+    for at, value in [(0, values[0]), *changes]:
+        found[at % len(found)] = value
+        maxima.renew(at % len(found))
+        best = np.flatnonzero(found == found.max())
+        assert maxima.draw(Random(seed)) == best[Random(seed).randrange(len(best))]
 
 
 async def test_kept_results_of_a_cycle_that_failed_are_computed_anew() -> None:
