@@ -11,8 +11,7 @@ from benchmarks.table import Row
 from benchmarks.tree import pod_tree
 from koord.util.clock import SystemClock
 from koord.util.ownedfiles import OwnedDirectory
-from koordlet.executor.claims.claim import DesiredValue, Key
-from koordlet.executor.claims.target import Target
+from koordlet.executor.claims.claim import DesiredValue, Key, Target
 from koordlet.executor.journal import Journal, JournalRecord
 from koordlet.executor.kernel.writer import Writer
 from koordlet.host.files import raise_nofile

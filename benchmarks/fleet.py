@@ -30,8 +30,7 @@ from koordlet.metriccache.cache import MetricCache
 from koordlet.metriccache.kinds import Sample
 from koordlet.plugin.testing import make_pod
 from koordlet.reporter.cluster_sink import ClusterSink
-from koordlet.reporter.loop import NodeMetricReporter, ReportOptions
-from koordlet.reporter.schedule import FleetPace
+from koordlet.reporter.loop import FleetPace, NodeMetricReporter, ReportOptions
 from koordlet.statesinformer.informer import StatesInformer
 from koordlet.statesinformer.kube_sources import KubeNodeMetric
 from koordlet.statesinformer.podmeta import PodMeta

@@ -29,8 +29,7 @@ from koordlet.host.host import Host
 from koordlet.metriccache.cache import MetricCache
 from koordlet.metriccache.kinds import DEFAULT_INTERVALS, RetentionClass
 from koordlet.plugin.testing import FakeHost, FakePod, SimulatedClock
-from koordlet.reporter.report import make_report
-from koordlet.reporter.status import ReportInputs, build_status
+from koordlet.reporter.status import ReportInputs, build_status, make_report
 from koordlet.server.app import FAMILIES
 from koordlet.statesinformer.podmeta import PodMeta, discovered_pod
 

@@ -15,16 +15,14 @@ from pathlib import Path
 from benchmarks.table import Row
 from koord.util.clock import SystemClock
 from koord.util.ownedfiles import OwnedDirectory
-from koordlet.executor.claims.claim import ClaimState, DesiredValue, Key
-from koordlet.executor.claims.target import Target
+from koordlet.executor.claims.claim import ClaimState, DesiredValue, Key, Target
 from koordlet.executor.journal import Journal
 from koordlet.executor.kernel.writer import Writer
 from koordlet.host.devices import XpuFiles, read_rdma_interfaces
 from koordlet.host.host import Host
 from koordlet.host.object_writers import ObjectWriter
 from koordlet.host.objects import RESCTRL_GROUPS, RESCTRL_MEMBERSHIPS
-from koordlet.host.resctrl.schemata import DEFAULT_GROUP
-from koordlet.host.resctrl.tasks import ResctrlTaskWriter
+from koordlet.host.resctrl import DEFAULT_GROUP, ResctrlTaskWriter
 from koordlet.host.resource import Level, ObjectKind
 from koordlet.host.resources import RESCTRL_GROUP, RESCTRL_L3, RESCTRL_MB, RESCTRL_TASKS
 from koordlet.plugin.testing import FakeHost

@@ -10,8 +10,7 @@ from benchmarks import history
 from benchmarks.table import Row
 from koord.api.nodemetric import DEFAULT_SPEC
 from koordlet.plugin.testing import SimulatedClock, make_pod
-from koordlet.reporter.report import make_report
-from koordlet.reporter.status import ReportInputs, build_status
+from koordlet.reporter.status import ReportInputs, build_status, make_report
 from koordlet.statesinformer.podmeta import PodMeta
 
 PODS = 300

@@ -15,8 +15,7 @@ from koordlet.metriccache import kinds
 from koordlet.metriccache.cache import MetricCache
 from koordlet.metriccache.kinds import Sample
 from koordlet.plugin.testing import SimulatedClock, make_pod
-from koordlet.server.page.charts import ChangeAnnotations
-from koordlet.server.page.source import AgentPage, AgentPageSources
+from koordlet.server.page import AgentPage, AgentPageSources, ChangeAnnotations
 from koordlet.statesinformer.informer import StatesInformer
 from koordlet.statesinformer.podmeta import PodMeta
 

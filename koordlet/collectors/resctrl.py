@@ -10,7 +10,7 @@ from koordlet.host.paths import HostPaths
 from koordlet.metriccache.kinds import RESCTRL_LLC, RESCTRL_MB, Cadence, Sample
 
 if TYPE_CHECKING:
-    from koordlet.host.resctrl.monitoring import CacheUsage
+    from koordlet.host.resctrl_monitoring import CacheUsage
 
 GROUPS = ("LSR", "LS", "BE")
 _LABELS = ("node", "cache_id", "qos")
@@ -61,7 +61,7 @@ class ResctrlCollector:
         yield _RESCTRL_MEMORY_BANDWIDTH.metric(self._rows(bandwidth=True))
 
     def _read(self) -> "list[CacheUsage]":
-        from koordlet.host.resctrl.monitoring import read_usage  # not imported while it is off
+        from koordlet.host.resctrl_monitoring import read_usage  # not imported while it is off
 
         return read_usage(self._paths, GROUPS)
 

@@ -32,7 +32,7 @@ from koord.kube.metrics import EventMetrics, KubeMetrics
 from koord.kube.responses import Object
 from koord.kube.transport import Limits, Transport
 from koord.util.clock import Clock
-from koord.util.filewatch import DirectoryWatch
+from koord.util.dirwatch import DirectoryWatch
 from koordlet import NAME
 from koordlet.collectors.node_info import NODE_NUMA_INFO
 from koordlet.daemon.flags import DaemonFlags
@@ -40,12 +40,12 @@ from koordlet.daemon.other_agents import OtherAgent
 from koordlet.daemon.settings import Settings
 from koordlet.host.topology import NumaNode
 from koordlet.kubelet import KubeletClient, KubeletMetrics, KubeletOptions, own_pod_uid
-from koordlet.manager_fallback.mode import ManagerRoleMode
+from koordlet.manager_fallback import ManagerRoleMode
 from koordlet.manager_fallback.roles import ManagerRoleOptions, ManagerRoles
 from koordlet.metriccache.cache import MetricCache
 from koordlet.reporter.cluster_sink import ClusterSink
-from koordlet.reporter.schedule import FleetPace
-from koordlet.reporter.topology import TopologyReporter
+from koordlet.reporter.loop import FleetPace
+from koordlet.reporter.object_reconciler import TopologyReporter
 from koordlet.rules.other_agent import image_of, other_agent_pod
 from koordlet.statesinformer.informer import StatesInformer
 from koordlet.statesinformer.kube_sources import (

@@ -30,7 +30,7 @@ from koordlet.host.devices import pci_topology
 from koordlet.metriccache.cache import MetricCache
 from koordlet.nvml.gpus import GpuMonitor, GpuObservers
 from koordlet.nvml.process import HelperProcess
-from koordlet.podresources.messages import GivenDevices
+from koordlet.podresources import GivenDevices
 from koordlet.reporter.devices import DeviceReporter
 from koordlet.reporter.status import HEALTHY_GPUS
 from koordlet.rules.allocated_devices import kubelet_devices
@@ -150,7 +150,7 @@ def build_pod_resources(
     if importlib.util.find_spec("grpclib") is None:
         log.warning("pod_resources.missing", error=_MISSING)
         return UnavailableComponent(_MISSING)
-    from koordlet.podresources.proxy import PodResourcesProxy
+    from koordlet.podresources import PodResourcesProxy
 
     return PodResourcesProxy(
         Path(settings.options.pod_resources_proxy_path.value),

@@ -38,7 +38,7 @@ from koordlet.executor.evictions.eviction import EvictionFallback
 from koordlet.executor.evictions.limits import MAX_BUDGET
 from koordlet.executor.kernel.conflicts import OnForeignChange
 from koordlet.executor.restorer import OnExit
-from koordlet.manager_fallback.mode import ManagerRoleMode
+from koordlet.manager_fallback import ManagerRoleMode
 from koordlet.metriccache.kinds import DEFAULT_INTERVALS, Cadence
 from koordlet.rules.other_agent import SYSTEM_NAMESPACES
 

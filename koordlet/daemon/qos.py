@@ -18,7 +18,7 @@ from koordlet.daemon.measuring import Measuring, StateSources
 from koordlet.daemon.other_agents import OtherAgent
 from koordlet.daemon.runtimehooks import HooksPart
 from koordlet.daemon.settings import Settings
-from koordlet.executor.claims.in_force import (
+from koordlet.executor.claims.table import (
     ClaimedValue,
     claimed_value_json,
     concerns,
@@ -36,7 +36,7 @@ from koordlet.statesinformer.podmeta import PodMeta
 
 if TYPE_CHECKING:
     from koordlet.daemon.cluster import Cluster
-    from koordlet.server.page.charts import ChangeAnnotations
+    from koordlet.server.page import ChangeAnnotations
 
 
 REASON = "AllocationRefused"  # of the Kubernetes event
@@ -286,7 +286,7 @@ def build_qos(
 
 def _annotations(clock: Clock) -> "ChangeAnnotations":
     """Import what is for the page alone."""
-    from koordlet.server.page.charts import ChangeAnnotations
+    from koordlet.server.page import ChangeAnnotations
 
     return ChangeAnnotations(clock.wall)
 

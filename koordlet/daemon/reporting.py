@@ -13,8 +13,7 @@ from koordlet.prediction.checkpoints import CheckpointFiles
 from koordlet.prediction.models import HalfLives
 from koordlet.prediction.prediction import PeakPrediction, PredictionOptions
 from koordlet.reporter.loop import NodeMetricReporter, ReportOptions, standalone_interval
-from koordlet.reporter.report import AllSinks, FileSink
-from koordlet.reporter.status import Predict
+from koordlet.reporter.status import AllSinks, FileSink, Predict
 from koordlet.statesinformer.informer import StatesInformer
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from koord.util.ownedfiles import OwnedDirectory
 from koordlet.daemon.components import DaemonComponents
 from koordlet.doctor.probes import Finding
 from koordlet.doctor.support import Claimable, findings
-from koordlet.executor.claims.in_force import cpu_limits
+from koordlet.executor.claims.table import cpu_limits
 from koordlet.host.host import Host
 from koordlet.host.paths import HostPaths
 from koordlet.host.resource import Level

@@ -5,10 +5,9 @@ from importlib.resources import files
 
 from koord.component.page.serving import Page
 from koordlet.daemon.components import DaemonComponents
-from koordlet.executor.claims.in_force import cpu_limits
+from koordlet.executor.claims.table import cpu_limits
 from koordlet.host.resource import Level
-from koordlet.server.page.charts import ChangeAnnotations
-from koordlet.server.page.source import AgentPage, AgentPageSources
+from koordlet.server.page import AgentPage, AgentPageSources, ChangeAnnotations
 
 
 def agent_page(components: DaemonComponents, annotations: ChangeAnnotations) -> Page:

@@ -29,14 +29,17 @@ from koordlet.executor.claims.claim import (
     Part,
     ValueApplier,
 )
-from koordlet.executor.claims.in_force import (
+from koordlet.executor.claims.table import (
     ClaimedValue,
+    ClaimTable,
     ObservedValue,
+    Parts,
     ValueInForce,
     claimed_value_json,
+    combine,
+    combined_original,
     concerns,
 )
-from koordlet.executor.claims.table import ClaimTable, Parts, combine, combined_original
 from koordlet.executor.kernel.view import Worker
 from koordlet.host.resource import Level
 

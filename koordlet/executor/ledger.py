@@ -5,8 +5,7 @@ from dataclasses import replace
 
 from koord.util.errors import InvalidObject
 from koord.util.logs import get_logger
-from koordlet.executor.claims.claim import Key
-from koordlet.executor.claims.target import Target
+from koordlet.executor.claims.claim import Key, Target
 from koordlet.executor.journal import Journal, JournalRecord
 from koordlet.host.kernelfile import KernelFile, definition_of
 from koordlet.host.resource import Level

@@ -13,12 +13,11 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Protocol
 
-from koordlet.host import cpu_scheduler, terway_files
+from koordlet.host import cpu_scheduler, resctrl, terway_files
 from koordlet.host.net import netfiles
 from koordlet.host.net.tc import objects as tc_objects
 from koordlet.host.net.tc import tree
 from koordlet.host.paths import HostPaths
-from koordlet.host.resctrl import groups, schemata, tasks
 from koordlet.host.resource import Level, ObjectKind, node_row
 
 
@@ -66,25 +65,25 @@ CORE_SCHED_COOKIE = node_row(
 
 RESCTRL_GROUPS = ObjectKind(
     Level.RESCTRL,
-    "koordlet.host.resctrl.groups",
+    "koordlet.host.resctrl",
     reader="ResctrlGroupReader",
     writer="ResctrlGroupWriter",
-    is_place=schemata.is_group_name,
+    is_place=resctrl.is_group_name,
     directory="/sys/fs/resctrl/{}",
 )
 RESCTRL_GROUP = node_row(
     "resctrl_group",
     "present or absent",
     "",
-    groups.parse_presence,
+    resctrl.parse_presence,
     RESCTRL_GROUPS,
-    text=groups.PRESENCE_TEXT,
-    needs=groups.RESCTRL_NEEDS,
+    text=resctrl.PRESENCE_TEXT,
+    needs=resctrl.RESCTRL_NEEDS,
 )
 
 RESCTRL_MEMBERSHIPS = ObjectKind(
     Level.PROCESS,
-    "koordlet.host.resctrl.tasks",
+    "koordlet.host.resctrl",
     reader="ResctrlTaskReader",
     writer="ResctrlTaskWriter",
     directory="/proc/",
@@ -93,10 +92,10 @@ RESCTRL_TASKS = node_row(
     "resctrl_tasks",
     "control group that a process is in; / for the default one",
     "{}/cpu_resctrl_groups",
-    tasks.parse_membership,
+    resctrl.parse_membership,
     RESCTRL_MEMBERSHIPS,
-    text=tasks.MEMBERSHIP_TEXT,
-    needs=tasks.MEMBERSHIP_NEEDS,
+    text=resctrl.MEMBERSHIP_TEXT,
+    needs=resctrl.MEMBERSHIP_NEEDS,
 )
 
 TRAFFIC_TREES = ObjectKind(

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from koord.api.machine import parse_cpulist_file
-from koordlet.host import cpu_scheduler, objects, procfiles
+from koordlet.host import cpu_scheduler, objects, procfiles, resctrl
 from koordlet.host import resource as forms
 from koordlet.host.cgroups import cgroupfiles as cg
 from koordlet.host.cgroups import keyed_files
@@ -93,8 +93,7 @@ from koordlet.host.objects import (
     TRAFFIC_CLASSES as TRAFFIC_CLASSES,
 )
 from koordlet.host.procfiles import Pressure, parse_pressure
-from koordlet.host.resctrl import schemata
-from koordlet.host.resctrl.groups import RESCTRL_NEEDS
+from koordlet.host.resctrl import RESCTRL_NEEDS
 from koordlet.host.resource import (
     ANOLIS,
     Resource,
@@ -528,15 +527,15 @@ OOM_SCORE_ADJ = node_row(
 
 
 def _schemata(resource: str, unit: str) -> Resource[str]:
-    """One line of a control group's schemata."""
+    """One line of a control group's resctrl."""
     return node_row(
         f"resctrl_{resource.lower()}",
         unit,
         "{}/schemata",
-        partial(schemata.parse_line, resource),
+        partial(resctrl.parse_line, resource),
         Root.RESCTRL,
-        may=partial(schemata.is_positive, resource),
-        text=schemata.schemata_text(resource),
+        may=partial(resctrl.is_positive, resource),
+        text=resctrl.schemata_text(resource),
         needs=RESCTRL_NEEDS,
         hold=False,
     )
@@ -556,7 +555,7 @@ def _cache_info(name: str, unit: str, parse: Callable[[bytes], int]) -> Resource
     )
 
 
-RESCTRL_CBM_MASK = _cache_info("cbm_mask", "ways of an L3 cache, as a mask", schemata.parse_mask)
+RESCTRL_CBM_MASK = _cache_info("cbm_mask", "ways of an L3 cache, as a mask", resctrl.parse_mask)
 RESCTRL_MIN_CBM_BITS = _cache_info("min_cbm_bits", "fewest ways of a group", cg.parse_number)
 RESCTRL_L3 = _schemata("L3", "ways of each L3 cache, as a mask in hexadecimal")
 RESCTRL_MB = _schemata("MB", "memory bandwidth by L3 cache: percent, on AMD eighths of GB/s")

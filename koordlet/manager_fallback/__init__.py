@@ -3,3 +3,13 @@
 Idle while a koord-manager is seen. The specs themselves come from koord.kube.managedobjects;
 this package decides whether they are ours to write, and writes them through koord.kube.
 """
+
+from enum import StrEnum
+
+
+class ManagerRoleMode(StrEnum):
+    """Mode of the manager roles: the value of --manager-duties."""
+
+    AUTO = "auto"  # while no koord-manager is seen
+    ON = "on"
+    OFF = "off"

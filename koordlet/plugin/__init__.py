@@ -7,8 +7,7 @@ test kit. docs/writing-plugins.md is a tutorial.
 
 from koord.component.features import FeatureSpec
 from koord.component.flags import Flag, FlagSet
-from koordlet.executor.claims.claim import Claim, ClaimScope
-from koordlet.executor.claims.target import Target
+from koordlet.executor.claims.claim import Claim, ClaimScope, Target
 from koordlet.executor.evictions.eviction import Eviction
 from koordlet.host import resources
 from koordlet.host.resource import Level

@@ -35,8 +35,7 @@ if TYPE_CHECKING:
     from koord.api.pod import Pod
     from koord.component.features import FeatureSpec
     from koord.component.flags import FlagSet
-    from koordlet.executor.claims.claim import AuditText
-    from koordlet.executor.claims.target import Target
+    from koordlet.executor.claims.claim import AuditText, Target
     from koordlet.executor.kernel.view import Kernel
     from koordlet.host.resource import Resource
     from koordlet.metriccache.cache import MetricCache

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
 from koord.api.node import Node
-from koord.kube.client import ApiClient, Resource
+from koord.kube.client import NODE_TOPOLOGIES, ApiClient, Resource
 from koord.kube.errors import (
     ApiError,
     BadResponse,
@@ -23,8 +23,15 @@ from koord.util.flowcontrol import Backoff
 from koord.util.health import HealthStatus, PartHealth
 from koord.util.logs import LogState, get_logger
 from koord.util.stop import Stop
+from koordlet.rules.node_resource_topology import (
+    PublishedTopology,
+    new_topology_object,
+    topology_patch,
+)
+from koordlet.rules.node_topology import NodeTopology
 from koordlet.rules.object_patch import Operation
-from koordlet.statesinformer.kube_sources import PublishedObject
+from koordlet.statesinformer.informer import StatesInformer
+from koordlet.statesinformer.kube_sources import KubeTopology, PublishedObject
 
 QUIET_PERIOD = 600.0  # seconds without a correction after which the next one is made at once
 MAX_CORRECTION_PAUSE = 300.0  # seconds
@@ -207,3 +214,48 @@ class ObjectReconciler(Generic[W, P]):
         if isinstance(err, _PASSING):
             pause = min(pause, MAX_PAUSE * (1 + self._draw()))
         return max(pause, wanted or 0.0)
+
+
+class _TopologyRules:
+    resource = NODE_TOPOLOGIES
+    subject = "topology"
+
+    def __init__(self, states: StatesInformer, node_name: str) -> None:
+        self.wanted = states.node_topology
+        self._name = node_name
+
+    def new(self, owner: Node, wanted: NodeTopology) -> dict[str, object]:
+        return new_topology_object(self._name, owner, wanted)
+
+    def patch(self, published: PublishedTopology, wanted: NodeTopology) -> list[Operation]:
+        return topology_patch(published, wanted)
+
+
+class TopologyReporter(ObjectReconciler[NodeTopology, PublishedTopology]):
+    """Keeps the published topology of this node right."""
+
+    def __init__(
+        self,
+        client: ApiClient,
+        node_name: str,
+        states: StatesInformer,
+        own: KubeTopology,
+        clock: Clock,
+        *,
+        interval: float,
+        owner: Callable[[], Node | None],
+        observe_only: Callable[[], str] = lambda: "",
+        draw: Callable[[], float] = random.random,
+    ) -> None:
+        """Arguments that are not named here are those of ObjectReconciler."""
+        super().__init__(
+            client,
+            node_name,
+            _TopologyRules(states, node_name),
+            own,
+            clock,
+            interval=interval,
+            owner=owner,
+            observe_only=observe_only,
+            draw=draw,
+        )

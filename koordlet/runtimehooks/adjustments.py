@@ -10,7 +10,7 @@ from koordlet.executor.claims.table import combine
 from koordlet.host.cgroups.cgroupfiles import QUOTA_PERIOD_US
 from koordlet.host.resource import Resource
 from koordlet.host.resources import CPU_QUOTA, CPU_SHARES, CPUSET_CPUS_WANTED, MEMORY_LIMIT
-from koordlet.runtimehooks.wire.messages import (
+from koordlet.runtimehooks.wire import (
     ContainerAdjustment,
     ContainerMount,
     KeyValue,

@@ -17,8 +17,7 @@ from koordlet.host.processes import is_trusted
 from koordlet.runtimehooks.connection import CallError, Connection
 from koordlet.runtimehooks.handlers import NriPlugin
 from koordlet.runtimehooks.hooks import HookOptions, HookResponses
-from koordlet.runtimehooks.wire.messages import RUNTIME_SERVICE, RegisterPluginRequest
-from koordlet.runtimehooks.wire.protobuf import WireError
+from koordlet.runtimehooks.wire import RUNTIME_SERVICE, RegisterPluginRequest, WireError
 
 MAX_PAUSE = 60.0  # seconds between attempts, whatever the flags allow
 ABSENT = 10.0  # seconds between looks, at most, for a socket that is not there

@@ -5,10 +5,9 @@ from collections.abc import Awaitable, Callable
 
 from koord.util.errors import error_text
 from koord.util.logs import get_logger
-from koordlet.runtimehooks.wire.messages import PLUGIN_SERVICE
-from koordlet.runtimehooks.wire.protobuf import WireError, malformed
-from koordlet.runtimehooks.wire.ttrpc import (
+from koordlet.runtimehooks.wire import (
     PLUGIN,
+    PLUGIN_SERVICE,
     RUNTIME,
     Code,
     Frame,
@@ -18,7 +17,9 @@ from koordlet.runtimehooks.wire.ttrpc import (
     Response,
     Status,
     StreamReader,
+    WireError,
     frames,
+    malformed,
     packed,
 )
 

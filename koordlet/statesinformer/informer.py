@@ -306,7 +306,7 @@ class Subscription:
 
 
 class SubscriptionStates:
-    """The states informer for one owner; see koordlet.plugin.interfaces.States."""
+    """The states informer for one owner; see koordlet.plugin.registry.States."""
 
     def __init__(self, informer: "StatesInformer", subscription: Subscription) -> None:
         self._informer = informer

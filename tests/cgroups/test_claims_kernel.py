@@ -10,8 +10,7 @@ import pytest
 
 from koord.util.clock import SystemClock
 from koord.util.ownedfiles import OwnedDirectory
-from koordlet.executor.claims.claim import RELEASE, ClaimState, DesiredValue, Key
-from koordlet.executor.claims.target import Target
+from koordlet.executor.claims.claim import RELEASE, ClaimState, DesiredValue, Key, Target
 from koordlet.executor.journal import Journal
 from koordlet.executor.kernel.writer import Writer
 from koordlet.host import resources as r

@@ -8,8 +8,7 @@ import pytest
 
 from koord.util.clock import SystemClock
 from koord.util.ownedfiles import OwnedDirectory
-from koordlet.executor.claims.claim import ClaimState, DesiredValue, Key
-from koordlet.executor.claims.target import Target
+from koordlet.executor.claims.claim import ClaimState, DesiredValue, Key, Target
 from koordlet.executor.journal import Journal
 from koordlet.executor.kernel.writer import Writer
 from koordlet.host.host import Host

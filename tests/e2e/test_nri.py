@@ -11,7 +11,7 @@ import pytest
 from koord.api.qos import KubeQoS
 from koordlet.cli.koordletctl import main
 from koordlet.host.paths import HostPaths
-from koordlet.runtimehooks.wire import messages
+from koordlet.runtimehooks import wire
 from tests.support.node.nvml_stub import add_pci_device
 from tests.support.programs import NRI_RUNTIME, NRI_RUNTIME_08, Program
 from tests.support.real_runtime.nri_node import (
@@ -79,11 +79,11 @@ async def test_the_runtime_encodes_as_we_do(node: Node) -> None:
         of_pod = await runtime.ask("encode", message="pod", pod=pod)
         of_container = await runtime.ask("encode", message="container", container=made)
 
-    found = messages.PodSandbox.decode(bytes.fromhex(of_pod["reply"]))
+    found = wire.PodSandbox.decode(bytes.fromhex(of_pod["reply"]))
     assert (found.uid, found.annotations[BATCH]) == ("be1", json.dumps(BATCH_PODS))
-    resources = messages.Container.decode(bytes.fromhex(of_container["reply"])).linux.resources
-    assert resources == messages.LinuxResources(
-        cpu=messages.LinuxCPU(shares=2, quota=-1, period=100_000, cpus="0-3")
+    resources = wire.Container.decode(bytes.fromhex(of_container["reply"])).linux.resources
+    assert resources == wire.LinuxResources(
+        cpu=wire.LinuxCPU(shares=2, quota=-1, period=100_000, cpus="0-3")
     )
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from koord.api.pod import Container
 from koord.plugin import InvalidObject
 from koordlet.plugin import PodMeta
-from koordlet.plugin.pods import processes as processes_of_pods
+from koordlet.plugin.pods import settings
 from koordlet.plugin.testing import FakeHost, FakePod, PluginHarness, make_pod
 from koordlet_plugins.oom_score_adj import OOMScoreAdj, Scores, pod_scores
 
@@ -222,8 +222,8 @@ async def test_a_bad_annotation_keeps_the_last_scores(host, processes) -> None:
 
 async def test_only_so_many_processes_are_looked_after(host, processes, monkeypatch) -> None:
     """Of a container and in all; it is reported once."""
-    monkeypatch.setattr(processes_of_pods, "MAX_PER_GROUP", 3)
-    monkeypatch.setattr(processes_of_pods, "MAX_PROCESSES", 4)
+    monkeypatch.setattr(settings, "MAX_PER_GROUP", 3)
+    monkeypatch.setattr(settings, "MAX_PROCESSES", 4)
     processes.put("c1", *range(101, 106))
     processes.put("c2", *range(201, 206))
     harness = PluginHarness(OOMScoreAdj(), pods=[pod(default="100")], host=host)

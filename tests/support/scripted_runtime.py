@@ -4,9 +4,9 @@ import asyncio
 import contextlib
 from pathlib import Path
 
-from koordlet.runtimehooks.wire.messages import PLUGIN_SERVICE
-from koordlet.runtimehooks.wire.ttrpc import (
+from koordlet.runtimehooks.wire import (
     PLUGIN,
+    PLUGIN_SERVICE,
     RUNTIME,
     FrameReader,
     MessageType,

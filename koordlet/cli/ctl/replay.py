@@ -27,8 +27,7 @@ from koordlet.plugin.base import ExtensionPlugin
 from koordlet.plugin.registry import PluginRegistry
 from koordlet.qosmanager.config import QOSExtensionConfig
 from koordlet.replay.player import Player, ReplayResult, as_json
-from koordlet.replay.record_format import LineKind
-from koordlet.replay.record_reader import Recording
+from koordlet.replay.record_format import LineKind, Recording
 
 MAX_NODESLO = 1 << 20  # bytes
 

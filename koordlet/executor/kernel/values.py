@@ -7,14 +7,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from koordlet.executor.claims.claim import Key
-from koordlet.executor.claims.target import levels_of_root
+from koordlet.executor.claims.claim import Key, levels_of_root
 from koordlet.executor.journal import StepHook, ignore_step
 from koordlet.host.errors import KernelFileError, NoSuchDevice, Unsupported
 from koordlet.host.host import Host
 from koordlet.host.object_writers import ObjectWriter, make_writer
 from koordlet.host.processes import check_process
-from koordlet.host.resctrl.groups import last_status
+from koordlet.host.resctrl import last_status
 from koordlet.host.resource import Level, ObjectKind, Root, Text
 from koordlet.host.resources import CGROUP_PROCS, CPUSET_CPUS, RESCTRL_L3, RESCTRL_MB
 

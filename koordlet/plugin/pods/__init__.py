@@ -3,7 +3,6 @@
 from koordlet.executor.claims.table import scaled_quota
 from koordlet.host.cgroups.cgroupfiles import milli_to_quota, milli_to_shares
 from koordlet.plugin.extensions import Rejections
-from koordlet.plugin.pods.processes import Process, ProcessLists, by_pid
 from koordlet.plugin.pods.reconcile import (
     PodRoundsPlugin,
     ReconcilingPlugin,
@@ -12,7 +11,14 @@ from koordlet.plugin.pods.reconcile import (
     pods_of,
     strategy_interval,
 )
-from koordlet.plugin.pods.settings import NodeRatio, PerPod, PodSettings
+from koordlet.plugin.pods.settings import (
+    NodeRatio,
+    PerPod,
+    PodSettings,
+    Process,
+    ProcessLists,
+    by_pid,
+)
 
 __all__ = [
     "NodeRatio",

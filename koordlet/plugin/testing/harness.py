@@ -21,8 +21,7 @@ from koord.util.stop import Stop
 from koord.util.text import snake_case
 from koordlet.executor.claimmanager import ClaimManager
 from koordlet.executor.claims.claim import Change, ClaimScope
-from koordlet.executor.claims.in_force import ObservedValue, claimed_value_json, concerns
-from koordlet.executor.claims.table import ClaimTable
+from koordlet.executor.claims.table import ClaimTable, ObservedValue, claimed_value_json, concerns
 from koordlet.executor.evictions.decisions import Decisions, EvictionMetrics
 from koordlet.executor.evictions.eviction import PodProcessKiller
 from koordlet.executor.evictions.evictor import Evictor

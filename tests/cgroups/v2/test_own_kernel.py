@@ -15,8 +15,7 @@ import pytest
 from koord.api.nodeslo import merge_nodeslo
 from koord.api.qos import QOS_LABEL
 from koord.util.simulatedclock import SimulatedClock
-from koordlet.executor.claims.claim import Key
-from koordlet.executor.claims.target import Target
+from koordlet.executor.claims.claim import Key, Target
 from koordlet.host import resources as r
 from koordlet.host.cpu_scheduler import COOKIE_TEXT, NEW_COOKIE, CookieWriter
 from koordlet.host.errors import Unsupported

@@ -9,8 +9,7 @@ from koord.api.qos import KubeQoS
 from koord.util.ownedfiles import OwnedDirectory
 from koordlet.cli.koordletctl import main
 from koordlet.daemon.environment import RunDir
-from koordlet.executor.claims.claim import DesiredValue, Key
-from koordlet.executor.claims.target import Target
+from koordlet.executor.claims.claim import DesiredValue, Key, Target
 from koordlet.executor.journal import Journal, JournalRecord, header_line, set_line
 from koordlet.executor.kernel.writer import Writer
 from koordlet.host.files import Descriptors

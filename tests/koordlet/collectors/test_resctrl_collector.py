@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from koordlet.host.resctrl.monitoring import parse_usage
+from koordlet.host.resctrl_monitoring import parse_usage
 from koordlet.metriccache.kinds import RESCTRL_LLC, RESCTRL_MB
 from koordlet.plugin.testing.kernel import FakeResctrl
 

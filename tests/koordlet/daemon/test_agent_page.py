@@ -4,7 +4,7 @@ import json
 
 from koord.api.qos import KubeQoS
 from koordlet.daemon.status_page import build_agent_page
-from koordlet.server.page.charts import ChangeAnnotations
+from koordlet.server.page import ChangeAnnotations
 
 
 async def test_a_daemon_shows_what_it_measures_and_runs(daemon, built):

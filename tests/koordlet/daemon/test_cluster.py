@@ -35,7 +35,7 @@ from koordlet.daemon.cluster import NotAllowed
 from koordlet.daemon.settings import load_settings
 from koordlet.plugin import ExtensionPlugin, FeatureSpec, PluginRegistry
 from koordlet.plugin.testing import FakeHost, SimulatedClock, make_pod
-from koordlet.reporter.schedule import node_phase
+from koordlet.reporter.loop import node_phase
 from koordlet.server.app import FAMILIES
 from koordlet.statesinformer.informer import StatesInformer
 from koordlet_plugins.eviction.memory import MemoryEvict

@@ -4,8 +4,7 @@ import asyncio
 
 from koord.util.timebudget import SLICE
 from koordlet.executor.claimmanager import ClaimManager
-from koordlet.executor.claims.claim import ApplyResult, Claim, ClaimScope, ClaimState
-from koordlet.executor.claims.target import Target
+from koordlet.executor.claims.claim import ApplyResult, Claim, ClaimScope, ClaimState, Target
 from koordlet.executor.kernel.view import InlineWorker
 from koordlet.host.resource import Level
 from koordlet.host.resources import CPU_SHARES

@@ -3,9 +3,8 @@
 import pytest
 
 from koord.util.errors import OptionError
-from koordlet.executor.claims.claim import Claim, ClaimScope, Part
+from koordlet.executor.claims.claim import Claim, ClaimScope, Part, Target
 from koordlet.executor.claims.table import ClaimTable
-from koordlet.executor.claims.target import Target
 from koordlet.host.resource import Level
 from koordlet.host.resources import CPU_QUOTA, CPU_SHARES
 

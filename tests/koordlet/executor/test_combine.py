@@ -2,9 +2,8 @@
 
 import pytest
 
-from koordlet.executor.claims.claim import Claim, Part
+from koordlet.executor.claims.claim import Claim, Part, Target
 from koordlet.executor.claims.table import combinable, combine, scaled_quota
-from koordlet.executor.claims.target import Target
 from koordlet.host.resource import Level
 from koordlet.host.resources import (
     CPU_QUOTA,

@@ -2,8 +2,7 @@
 
 import pytest
 
-from koordlet.executor.claims.claim import ClaimState, Key
-from koordlet.executor.claims.target import Target
+from koordlet.executor.claims.claim import ClaimState, Key, Target
 from koordlet.executor.kernel.conflicts import ConflictPolicy, OnForeignChange
 from koordlet.host.resources import MIN_FREE_KBYTES
 from koordlet.plugin.testing import SimulatedClock

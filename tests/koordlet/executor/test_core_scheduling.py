@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from koord.util.ownedfiles import OwnedDirectory
 from koordlet.doctor.probes import core_scheduling_problem
-from koordlet.executor.claims.claim import ClaimState, DesiredValue, Key
-from koordlet.executor.claims.target import Target
+from koordlet.executor.claims.claim import ClaimState, DesiredValue, Key, Target
 from koordlet.executor.journal import Journal, ignore_step
 from koordlet.executor.kernel.values import KernelValues
 from koordlet.executor.kernel.writer import Writer

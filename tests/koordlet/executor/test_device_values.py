@@ -6,8 +6,7 @@ import os
 import pytest
 
 from koord.util.ownedfiles import OwnedDirectory
-from koordlet.executor.claims.claim import RELEASE, Claim, ClaimState, DesiredValue, Key
-from koordlet.executor.claims.target import Target
+from koordlet.executor.claims.claim import RELEASE, Claim, ClaimState, DesiredValue, Key, Target
 from koordlet.executor.journal import Journal
 from koordlet.executor.kernel.writer import Writer
 from koordlet.host.files import Descriptors

@@ -3,9 +3,8 @@
 import pytest
 
 from koord.api.qos import KubeQoS
-from koordlet.executor.claims.claim import ApplyResult, ClaimState, Key
-from koordlet.executor.claims.in_force import ClaimedValue, ValueInForce, concerns, cpu_limits
-from koordlet.executor.claims.target import Target
+from koordlet.executor.claims.claim import ApplyResult, ClaimState, Key, Target
+from koordlet.executor.claims.table import ClaimedValue, ValueInForce, concerns, cpu_limits
 from koordlet.host.cgroups.layout import Driver, Layout
 from koordlet.host.resources import CPU_QUOTA, CPUSET_CPUS_WANTED, MEMORY_HIGH, OOM_SCORE_ADJ
 from koordlet.plugin.testing import make_pod

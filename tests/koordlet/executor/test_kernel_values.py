@@ -5,8 +5,7 @@ import os
 
 import pytest
 
-from koordlet.executor.claims.claim import Key
-from koordlet.executor.claims.target import Target
+from koordlet.executor.claims.claim import Key, Target
 from koordlet.executor.kernel.values import KernelValues
 from koordlet.host.errors import KernelFileError
 from koordlet.host.files import Descriptors

@@ -7,8 +7,7 @@ from structlog.testing import capture_logs
 
 from koord.util.health import HealthStatus
 from koord.util.stop import Stop
-from koordlet.executor.claims.claim import InitialValue, Key
-from koordlet.executor.claims.target import Target
+from koordlet.executor.claims.claim import InitialValue, Key, Target
 from koordlet.executor.kernel.view import InlineWorker
 from koordlet.executor.restorer import Restorer
 from koordlet.host.resource import Level

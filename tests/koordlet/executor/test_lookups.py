@@ -4,9 +4,8 @@ import asyncio
 
 import pytest
 
-from koordlet.executor.claims.claim import Key
-from koordlet.executor.claims.in_force import MAX_LOOKUPS, ObservedValue, read_claimed_values
-from koordlet.executor.claims.target import Target
+from koordlet.executor.claims.claim import Key, Target
+from koordlet.executor.claims.table import MAX_LOOKUPS, ObservedValue, read_claimed_values
 from koordlet.executor.kernel.view import InlineWorker, KernelView, WatchedValue
 from koordlet.host.files import Descriptors
 from koordlet.host.host import Host

@@ -4,9 +4,8 @@ import contextlib
 
 import pytest
 
-from koordlet.executor.claims.claim import ClaimState, InitialValue, Key
-from koordlet.executor.claims.target import Target
-from koordlet.executor.kernel.new_cgroups import CLAIM_TIMEOUT, RUNTIME_TIMEOUT
+from koordlet.executor.claims.claim import ClaimState, InitialValue, Key, Target
+from koordlet.executor.kernel.writer import CLAIM_TIMEOUT, RUNTIME_TIMEOUT
 from koordlet.host.resource import Level
 from tests.support.node.model_tree import (
     CPUS,

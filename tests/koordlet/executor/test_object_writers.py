@@ -12,9 +12,16 @@ import pytest
 
 from koord.util.ownedfiles import OwnedDirectory
 from koordlet.executor.claimmanager import ClaimManager
-from koordlet.executor.claims.claim import RELEASE, Claim, ClaimScope, ClaimState, DesiredValue, Key
-from koordlet.executor.claims.in_force import ObservedValue, claimed_value_json
-from koordlet.executor.claims.target import Target
+from koordlet.executor.claims.claim import (
+    RELEASE,
+    Claim,
+    ClaimScope,
+    ClaimState,
+    DesiredValue,
+    Key,
+    Target,
+)
+from koordlet.executor.claims.table import ObservedValue, claimed_value_json
 from koordlet.executor.journal import Journal, ignore_step
 from koordlet.executor.kernel.plan import ValueChange, ordered_steps
 from koordlet.executor.kernel.values import KernelValues

@@ -7,9 +7,16 @@ import pytest
 
 from koord.util.errors import OptionError
 from koord.util.ownedfiles import OwnedDirectory
-from koordlet.executor.claims.claim import RELEASE, Claim, ClaimScope, ClaimState, DesiredValue, Key
+from koordlet.executor.claims.claim import (
+    RELEASE,
+    Claim,
+    ClaimScope,
+    ClaimState,
+    DesiredValue,
+    Key,
+    Target,
+)
 from koordlet.executor.claims.table import ClaimTable
-from koordlet.executor.claims.target import Target
 from koordlet.executor.journal import Journal
 from koordlet.executor.kernel.values import KernelValues
 from koordlet.executor.kernel.writer import Writer

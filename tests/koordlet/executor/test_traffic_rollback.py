@@ -5,8 +5,7 @@ from contextlib import contextmanager
 import pytest
 
 from koord.util.ownedfiles import OwnedDirectory
-from koordlet.executor.claims.claim import RELEASE, ClaimState, DesiredValue, Key
-from koordlet.executor.claims.target import Target
+from koordlet.executor.claims.claim import RELEASE, ClaimState, DesiredValue, Key, Target
 from koordlet.executor.journal import Journal, ignore_step
 from koordlet.executor.kernel.values import KernelValues
 from koordlet.executor.kernel.writer import Writer

@@ -5,8 +5,7 @@ import errno
 import pytest
 
 from koord.api.machine import parse_cpulist
-from koordlet.executor.claims.claim import ClaimState, DesiredValue, Key
-from koordlet.executor.claims.target import Target
+from koordlet.executor.claims.claim import ClaimState, DesiredValue, Key, Target
 from koordlet.executor.journal import AppendLog
 from koordlet.executor.kernel.conflicts import OnForeignChange
 from koordlet.host.resource import Level

@@ -14,7 +14,15 @@ from koord.util.errors import InvalidObject
 from koord.util.ownedfiles import OwnedDirectory
 from koordlet.host.errors import KernelFileError
 from koordlet.host.net.guard import program
-from koordlet.host.net.guard.client import HelperTraffic, api_server
+from koordlet.host.net.guard.client import (
+    Channel,
+    ChannelError,
+    HelperTraffic,
+    api_server,
+    error_message,
+    parse_message,
+    raise_error,
+)
 from koordlet.host.net.guard.commit_confirm import (
     CONFIRM_TIMEOUT,
     CommitConfirmState,
@@ -26,13 +34,6 @@ from koordlet.host.net.guard.commit_confirm import (
     encode_state,
     pending_change_of,
     stable_part,
-)
-from koordlet.host.net.guard.frames import (
-    Channel,
-    ChannelError,
-    error_message,
-    parse_message,
-    raise_error,
 )
 from koordlet.host.net.guard.program import respond
 from koordlet.host.net.tc.tree import ForeignQdisc, TrafficRefused, no_such_interface

@@ -2,7 +2,7 @@
 
 import pytest
 
-from koordlet.executor.claims.target import Target, levels_of_root
+from koordlet.executor.claims.claim import Target, levels_of_root
 from koordlet.host.object_writers import make_writer
 from koordlet.host.objects import KINDS, SOCKET_CGROUPS, VETH_PEERS, make_reader
 from koordlet.host.paths import HostPaths

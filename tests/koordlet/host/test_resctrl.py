@@ -4,13 +4,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from koordlet.host import resctrl
 from koordlet.host.errors import KernelFileError, Unsupported
 from koordlet.host.files import Descriptors
 from koordlet.host.host import Host
-from koordlet.host.resctrl import schemata
-from koordlet.host.resctrl.groups import last_status, parse_presence
-from koordlet.host.resctrl.schemata import is_group_name, is_membership
-from koordlet.host.resctrl.tasks import parse_membership
+from koordlet.host.resctrl import (
+    is_group_name,
+    is_membership,
+    last_status,
+    parse_membership,
+    parse_presence,
+)
 from koordlet.host.resources import (
     RESCTRL_CBM_MASK,
     RESCTRL_GROUP,
@@ -35,7 +39,7 @@ INTEL = b"    MB:0=100;1= 90\n    L3:0=7ff;1=00f\n"  # as Linux 5.15 fills up
     ],
 )
 def test_lines_of_schemata(resource, text, value):
-    assert schemata.parse_line(resource, text) == value
+    assert resctrl.parse_line(resource, text) == value
 
 
 @pytest.mark.parametrize(
@@ -57,25 +61,25 @@ def test_lines_of_schemata(resource, text, value):
 )
 def test_other_lines_are_refused(resource, text):
     with pytest.raises(ValueError, match="wanted"):
-        schemata.parse_line(resource, text)
+        resctrl.parse_line(resource, text)
 
 
 @given(st.binary(max_size=200), st.sampled_from(["L3", "MB"]))
 def test_any_text_is_a_line_that_can_be_written_or_refused(data, resource):
     try:
-        value = schemata.parse_line(resource, data)
+        value = resctrl.parse_line(resource, data)
     except ValueError:
         return
-    text = schemata.schemata_text(resource)
+    text = resctrl.schemata_text(resource)
     assert text.of(text.value(value)) == value
-    assert schemata.parse_line(resource, text.content(value, data).encode()) == value
+    assert resctrl.parse_line(resource, text.content(value, data).encode()) == value
 
 
 @given(st.dictionaries(st.integers(0, 65535), st.integers(0, 2**64 - 1), min_size=1, max_size=9))
 def test_numbers_survive_their_text(numbers):
     for resource in ("L3", "MB"):
         if resource == "L3" or max(numbers.values()) < 10**16:
-            assert schemata.entries(resource, schemata.render(resource, numbers)) == numbers
+            assert resctrl.entries(resource, resctrl.render(resource, numbers)) == numbers
 
 
 @pytest.mark.parametrize(

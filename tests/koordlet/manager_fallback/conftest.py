@@ -13,7 +13,7 @@ from koord.kube.credentials import ApiConfig
 from koord.kube.managedobjects import NODE_METRIC, NODE_SLO
 from koord.kube.transport import Limits, Transport
 from koord.util.stop import Stop
-from koordlet.manager_fallback.mode import ManagerRoleMode
+from koordlet.manager_fallback import ManagerRoleMode
 from koordlet.manager_fallback.roles import ManagerRoleOptions, ManagerRoles
 from koordlet.plugin.testing.scripted import SimulatedClock
 from koordlet.statesinformer.informer import StatesInformer

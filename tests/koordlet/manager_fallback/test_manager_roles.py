@@ -8,7 +8,7 @@ from aiohttp import web
 from structlog.testing import capture_logs
 
 from koord.util.health import OK, HealthStatus
-from koordlet.manager_fallback.mode import ManagerRoleMode
+from koordlet.manager_fallback import ManagerRoleMode
 from tests.support.kube.faults import hang, refuse
 from tests.support.nodeslo import FULL_CONFIG, spoilt
 

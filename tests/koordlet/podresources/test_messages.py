@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordlet.podresources.messages import GivenDevices, with_devices
+from koordlet.podresources import GivenDevices, with_devices
 
 from .conftest import answer, container, devices, message, pod, varint
 

@@ -20,8 +20,7 @@ from grpclib.server import Server
 from koord.util.clock import SystemClock
 from koord.util.health import OK
 from koord.util.stop import Stop
-from koordlet.podresources.messages import GivenDevices
-from koordlet.podresources.proxy import SERVICE, PodResourcesProxy, _Bytes
+from koordlet.podresources import SERVICE, GivenDevices, PodResourcesProxy, _Bytes
 
 from .conftest import answer, container, devices, message, pod
 

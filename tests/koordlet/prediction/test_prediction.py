@@ -19,8 +19,7 @@ from koordlet.metriccache.kinds import (
 )
 from koordlet.prediction.checkpoints import CheckpointFiles
 from koordlet.prediction.models import HalfLives
-from koordlet.prediction.prediction import PeakPrediction, PredictionOptions
-from koordlet.prediction.training import RAW_ALLOCATABLE
+from koordlet.prediction.prediction import RAW_ALLOCATABLE, PeakPrediction, PredictionOptions
 from koordlet.statesinformer.informer import StatesInformer
 from koordlet.statesinformer.podmeta import PodMeta
 

@@ -3,8 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordlet.replay.record_format import LineKind
-from koordlet.replay.record_reader import LATEST, in_order
+from koordlet.replay.record_format import LATEST, LineKind, in_order
 
 
 def read(at):

@@ -5,8 +5,7 @@ import gzip
 
 import pytest
 
-from koordlet.replay.record_format import VERSION, LineKind, write_line
-from koordlet.replay.record_reader import InvalidRecord, Recording
+from koordlet.replay.record_format import VERSION, InvalidRecord, LineKind, Recording, write_line
 
 HEADER = write_line(LineKind.HEADER, VERSION, {"node": "n1"}, [])
 TICKS = [write_line(LineKind.TICK, n, n, n, {}) for n in range(20)]

@@ -24,10 +24,17 @@ from koord.util.ownedfiles import FileWriteError, write_atomic
 from koord.util.stop import Stop
 from koordlet.metriccache.kinds import NODE_CPU_USAGE, NODE_MEMORY_USAGE, Sample
 from koordlet.reporter.cluster_sink import ClusterSink
-from koordlet.reporter.loop import NodeMetricReporter, ReportOptions
-from koordlet.reporter.report import AllSinks, FileSink, ObserveOnly, Report, make_report
-from koordlet.reporter.schedule import FleetPace, node_phase
-from koordlet.reporter.status import ReportInputs, ReportNotRequested, build_status
+from koordlet.reporter.loop import FleetPace, NodeMetricReporter, ReportOptions, node_phase
+from koordlet.reporter.status import (
+    AllSinks,
+    FileSink,
+    ObserveOnly,
+    Report,
+    ReportInputs,
+    ReportNotRequested,
+    build_status,
+    make_report,
+)
 from koordlet.statesinformer.informer import StatesInformer
 from koordlet.statesinformer.podmeta import ReportTarget
 from tests.support.kube.apiserver import ApiServer, status

@@ -1,7 +1,7 @@
 """The latest status as gauges under Koordinator's names."""
 
 from koord.api.nodemetric import NodeMetricStatus, NumaUsage, Usage
-from koordlet.reporter.report import status_families
+from koordlet.reporter.status import status_families
 
 
 def test_gauges_say_what_the_status_says():

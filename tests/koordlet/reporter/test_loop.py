@@ -17,8 +17,7 @@ from koord.util.ownedfiles import write_atomic
 from koord.util.stop import Stop
 from koordlet.metriccache.kinds import POD_CPU_USAGE, POD_MEMORY_USAGE, Sample
 from koordlet.reporter.loop import NodeMetricReporter, ReportOptions, standalone_interval
-from koordlet.reporter.report import FileSink, ObserveOnly
-from koordlet.reporter.status import ReportNotRequested
+from koordlet.reporter.status import FileSink, ObserveOnly, ReportNotRequested
 from koordlet.statesinformer.informer import StatesInformer
 from koordlet.statesinformer.podmeta import ContainerMeta
 

@@ -29,8 +29,7 @@ from koordlet.metriccache.kinds import (
     SYS_NUMA_MEMORY_USAGE,
     Sample,
 )
-from koordlet.reporter.report import make_report
-from koordlet.reporter.status import ReportInputs, Withheld, build_status
+from koordlet.reporter.status import ReportInputs, Withheld, build_status, make_report
 
 from .conftest import GIB, NODE, SYSTEM, make_pod
 

@@ -17,7 +17,7 @@ from koord.kube.transport import Call, Limits, Transport
 from koord.util.health import OK, HealthStatus
 from koord.util.stop import Stop
 from koordlet.plugin.testing import SimulatedClock
-from koordlet.reporter.topology import TopologyReporter
+from koordlet.reporter.object_reconciler import TopologyReporter
 from koordlet.rules.node_topology import KubeletFacts, TopologyInputs, node_topology
 from koordlet.statesinformer.informer import StatesInformer
 from koordlet.statesinformer.kube_sources import KubeTopology

@@ -7,13 +7,12 @@ import pytest
 from koord.api.pod import EXTENDED_RESOURCES, Pod
 from koord.api.pod import Container as PodContainer
 from koord.api.qos import KubeQoS, QoSClass
-from koordlet.executor.claims.claim import Claim, Part
-from koordlet.executor.claims.target import Target
+from koordlet.executor.claims.claim import Claim, Part, Target
 from koordlet.host import resources as r
 from koordlet.host.cgroups.layout import Driver, Layout
 from koordlet.runtimehooks.adjustments import OwnedClaim, adjustments, linux_resources
-from koordlet.runtimehooks.sandboxes import listed_pod, pod_meta, with_container
-from koordlet.runtimehooks.wire.messages import (
+from koordlet.runtimehooks.handlers import listed_pod, pod_meta, with_container
+from koordlet.runtimehooks.wire import (
     Container,
     LinuxContainer,
     LinuxCPU,

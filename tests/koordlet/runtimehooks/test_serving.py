@@ -15,8 +15,7 @@ from koord.util.clock import SystemClock
 from koord.util.errors import InvalidObject, UnsafeFile
 from koord.util.health import HealthStatus
 from koord.util.stop import Stop
-from koordlet.executor.claims.claim import Claim, Part
-from koordlet.executor.claims.target import Target
+from koordlet.executor.claims.claim import Claim, Part, Target
 from koordlet.host import paths
 from koordlet.host import resources as r
 from koordlet.host.cgroups.layout import Driver, Layout
@@ -38,7 +37,9 @@ from koordlet.runtimehooks.hooks import (
     Stage,
     StartHook,
 )
-from koordlet.runtimehooks.wire.messages import (
+from koordlet.runtimehooks.wire import (
+    PLUGIN,
+    Code,
     ConfigureRequest,
     ConfigureResponse,
     Container,
@@ -60,8 +61,8 @@ from koordlet.runtimehooks.wire.messages import (
     SynchronizeRequest,
     SynchronizeResponse,
     UpdateContainerResponse,
+    frames,
 )
-from koordlet.runtimehooks.wire.ttrpc import PLUGIN, Code, frames
 from koordlet.statesinformer.podmeta import PodMeta
 from tests.support.scripted_runtime import ScriptedRuntime
 

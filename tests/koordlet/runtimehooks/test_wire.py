@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordlet.runtimehooks.wire import protobuf, ttrpc
-from koordlet.runtimehooks.wire.messages import (
+from koordlet.runtimehooks import wire
+from koordlet.runtimehooks.wire import (
     ConfigureResponse,
     Container,
     ContainerAdjustment,
@@ -30,8 +30,8 @@ from koordlet.runtimehooks.wire.messages import (
     StateChangeEvent,
     SynchronizeRequest,
     SynchronizeResponse,
+    WireError,
 )
-from koordlet.runtimehooks.wire.protobuf import WireError
 
 QUOTA = LinuxResources(LinuxMemory(1 << 30), LinuxCPU(shares=512, quota=50_000))
 
@@ -69,10 +69,10 @@ def test_messages_are_those_of_go(message, text):
 
 def test_the_reply_to_configure_is_that_of_the_reference():
     """Header, response and payload, as the chapter of the protocol has them."""
-    response = ttrpc.Response(payload=ConfigureResponse(141).encode())
-    packed = ttrpc.packed(1, ttrpc.MessageType.RESPONSE, response.encode())
+    response = wire.Response(payload=ConfigureResponse(141).encode())
+    packed = wire.packed(1, wire.MessageType.RESPONSE, response.encode())
 
-    framed = ttrpc.frames(ttrpc.PLUGIN, packed)
+    framed = wire.frames(wire.PLUGIN, packed)
 
     assert framed.hex() == "000000010000000f000000050000000102001203108d01"
 
@@ -150,7 +150,7 @@ def test_a_message_that_is_cut_off_is_refused_or_shorter(message, data):
         type(message).decode(encoded[:cut])
 
 
-@given(st.sampled_from([SynchronizeRequest, ContainerRequest, ttrpc.Request]), st.binary())
+@given(st.sampled_from([SynchronizeRequest, ContainerRequest, wire.Request]), st.binary())
 def test_any_bytes_are_a_message_or_refused(of, content):
     with contextlib.suppress(WireError):
         of.decode(content)
@@ -160,8 +160,8 @@ def test_any_bytes_are_a_message_or_refused(of, content):
 def test_fields_that_are_not_known_are_passed_over(message, number, content, value):
     """As newer runtimes send them: of each wire type."""
     unknown = bytearray()
-    for wire, raw in ((0, _varint(value)), (2, _varint(len(content)) + content)):
-        unknown += _varint(number << 3 | wire) + raw
+    for wire_type, raw in ((0, _varint(value)), (2, _varint(len(content)) + content)):
+        unknown += _varint(number << 3 | wire_type) + raw
     unknown += _varint(number << 3 | 1) + b"12345678" + _varint(number << 3 | 5) + b"1234"
 
     assert type(message).decode(bytes(unknown) + message.encode()) == message
@@ -196,7 +196,7 @@ def test_what_is_malformed_is_refused(content):
 
 def test_more_items_than_a_node_has_are_refused(monkeypatch):
     """Empty messages take two bytes each, and a hundred in memory."""
-    monkeypatch.setattr(protobuf, "MAX_ITEMS", 3)
+    monkeypatch.setattr(wire, "MAX_ITEMS", 3)
     SynchronizeRequest.decode(b"\x0a\x00" * 3)
     for content in (b"\x0a\x00" * 4, b"\x12\x00" * 4):
         with pytest.raises(WireError, match="at most 3"):
@@ -211,11 +211,11 @@ def test_a_message_in_too_many_parts_is_refused(monkeypatch):
     """Of one field, and of all fields, also of those that are not known."""
     part = ContainerRequest(pod=PodSandbox(id="x")).encode()
     assert ContainerRequest.decode(part * 60_000).pod.id == "x"
-    monkeypatch.setattr(protobuf, "MAX_ITEMS", 3)
+    monkeypatch.setattr(wire, "MAX_ITEMS", 3)
     assert ContainerRequest.decode(part * 3).pod.id == "x"
     with pytest.raises(WireError, match=r"pod: wanted at most 3 items"):
         ContainerRequest.decode(part * 4)
-    monkeypatch.setattr(protobuf, "MAX_FIELDS", 5)
+    monkeypatch.setattr(wire, "MAX_FIELDS", 5)
     for unknown in (b"\x98\x06\x01", b"\x9a\x06\x00"):
         ContainerRequest.decode(unknown * 5)
         with pytest.raises(WireError, match="at most 5 fields"):
@@ -225,12 +225,12 @@ def test_a_message_in_too_many_parts_is_refused(monkeypatch):
 @given(st.binary(max_size=20_000), st.lists(st.integers(1, 9000), max_size=8))
 def test_frames_are_small_and_come_back_however_they_arrive(content, cuts):
     """The runtime fails with frames of more than 4096 bytes."""
-    framed = ttrpc.frames(7, content)
-    reader, found = ttrpc.FrameReader(), []
+    framed = wire.frames(7, content)
+    reader, found = wire.FrameReader(), []
     for piece in _pieces(framed, cuts):
         found += list(reader.feed(piece))
 
-    assert all(len(each) <= ttrpc.MAX_SENT for _, each in found)
+    assert all(len(each) <= wire.MAX_SENT for _, each in found)
     assert {connection for connection, _ in found} <= {7}
     assert b"".join(each for _, each in found) == content
 
@@ -238,10 +238,10 @@ def test_frames_are_small_and_come_back_however_they_arrive(content, cuts):
 @given(st.lists(st.binary(max_size=3000), max_size=4), st.lists(st.integers(1, 4000), max_size=8))
 def test_messages_of_a_stream_come_back_however_they_arrive(contents, cuts):
     sent = b"".join(
-        ttrpc.packed(number, ttrpc.MessageType.REQUEST, content)
+        wire.packed(number, wire.MessageType.REQUEST, content)
         for number, content in enumerate(contents)
     )
-    reader, found = ttrpc.StreamReader(), []
+    reader, found = wire.StreamReader(), []
     for piece in _pieces(sent, cuts):
         found += list(reader.feed(piece))
 
@@ -252,11 +252,11 @@ def test_messages_of_a_stream_come_back_however_they_arrive(contents, cuts):
 def test_lengths_that_no_runtime_sends_are_refused():
     """Before any of it is kept."""
     with pytest.raises(WireError, match="at most"):
-        list(ttrpc.FrameReader().feed(b"\0\0\0\1" + b"\xff\xff\xff\xff"))
+        list(wire.FrameReader().feed(b"\0\0\0\1" + b"\xff\xff\xff\xff"))
     with pytest.raises(WireError, match="at most"):
-        list(ttrpc.StreamReader().feed(b"\xff\xff\xff\xff" + b"\0" * 6))
+        list(wire.StreamReader().feed(b"\xff\xff\xff\xff" + b"\0" * 6))
     with pytest.raises(WireError, match="at most"):
-        ttrpc.packed(1, ttrpc.MessageType.RESPONSE, bytes(ttrpc.MAX_DATA + 1))
+        wire.packed(1, wire.MessageType.RESPONSE, bytes(wire.MAX_DATA + 1))
 
 
 def _pieces(content: bytes, cuts: list[int]) -> list[bytes]:

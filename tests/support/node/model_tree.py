@@ -6,8 +6,7 @@ from pathlib import Path
 
 from koord.api.machine import format_cpulist
 from koord.util.ownedfiles import OwnedDirectory
-from koordlet.executor.claims.claim import RELEASE, ApplyResult, DesiredValue, Key
-from koordlet.executor.claims.target import Target
+from koordlet.executor.claims.claim import RELEASE, ApplyResult, DesiredValue, Key, Target
 from koordlet.executor.journal import Journal, ignore_step
 from koordlet.executor.kernel.conflicts import OnForeignChange
 from koordlet.executor.kernel.values import KernelValues

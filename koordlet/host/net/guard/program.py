@@ -21,12 +21,12 @@ from koord.api.fields import Fields
 from koord.util.clock import SystemClock
 from koord.util.errors import KoordError
 from koord.util.ownedfiles import OwnedDirectory
+from koordlet.host.net.guard.client import Channel, ChannelError, MalformedMessage, error_message
 from koordlet.host.net.guard.commit_confirm import (
     CommitConfirmTraffic,
     PendingChangesFile,
     ReachabilityProbe,
 )
-from koordlet.host.net.guard.frames import Channel, ChannelError, MalformedMessage, error_message
 from koordlet.host.net.tc.kernel import KernelTraffic
 from koordlet.host.net.tc.tree import TrafficControl
 

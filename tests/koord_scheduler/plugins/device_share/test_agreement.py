@@ -20,10 +20,7 @@ from koord_scheduler_plugins.device_share.requests import (
     ALLOCATE_HINT,
     JOINT_ALLOCATE,
 )
-from koordlet.rules.allocated_devices import (
-    gpu_environment,
-    kubelet_devices,
-)
+from koordlet.rules.allocated_devices import gpu_environment, kubelet_devices
 from koordlet.rules.allocations import pod_allocation, refused_allocations
 from koordlet.rules.device_object import new_device_object
 from koordlet.rules.devices import (

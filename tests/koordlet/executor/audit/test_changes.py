@@ -4,8 +4,7 @@ import pytest
 
 from koord.api.qos import KubeQoS
 from koordlet.executor.change_observers import ChangeAudit
-from koordlet.executor.claims.claim import AuditText, Change, ClaimScope, Key
-from koordlet.executor.claims.target import Target
+from koordlet.executor.claims.claim import AuditText, Change, ClaimScope, Key, Target
 from koordlet.host.cgroups.layout import Driver, Layout
 from koordlet.host.resource import Level
 from koordlet.host.resources import CPU_QUOTA, CPUSET_CPUS_WANTED, OOM_SCORE_ADJ

@@ -1,13 +1,12 @@
 """Marks on the charts where a plugin acted."""
 
 from koord.api.qos import KubeQoS
-from koordlet.executor.claims.claim import Change, Key
-from koordlet.executor.claims.target import Target
+from koordlet.executor.claims.claim import Change, Key, Target
 from koordlet.host.cgroups.layout import Driver, Layout
 from koordlet.host.resources import CPU_QUOTA, CPUSET_CPUS_WANTED
 from koordlet.plugin.testing import make_pod
 from koordlet.plugin.testing.scripted import SimulatedClock
-from koordlet.server.page.charts import MAX_ANNOTATIONS, ChangeAnnotations
+from koordlet.server.page import MAX_ANNOTATIONS, ChangeAnnotations
 
 BE = Target.qos_class(Layout.default(Driver.CGROUPFS), KubeQoS.BEST_EFFORT)
 

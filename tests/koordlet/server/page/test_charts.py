@@ -20,7 +20,7 @@ from koordlet.metriccache.kinds import (
     Sample,
 )
 from koordlet.plugin.testing.scripted import SimulatedClock
-from koordlet.server.page.charts import NODE_CHARTS, ChartReader
+from koordlet.server.page import NODE_CHARTS, ChartReader
 
 CHARTS = {chart.name: chart for chart in NODE_CHARTS}
 RETENTIONS = {RetentionClass.NODE: 1800.0, RetentionClass.POD: 300.0}

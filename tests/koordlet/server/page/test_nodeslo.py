@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.api.nodeslo import merge_nodeslo
-from koordlet.server.page.source import MAX_VALUES, effective
+from koordlet.server.page import MAX_VALUES, effective
 
 
 def values(slo):

@@ -11,8 +11,7 @@ from koord.api.qos import KubeQoS
 from koord.component.page.sections import CURSORS
 from koord.util.clock import stamp
 from koord.util.health import Health, HealthStatus, PartHealth
-from koordlet.executor.claims.claim import Change, Key
-from koordlet.executor.claims.target import Target
+from koordlet.executor.claims.claim import Change, Key, Target
 from koordlet.host.resources import CPU_QUOTA
 from koordlet.metriccache.cache import MetricCache
 from koordlet.metriccache.kinds import (
@@ -23,8 +22,7 @@ from koordlet.metriccache.kinds import (
     Sample,
 )
 from koordlet.plugin.testing.scripted import SimulatedClock
-from koordlet.server.page.charts import ChangeAnnotations
-from koordlet.server.page.source import AgentPage, AgentPageSources
+from koordlet.server.page import AgentPage, AgentPageSources, ChangeAnnotations
 from koordlet.statesinformer.informer import StatesInformer
 from koordlet.statesinformer.podmeta import PodMeta
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from koordlet.host.errors import KernelFileError
 from koordlet.host.files import names_in, read_file
 from koordlet.host.paths import HostPaths
-from koordlet.host.resctrl.groups import check_mounted
+from koordlet.host.resctrl import check_mounted
 
 OCCUPANCY = "llc_occupancy"  # bytes, now
 BANDWIDTHS = ("mbm_local_bytes", "mbm_total_bytes")  # bytes since the group was made

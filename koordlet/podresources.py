@@ -1,12 +1,9 @@
-"""A gRPC server that passes the kubelet's pod-resources service on, and adds devices to it.
-
-Imports grpclib, an optional dependency: only while the gate PodResourcesProxy is on.
-"""
+"""The kubelet's pod-resources service with the devices that the scheduler has given to pods."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from grpclib.client import Channel, UnaryUnaryMethod
 from grpclib.config import Configuration
@@ -20,8 +17,84 @@ from koord.util.clock import Clock
 from koord.util.health import OK, HealthStatus, PartHealth
 from koord.util.logs import LogState, get_logger
 from koord.util.ownedfiles import OwnedDirectory
+from koord.util.protobuf import Field, MalformedMessage, append, field, fields_of
 from koord.util.stop import Stop
-from koordlet.podresources.messages import DevicesOf, with_devices
+
+_PODS = 1  # of the response
+_POD_NAME, _POD_NAMESPACE, _CONTAINERS = 1, 2, 3  # of a pod
+_DEVICES = 2  # of a container
+_RESOURCE, _IDS = 1, 2  # of devices
+
+
+class GivenDevices(NamedTuple):
+    """Devices of one resource that a pod was given."""
+
+    resource: str
+    ids: tuple[str, ...]
+
+
+DevicesOf = Callable[[str, str], Iterable[GivenDevices]]
+"""Returns the devices of the pod with this namespace and name."""
+
+
+def with_devices(response: bytes, devices_of: DevicesOf) -> bytes:
+    """Return a List response whose first container of each pod has the pod's devices as well.
+
+    A container's devices are sorted by resource.
+
+    Raises:
+        ValueError: it is no such message.
+    """
+    out = bytearray()
+    for found in fields_of(response):
+        if found.number == _PODS:
+            append(out, _PODS, _pod(_bytes(found), devices_of))
+        else:
+            out += response[found.start : found.end]
+    return bytes(out)
+
+
+def _pod(pod: bytes, devices_of: DevicesOf) -> bytes:
+    fields = list(fields_of(pod))
+    given = [*devices_of(_text(fields, _POD_NAMESPACE), _text(fields, _POD_NAME))]
+    first = next((each for each in fields if each.number == _CONTAINERS), None)
+    if not given or first is None:
+        return pod
+    container = field(_CONTAINERS, _container(_bytes(first), given))
+    return pod[: first.start] + container + pod[first.end :]
+
+
+def _container(container: bytes, given: Iterable[GivenDevices]) -> bytes:
+    others = bytearray()
+    devices = []
+    for found in fields_of(container):
+        if found.number == _DEVICES:
+            devices.append(_bytes(found))
+        else:
+            others += container[found.start : found.end]
+    devices += map(_devices, given)
+    for each in sorted(devices, key=lambda each: _text(fields_of(each), _RESOURCE)):
+        append(others, _DEVICES, each)
+    return bytes(others)
+
+
+def _devices(given: GivenDevices) -> bytes:
+    ids = b"".join(field(_IDS, each.encode()) for each in given.ids)
+    return field(_RESOURCE, given.resource.encode()) + ids
+
+
+def _text(fields: Iterable[Field], number: int) -> str:
+    """The text of a field; the last one counts, "" when there is none. Raises ValueError."""
+    found = [_bytes(each) for each in fields if each.number == number]
+    return found[-1].decode() if found else ""
+
+
+def _bytes(found: Field) -> bytes:
+    """The bytes of a text or message. Raises MalformedMessage."""
+    if not isinstance(found.value, bytes):
+        raise MalformedMessage(f"wanted bytes as field {found.number}, found an integer")
+    return found.value
+
 
 SOCKET = "kubelet.sock"
 SERVICE = "/v1.PodResourcesLister/"

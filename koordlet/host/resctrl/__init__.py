@@ -1,1 +1,0 @@
-"""resctrl: control groups of cache and memory bandwidth, and what they use."""

@@ -1,1 +1,0 @@
-"""The kubelet's pod-resources service with the devices that the scheduler has given to pods."""

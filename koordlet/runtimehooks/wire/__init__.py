@@ -1,1 +1,0 @@
-"""The runtime's protocol on the wire: multiplexed connections, ttrpc, protobuf. No I/O."""
