@@ -78,7 +78,7 @@ def _koordlet() -> argparse.ArgumentParser:
 
 
 def _koord_descheduler() -> argparse.ArgumentParser:
-    from koord_descheduler.daemon.settings import new_flags
+    from koord_descheduler.daemon.run import new_flags
 
     return _daemon("koord-descheduler", _DESCHEDULER, new_flags()[0].describe())
 

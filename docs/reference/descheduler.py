@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from koord.controlplane.sections import ClientConnection
-from koord_descheduler.config.configuration import DEFAULT_PLUGINS
-from koord_descheduler.config.v1alpha2 import (
+from koord_descheduler.config import (
+    DEFAULT_PLUGINS,
     DeschedulerConfiguration,
     DeschedulerProfile,
     EvictionLedger,
@@ -14,7 +14,7 @@ from koord_descheduler.config.v1alpha2 import (
     PluginSet,
 )
 from koord_descheduler.framework.profile import known_plugins
-from koord_descheduler.planning.plan import installed_plugins
+from koord_descheduler.planning import installed_plugins
 from koord_descheduler_plugins.migration.args import EvictionGate
 from reference.fields import sections, tables
 from reference.markdown import code, codes, page, table

@@ -5,9 +5,7 @@ from pathlib import Path
 
 from koord.component.http.exposition import Exposition
 from koord.util.simulatedclock import SimulatedClock
-from koord_descheduler.cli.daemon import FAMILIES
-from koord_descheduler.daemon.run import Daemon, connect_daemon
-from koord_descheduler.daemon.settings import load_settings, new_flags
+from koord_descheduler.daemon.run import FAMILIES, Daemon, connect_daemon, load_settings, new_flags
 from koord_descheduler.framework.evictor import UNSUFFIXED_COUNTERS
 from koord_descheduler.framework.interfaces import EvictPlugin
 from koord_descheduler.framework.profile import PluginRegistry

@@ -1,15 +1,21 @@
-"""A daemon of the control plane: its common components, and start, leadership and stop in order."""
+"""A daemon of the control plane: options in, start, leadership and stop in order, status out."""
 
 import asyncio
+import os
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Protocol, TypeVar
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar
 
 from aiohttp import web
 
 from koord.cluster.state import ClusterState
+from koord.component.config.field_errors import InvalidConfig
 from koord.component.eventloops import LoopHandle, LoopLag, LoopThread
+from koord.component.flags import HelpRequested
 from koord.component.http.exposition import Exposition
 from koord.component.leaderelection import (
     ElectionConfig,
@@ -18,19 +24,32 @@ from koord.component.leaderelection import (
     LeaseLost,
     unique_identity,
 )
+from koord.component.metrics import FamilyRules
 from koord.component.page.serving import Page
-from koord.component.process import handle_signals, kill_process_after, restore_gc
+from koord.component.process import (
+    freeze_growing_heap,
+    handle_signals,
+    kill_process_after,
+    restore_gc,
+)
 from koord.component.supervisor import ComponentSet, Run, supervise
 from koord.controlplane.cluster_access import ClusterAccess
 from koord.controlplane.sections import ComponentInfo, LeaderElection
 from koord.controlplane.serving import PART, HttpSources, MainLoop, Servers
-from koord.controlplane.settings import CONFIG_VERBOSITY, CommonSettings, effective_text
+from koord.controlplane.settings import (
+    CONFIG_VERBOSITY,
+    CommonSettings,
+    ControlPlaneFlags,
+    effective_text,
+    write_configuration,
+)
 from koord.kube.events import Event
-from koord.util.clock import Clock
-from koord.util.errors import KoordError
+from koord.util.clock import Clock, SystemClock
+from koord.util.errors import InvalidObject, KoordError, OptionError
 from koord.util.health import OK, Health
-from koord.util.logs import get_logger
+from koord.util.logs import LevelSpec, configure, get_logger, parse_levels, redirect_library_logs
 from koord.util.stop import Stop
+from koord.util.text import printable
 
 STOP_LIMIT = 9.0  # seconds for an orderly stop; Koordinator's manifests give 10
 
@@ -389,3 +408,73 @@ async def run_in_background(clock: Clock) -> AsyncIterator[Callable[[Run], objec
 
 async def _of(run: Run, stop: Stop) -> None:
     await run(stop)
+
+
+SWITCH_INTERVAL = 0.001  # seconds a thread may keep the interpreter while the loop wants it
+
+
+class DaemonSettings(Protocol):
+    """The settings that a process needs."""
+
+    @property
+    def options(self) -> ControlPlaneFlags: ...
+
+    def document(self) -> object:
+        """Return the effective configuration as JSON values that read back."""
+
+
+D = TypeVar("D", bound=DaemonSettings)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Process(Generic[D]):
+    """The parts of a daemon's program."""
+
+    program: ComponentInfo
+    families: FamilyRules
+    load: Callable[[Sequence[str], Mapping[str, str], bool], D]
+    """load(argv, environ, terminal): returns the settings; raises OptionError and the like."""
+    run: Callable[[D, Exposition, Clock], Awaitable[None]]
+    commands: str = ""  # for the help: the commands besides the daemon
+
+
+def run_process(process: Process[D], argv: Sequence[str]) -> int:
+    """Run a daemon.
+
+    Returns 0 after a stop, 1 after a lost lease, a failed start, or a stop without leader election;
+    2 for unusable options or an unusable file.
+    """
+    name = process.program.name
+    if list(argv) in (["--version"], ["-version"]):
+        print(f"{name} {process.program.version}")
+        return 0
+    sys.setswitchinterval(SWITCH_INTERVAL)
+    terminal = sys.stderr.isatty()
+    configure("console" if terminal else "json", LevelSpec(), name)  # until the flags are known
+    try:
+        asyncio.run(_run(process, argv, terminal=terminal))
+    except HelpRequested as help_text:
+        print(help_text)
+        if process.commands:
+            print(process.commands)
+    except (OptionError, InvalidConfig, InvalidObject) as err:
+        print(f"{name}: {printable(err)}\n{name} --help lists the flags", file=sys.stderr)
+        return 2
+    except KoordError as err:
+        print(f"{name}: {printable(err)}", file=sys.stderr)
+        return 1
+    return 0
+
+
+async def _run(process: Process[D], argv: Sequence[str], *, terminal: bool) -> None:
+    clock = SystemClock()
+    exposition = Exposition(process.families, clock=clock)
+    redirect_library_logs(clock)
+    settings = process.load(argv, os.environ, terminal)
+    options = settings.options
+    configure(options.log_format, parse_levels(options.level_spec), process.program.name)
+    if options.write_config_to.value:
+        write_configuration(settings.document(), Path(options.write_config_to.value))
+        return
+    freeze_growing_heap()
+    await process.run(settings, exposition, clock)

@@ -28,7 +28,7 @@ from koord_descheduler.backtest.records import (
     header_block,
 )
 from koord_descheduler.ledger.entries import from_text
-from koord_descheduler.ledger.keeper import KEY, NAME
+from koord_descheduler.ledger.ledger import KEY, NAME
 
 T = TypeVar("T")
 

@@ -13,7 +13,7 @@ COMMANDS = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; see the help of each for the exit status."""
-    return dispatch(COMMANDS, "koord_descheduler.cli.daemon", argv)
+    return dispatch(COMMANDS, "koord_descheduler.daemon.run", argv)
 
 
 if __name__ == "__main__":

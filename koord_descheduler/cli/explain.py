@@ -6,10 +6,16 @@ from typing import Any, Literal
 from urllib.parse import urlencode
 
 from koord.component.terminal import show
-from koord.controlplane.commands import command_parser, print_message, run_command
-from koord.controlplane.query_client import QueryOptions, add_options, query
-from koord_descheduler.config.v1alpha2 import DEFAULT_PORT
-from koord_descheduler.planning.show import explanation_view
+from koord.controlplane.commands import (
+    QueryOptions,
+    add_options,
+    command_parser,
+    print_message,
+    query,
+    run_command,
+)
+from koord_descheduler.config import DEFAULT_PORT
+from koord_descheduler.planning import explanation_view
 
 NAME = "koord-descheduler explain"
 ADDRESS = f"http://127.0.0.1:{DEFAULT_PORT}"

@@ -22,10 +22,9 @@ from koord.controlplane.commands import (
 from koord.controlplane.offline import find_cluster, read_cluster
 from koord.util.clock import SystemClock
 from koord.util.errors import KoordError, OptionError
-from koord_descheduler.config.configuration import Configuration
-from koord_descheduler.config.file import ReadConfig, config_parser, parse_configuration
+from koord_descheduler.config import Configuration, ReadConfig, config_parser, parse_configuration
 from koord_descheduler.framework.profile import PluginRegistry, fields_read, known_plugins
-from koord_descheduler.planning.plan import (
+from koord_descheduler.planning import (
     DEFAULT_HIGH_THRESHOLDS,
     DEFAULT_LOW_THRESHOLDS,
     Plan,
@@ -34,9 +33,9 @@ from koord_descheduler.planning.plan import (
     make_plan,
     offline_services,
     percents,
+    plan_report,
+    plan_view,
 )
-from koord_descheduler.planning.report import plan_report
-from koord_descheduler.planning.show import plan_view
 
 NAME = "koord-descheduler plan"
 

@@ -20,10 +20,9 @@ from koord.util.errors import OptionError
 from koord.util.logs import LevelSpec, configure
 from koord.util.stop import Stop
 from koord_descheduler.backtest.recorder import LiveRecorder, RecordOptions, RecordProgress
-from koord_descheduler.config.file import config_parser
-from koord_descheduler.config.v1alpha2 import DeschedulerConfiguration
+from koord_descheduler.config import DeschedulerConfiguration, config_parser
 from koord_descheduler.framework.profile import PluginRegistry, known_plugins
-from koord_descheduler.planning.plan import installed_plugins
+from koord_descheduler.planning import installed_plugins
 
 NAME = "koord-descheduler record"
 MAX_SIZE = 1024  # MiB

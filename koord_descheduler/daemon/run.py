@@ -1,36 +1,141 @@
-"""The life of the daemon: start in order, stand by, lead, stop in order."""
+"""The daemon from options to exit status: start in order, stand by, lead, stop in order."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from aiohttp import web
 from prometheus_client import Counter
 
 from koord.cluster.state import ClusterState
+from koord.component.config.document import read_config
 from koord.component.config.follower import AppliedConfig, ConfigFollower
+from koord.component.features import FeatureGates, FeatureSpec
+from koord.component.flags import FlagSet
 from koord.component.http.endpoints import guarded
 from koord.component.http.exposition import Exposition
+from koord.component.metrics import FamilyRules
 from koord.component.page.serving import Page
+from koord.component.plugins.discovery import discover
 from koord.component.supervisor import supervise
 from koord.controlplane import serving
 from koord.controlplane.cluster_access import ClusterAccess, connect
 from koord.controlplane.clusterfeed import SERVED_KINDS
-from koord.controlplane.daemon import CommonParts, run_connected, run_in_background
+from koord.controlplane.daemon import (
+    CommonParts,
+    Process,
+    run_connected,
+    run_in_background,
+    run_process,
+)
 from koord.controlplane.sections import ComponentInfo
 from koord.controlplane.serving import HttpSources
+from koord.controlplane.settings import (
+    CommonSettings,
+    ControlPlaneDefaults,
+    ControlPlaneFlags,
+    Discover,
+    apply_command_line,
+)
 from koord.util.clock import Clock
 from koord.util.logs import get_logger
 from koord.util.stop import Stop
 from koord_descheduler import NAME, PREFIX, __version__
-from koord_descheduler.config.file import ReadConfig, config_parser, to_document
+from koord_descheduler.config import (
+    DEFAULT_PORT,
+    Configuration,
+    KnownPlugins,
+    ReadConfig,
+    config_parser,
+    default_configuration,
+    to_document,
+)
 from koord_descheduler.daemon.live import LiveConfiguration
-from koord_descheduler.daemon.settings import Settings
 from koord_descheduler.framework.decisions import Decisions
-from koord_descheduler.framework.evictor import FrameworkMetrics
+from koord_descheduler.framework.evictor import UNSUFFIXED_COUNTERS, FrameworkMetrics
 from koord_descheduler.framework.handle import Migrations, Services
-from koord_descheduler.framework.profile import fields_read
-from koord_descheduler.ledger.keeper import LedgerStore
-from koord_descheduler.ledger.ledger import Ledger, LedgerMetrics
-from koord_descheduler.planning.report import explain_handler
+from koord_descheduler.framework.profile import PluginRegistry, fields_read, known_plugins
+from koord_descheduler.ledger.ledger import Ledger, LedgerMetrics, LedgerStore
+from koord_descheduler.planning import explain_handler
+
+# Source: Koordinator, pkg/features (koord-descheduler).
+GATES: Mapping[str, FeatureSpec] = {"DisablePVCReservation": FeatureSpec()}
+
+
+def feature_gates() -> FeatureGates:
+    """Return the table with all gates at their defaults."""
+    return FeatureGates(GATES, NAME)
+
+
+DEFAULTS = ControlPlaneDefaults(
+    name=NAME,
+    namespace="koordinator-system",
+    port=DEFAULT_PORT,
+    secure_port=10258,
+    file_has_addresses=True,
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Settings(CommonSettings[PluginRegistry, Configuration]):
+    """Everything that is decided before the first part is built."""
+
+    known: KnownPlugins
+
+    def document(self) -> object:
+        """Return the effective configuration as JSON values that read back."""
+        return to_document(self.configuration)
+
+
+def new_flags(*, terminal: bool = False) -> tuple[FlagSet, ControlPlaneFlags]:
+    """Return the flags of the command; terminal says whether stderr is one."""
+    flags = FlagSet(NAME, underscores=True)
+    return flags, ControlPlaneFlags(flags, DEFAULTS, terminal=terminal)
+
+
+def load_settings(
+    argv: Sequence[str],
+    environ: Mapping[str, str],
+    *,
+    discover: Discover[PluginRegistry],
+    terminal: bool = False,
+) -> Settings:
+    """Return the settings of a command line and environment.
+
+    Raises:
+        OptionError, InvalidConfig, InvalidObject: a flag or the file cannot be used; nothing has
+            been started.
+        HelpRequested: the user asked for help.
+    """
+    flags, options = new_flags(terminal=terminal)
+    gates, registry = feature_gates(), PluginRegistry()
+    path = apply_command_line(argv, flags, options, gates)
+    problems = tuple(discover(registry))
+    known = known_plugins(registry)
+    read = (
+        read_config(path, config_parser(known, options.leader_election()))
+        if path
+        else _without_file(options, known)
+    )
+    return Settings(
+        flags=flags,
+        options=options,
+        gates=gates,
+        registry=registry,
+        known=known,
+        plugin_problems=problems,
+        read=read,
+        config_path=path,
+        environ=environ,
+    )
+
+
+def _without_file(options: ControlPlaneFlags, known: KnownPlugins) -> ReadConfig:
+    read = default_configuration(known, options.leader_election())
+    address = options.plain_address
+    configuration = replace(
+        read.configuration, healthz_bind_address=address, metrics_bind_address=address
+    )
+    return replace(read, configuration=configuration)
 
 
 def create_app(
@@ -131,11 +236,19 @@ class Daemon:
         components.add("config", self._follower)
 
     def _page(self, ledger: Ledger) -> Page:
-        from koord_descheduler.daemon.page import descheduler_page
+        """Return the page with its views, for clients that may read the configuration."""
+        from koord_descheduler.page import VIEWS, DeschedulerPage, PageSources
 
-        health = self._common.components.health
-        decisions, is_leader = self._services.decisions, self._common.is_leader
-        return descheduler_page(health, decisions, ledger, self._live, is_leader, self._clock)
+        sources = PageSources(
+            health=self._common.components.health,
+            decisions=self._services.decisions,
+            is_leader=self._common.is_leader,
+            configuration=lambda: self._live.configuration,
+            entries=lambda: ledger.entries,
+            pauses=lambda: ledger.pauses,
+        )
+        views = {name: view.read_bytes() for name, view in VIEWS.items()}
+        return Page(source=DeschedulerPage(sources, self._clock), views=views, path="/configz")
 
     async def run(self, stop: Stop | None) -> None:
         """Start, work until stop, and stop. Raises as run_connected."""
@@ -209,3 +322,24 @@ class Daemon:
             "profiles": {profile.name: sorted(profile.names) for profile in config.profiles},
         }
         self._common.announce(facts, settings.document())
+
+
+_COMMANDS = f"""
+Commands beside the daemon, each with its own --help:
+  {NAME} plan      what a cycle would do in a cluster, or in a dump of one
+  {NAME} explain   what the last cycles of a running {NAME} decided
+  {NAME} record    keeps what a cluster does in a file
+  {NAME} replay    what another configuration would have done with that"""
+FAMILIES = FamilyRules(prefix=PREFIX, unsuffixed_counters=UNSUFFIXED_COUNTERS)
+
+
+def run(argv: Sequence[str]) -> int:
+    """Run the daemon; see run_process for the exit status."""
+    process = Process(
+        program=PROGRAM, families=FAMILIES, load=_load, run=run_daemon, commands=_COMMANDS
+    )
+    return run_process(process, argv)
+
+
+def _load(argv: Sequence[str], environ: Mapping[str, str], terminal: bool) -> Settings:
+    return load_settings(argv, environ, discover=discover, terminal=terminal)

@@ -19,7 +19,7 @@ from koord.component.plugins.execution import (
 from koord.component.plugins.registry import FactoryRegistry, PluginError, class_defect
 from koord.util.errors import KoordError, error_text
 from koord.util.logs import get_logger
-from koord_descheduler.config.configuration import (
+from koord_descheduler.config import (
     Configuration,
     KnownPlugin,
     KnownPlugins,

@@ -38,7 +38,8 @@ from koord.cluster.view import View
 from koord.cluster.workloads import controller_of
 from koord.component.plugins.shared import SharedPart
 from koord.kube.eviction import PodEvictions, read_rejection
-from koord_descheduler.config.pluginargs import (
+from koord_descheduler.config import (
+    GROUP_VERSION,
     Namespaces,
     Percents,
     PodSelector,
@@ -51,7 +52,6 @@ from koord_descheduler.config.pluginargs import (
     check_selector_text,
     check_unique,
 )
-from koord_descheduler.config.v1alpha2 import GROUP_VERSION
 from koord_descheduler.framework.decisions import (
     Action,
     Decision,
@@ -59,9 +59,16 @@ from koord_descheduler.framework.decisions import (
     NodeDecision,
     PodDecision,
 )
-from koord_descheduler.framework.evictions import EvictionCandidate, Evictions, PureDeschedulePlugin
 from koord_descheduler.framework.evictor import EvictorProxy
-from koord_descheduler.framework.handle import Handle, Migration, Services, pods_in
+from koord_descheduler.framework.handle import (
+    EvictionCandidate,
+    Evictions,
+    Handle,
+    Migration,
+    PureDeschedulePlugin,
+    Services,
+    pods_in,
+)
 from koord_descheduler.framework.interfaces import (
     BalancePlugin,
     DeschedulePlugin,

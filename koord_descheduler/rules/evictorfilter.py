@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from koord.api.labelselector import LabelSelector
 from koord.cluster.facts import ClusterPod, PriorityClass
 from koord.cluster.keptfields import KeptFields
-from koord_descheduler.config.pluginargs import Namespaces, PodSelector, PriorityThreshold
+from koord_descheduler.config import Namespaces, PodSelector, PriorityThreshold
 
 EVICT = "descheduler.alpha.kubernetes.io/evict"  # an annotation, whatever its value
 PREFER_NO_EVICTION = "descheduler.alpha.kubernetes.io/prefer-no-eviction"  # the same

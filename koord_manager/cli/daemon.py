@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from koord.component.metrics import FamilyRules
 from koord.component.plugins.discovery import discover
-from koord.controlplane.process import Process, run_process
+from koord.controlplane.daemon import Process, run_process
 from koord_manager import NAME, PREFIX
 from koord_manager.daemon.run import PROGRAM, run_daemon
 from koord_manager.daemon.settings import Settings, load_settings

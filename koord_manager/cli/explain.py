@@ -6,8 +6,14 @@ from typing import Literal
 from urllib.parse import urlencode
 
 from koord.component.terminal import show
-from koord.controlplane.commands import command_parser, print_message, run_command
-from koord.controlplane.query_client import QueryOptions, add_options, query
+from koord.controlplane.commands import (
+    QueryOptions,
+    add_options,
+    command_parser,
+    print_message,
+    query,
+    run_command,
+)
 from koord_manager.config.configuration import DEFAULT_PORT
 from koord_manager.planning.report import explanation_view
 

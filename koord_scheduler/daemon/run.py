@@ -16,8 +16,13 @@ from koord.component.plugins.shared import ReadinessWaits, metered
 from koord.component.supervisor import supervise
 from koord.controlplane.cluster_access import ClusterAccess, LeaderClient, connect
 from koord.controlplane.clusterfeed import SCHEDULER_KINDS
-from koord.controlplane.daemon import CommonParts, run_connected, run_in_background
-from koord.controlplane.process import Process, run_process
+from koord.controlplane.daemon import (
+    CommonParts,
+    Process,
+    run_connected,
+    run_in_background,
+    run_process,
+)
 from koord.controlplane.sections import ComponentInfo
 from koord.controlplane.serving import HttpSources, create_app, oldest_tls
 from koord.kube.events import EventLimits

@@ -11,10 +11,9 @@ from koord.api import podmigrationjob, reservation
 from koord.component.plugins.discovery import discover
 from koord.controlplane.clusterfeed import SERVED_KINDS
 from koord_descheduler.cli import explain
-from koord_descheduler.config.configuration import Point
-from koord_descheduler.config.file import ReadConfig, parse_configuration
-from koord_descheduler.daemon.settings import load_settings
-from koord_descheduler.ledger.keeper import NAME as LEDGER
+from koord_descheduler.config import Point, ReadConfig, parse_configuration
+from koord_descheduler.daemon.run import load_settings
+from koord_descheduler.ledger.ledger import NAME as LEDGER
 from tests.support.deploy.component import patched
 from tests.support.deploy.replicated import NAMESPACE, Manifests, group_of
 from tests.support.descheduler.shipped_plugins import IN_TREE

@@ -19,7 +19,7 @@ from koord.api.pod import parse_pod_list
 from koord.component.config.follower import parse_flag_document
 from koord.component.flags import FlagSet
 from koord.component.plugins.discovery import discover
-from koord_descheduler.daemon.settings import new_flags
+from koord_descheduler.daemon.run import new_flags
 from koord_scheduler.daemon import settings as scheduler_settings
 from koordlet.cli.ctl.arguments import parse
 from koordlet.daemon.settings import load_settings
@@ -54,7 +54,7 @@ OTHERS_FLAGS = {  # of commands that are not ours
 DESCHEDULER_COMMANDS = (
     "koord_descheduler/cli/plan",
     "koord_descheduler/cli/explain",
-    "koord/controlplane/query_client",
+    "koord/controlplane/commands",
 )
 CTL_FLAGS = {  # of commands beside the agent's, and of koord-descheduler
     "--help",

@@ -18,7 +18,7 @@ from commandlines.parsers import programs
 from generate import FILES
 
 from koord.component.plugins.discovery import discover
-from koord_descheduler.config.file import parse_configuration as parse_descheduler
+from koord_descheduler.config import parse_configuration as parse_descheduler
 from koord_descheduler.framework.profile import PluginRegistry as DeschedulerPlugins
 from koord_descheduler.framework.profile import known_plugins as descheduler_plugins
 from koord_scheduler.config.configuration import parse_configuration as parse_scheduler

@@ -16,7 +16,18 @@ from koord_descheduler.plugin import (
     Relief,
     View,
 )
-from koord_descheduler_plugins.low_node_load.args import LowNodeLoadArgs, NodePool
+from koord_descheduler_plugins.low_node_load.args import (
+    Amounts,
+    Excess,
+    ExcessCoverage,
+    Flags,
+    LowNodeLoadArgs,
+    NodePool,
+    exact_thresholds,
+    node_scores,
+    resources_of,
+    weights_of,
+)
 from koord_descheduler_plugins.low_node_load.plan import (
     NODE_CLASSES,
     PODS_PER_TURN,
@@ -32,16 +43,6 @@ from koord_descheduler_plugins.low_node_load.plan import (
     YieldTurn,
     overutilization,
     reason_for,
-)
-from koord_descheduler_plugins.low_node_load.thresholds import (
-    Amounts,
-    Excess,
-    ExcessCoverage,
-    Flags,
-    exact_thresholds,
-    node_scores,
-    resources_of,
-    weights_of,
 )
 from koord_descheduler_plugins.low_node_load.usage import (
     CPU,

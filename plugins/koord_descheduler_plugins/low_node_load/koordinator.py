@@ -14,7 +14,17 @@ from koord_descheduler.plugin import (
     PodOrder,
     Relief,
 )
-from koord_descheduler_plugins.low_node_load.args import LowNodeLoadArgs, NodePool
+from koord_descheduler_plugins.low_node_load.args import (
+    Amounts,
+    ExcessCoverage,
+    Flags,
+    LowNodeLoadArgs,
+    NodePool,
+    koordinator_thresholds,
+    node_scores,
+    resources_of,
+    weights_of,
+)
 from koord_descheduler_plugins.low_node_load.plan import (
     NODE_CLASSES,
     PODS_PER_TURN,
@@ -30,15 +40,6 @@ from koord_descheduler_plugins.low_node_load.plan import (
     YieldTurn,
     overutilization,
     reason_for,
-)
-from koord_descheduler_plugins.low_node_load.thresholds import (
-    Amounts,
-    ExcessCoverage,
-    Flags,
-    koordinator_thresholds,
-    node_scores,
-    resources_of,
-    weights_of,
 )
 from koord_descheduler_plugins.low_node_load.usage import (
     Amount,

@@ -10,8 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from koord_descheduler.plugin import Action, ClusterPod, Relief
-from koord_descheduler_plugins.low_node_load.args import AnomalyCondition, NodePool
-from koord_descheduler_plugins.low_node_load.thresholds import Amounts, Excess, NodeThresholds
+from koord_descheduler_plugins.low_node_load.args import (
+    Amounts,
+    AnomalyCondition,
+    Excess,
+    NodePool,
+    NodeThresholds,
+)
 from koord_descheduler_plugins.low_node_load.usage import CPU, NodeUsage, UsageCache
 
 

@@ -30,7 +30,12 @@ from koord_descheduler.plugin import (
     not_selected,
     reads,
 )
-from koord_descheduler_plugins.low_node_load.args import LowNodeLoadArgs, Planner
+from koord_descheduler_plugins.low_node_load.args import (
+    Amounts,
+    LowNodeLoadArgs,
+    Planner,
+    percent_of,
+)
 from koord_descheduler_plugins.low_node_load.exact import ExactRound
 from koord_descheduler_plugins.low_node_load.koordinator import KoordinatorRound
 from koord_descheduler_plugins.low_node_load.plan import (
@@ -48,7 +53,6 @@ from koord_descheduler_plugins.low_node_load.plan import (
     YieldTurn,
     resume,
 )
-from koord_descheduler_plugins.low_node_load.thresholds import Amounts, percent_of
 from koord_descheduler_plugins.low_node_load.usage import RoundInputs
 
 Percentages = NDArray[np.float64]

@@ -21,8 +21,12 @@ from koord_descheduler.plugin import (
     UsageReport,
     View,
 )
-from koord_descheduler_plugins.low_node_load.args import AggregationType, LowNodeLoadArgs
-from koord_descheduler_plugins.low_node_load.thresholds import Amounts, Flags
+from koord_descheduler_plugins.low_node_load.args import (
+    AggregationType,
+    Amounts,
+    Flags,
+    LowNodeLoadArgs,
+)
 
 _CPU = frozenset({"cpu", BATCH_CPU, MID_CPU})
 _MEMORY = frozenset({"memory", BATCH_MEMORY, MID_MEMORY})

@@ -19,10 +19,10 @@ from koord_descheduler.plugin import (
 from koord_descheduler_plugins.migration.args import (
     EvictionGate,
     EvictionPolicy,
+    JobMode,
     MigrationControllerArgs,
 )
 from koord_descheduler_plugins.migration.jobs import JobTable, has_begun
-from koord_descheduler_plugins.migration.steps import RESERVATION_FIRST
 
 _LARGE, _SMALL = 10, 4  # replicas
 
@@ -458,7 +458,7 @@ class ProfileRules:
         return "it has a PodMigrationJob already" if self._jobs.has(pod, begun=False) else ""
 
     def _cannot_reserve(self, pod: ClusterPod) -> str:
-        if self.args.default_job_mode != RESERVATION_FIRST:
+        if self.args.default_job_mode != JobMode.RESERVATION_FIRST:
             return ""
         if pod.scheduler_name not in self.args.scheduler_names:
             return f"its scheduler {pod.scheduler_name} does not know Reservations"

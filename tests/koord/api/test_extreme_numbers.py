@@ -23,7 +23,7 @@ from koord.cluster import kinds
 from koord.cluster.decoder import Decoder
 from koord.util.documents import decode
 from koord.util.errors import InvalidObject, KoordError
-from koord_descheduler.config.file import parse_configuration
+from koord_descheduler.config import parse_configuration
 from koordlet.host.devices import parse_xpus
 from koordlet.prediction.checkpoints import decode_checkpoint
 from koordlet.rules.device_object import parse_published_devices

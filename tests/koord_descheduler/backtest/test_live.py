@@ -15,7 +15,7 @@ from koord_descheduler.backtest.player import summarize
 from koord_descheduler.backtest.recorder import LiveRecorder, RecordOptions, RecordProgress
 from koord_descheduler.backtest.records import RecordFull, RecordReader, Tick, TickDecoder
 from koord_descheduler.ledger.entries import Entry, LedgerDocument, WorkloadRef, to_text
-from koord_descheduler.ledger.keeper import KEY, NAME
+from koord_descheduler.ledger.ledger import KEY, NAME
 from tests.support.clusters import node, pod
 from tests.support.kube.apiserver import ApiServer
 

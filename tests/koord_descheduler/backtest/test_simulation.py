@@ -8,8 +8,8 @@ from msgspec.structs import replace
 from koord.cluster import kinds
 from koord.cluster.facts import ClusterPod
 from koord.controlplane.testing import make_node, make_pod, make_report, make_workload
+from koord_descheduler.backtest.player import REPLACED_WITHIN, SimulatedCluster
 from koord_descheduler.backtest.records import Change, Eviction, Tick
-from koord_descheduler.backtest.simulation import REPLACED_WITHIN, SimulatedCluster
 
 NODES = ("n1", "n2", "n3")
 WEB = make_workload("ReplicaSet", "web")

@@ -14,7 +14,7 @@ import pytest
 
 from koord.component.plugins.discovery import discover
 from koord_descheduler.cli.descheduler import main
-from koord_descheduler.daemon.settings import load_settings
+from koord_descheduler.daemon.run import load_settings
 from tests.support.clusters import node
 from tests.support.descheduler.replicas import SHIPPED
 from tests.support.kube.apiserver import ApiServer

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from koord.component.config.field_errors import InvalidConfig
-from koord_descheduler.config.configuration import Configuration
-from koord_descheduler.config.file import ReadConfig, parse_configuration
+from koord_descheduler.config import Configuration, ReadConfig, parse_configuration
 from tests.support.descheduler.shipped_plugins import IN_TREE
 
 HEAD = "apiVersion: descheduler/v1alpha2\nkind: DeschedulerConfiguration\n"

@@ -9,7 +9,7 @@ from koord.component.config.follower import ConfigFollower
 from koord.util.health import HealthStatus
 from koord.util.simulatedclock import SimulatedClock
 from koord.util.stop import Stop
-from koord_descheduler.config.file import config_parser
+from koord_descheduler.config import config_parser
 from koord_descheduler.daemon.live import ConfigurationChanges, compare
 from tests.support.descheduler.shipped_plugins import IN_TREE
 from tests.support.kube.inline_executor import InlineExecutor

@@ -2,7 +2,7 @@
 
 import pytest
 
-from koord_descheduler.config.configuration import Point
+from koord_descheduler.config import Point
 from tests.support.descheduler.shipped_plugins import IN_TREE
 
 PERCENT_RULE = "Invalid value: 101.0: wanted 0 to 100 percent"

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord_descheduler.config.configuration import DEFAULT_PLUGINS, Point, merged
-from koord_descheduler.config.v1alpha2 import PluginName, PluginSet
+from koord_descheduler.config import DEFAULT_PLUGINS, PluginName, PluginSet, Point, merged
 
 MC, DE, LNL = "MigrationController", "DefaultEvictor", "LowNodeLoad"
 

@@ -13,9 +13,14 @@ from koord.component.config.field_errors import InvalidConfig, invalid
 from koord.component.plugins.args import ArgsType
 from koord.controlplane.sections import ClientConnection
 from koord.util.errors import KoordError
-from koord_descheduler.config.configuration import EvictionLimits, KnownPlugin, Point
-from koord_descheduler.config.file import default_configuration, parse_configuration
-from koord_descheduler.config.v1alpha2 import LeaderElection
+from koord_descheduler.config import (
+    EvictionLimits,
+    KnownPlugin,
+    LeaderElection,
+    Point,
+    default_configuration,
+    parse_configuration,
+)
 from koord_descheduler_plugins.low_node_load.args import LowNodeLoadArgs
 from tests.support.descheduler.shipped_plugins import IN_TREE
 

@@ -10,18 +10,22 @@ from koord.api.labelselector import LabelSelector, Requirement
 from koord.component.config.componentconfig import to_json
 from koord.controlplane.sections import ClientConnection
 from koord.util.documents import to_yaml
-from koord_descheduler.config.configuration import Configuration, KnownPlugin, Point, convert
-from koord_descheduler.config.file import parse_configuration, to_document
-from koord_descheduler.config.pluginargs import Namespaces
-from koord_descheduler.config.v1alpha2 import (
+from koord_descheduler.config import (
+    Configuration,
     DeschedulerConfiguration,
     DeschedulerProfile,
     EvictionLedger,
+    KnownPlugin,
     LeaderElection,
+    Namespaces,
     PluginConfig,
     PluginName,
     Plugins,
     PluginSet,
+    Point,
+    convert,
+    parse_configuration,
+    to_document,
 )
 from koord_descheduler_plugins.low_node_load.args import (
     AnomalyCondition,

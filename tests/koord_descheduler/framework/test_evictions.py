@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from koord_descheduler.framework.evictions import STEPS, EvictionCandidate, PureDeschedulePlugin
+from koord_descheduler.framework.handle import STEPS, EvictionCandidate, PureDeschedulePlugin
 from koord_descheduler.plugin import Action, ClusterNode, ClusterPod, Evictions, Handle, View
 from koord_descheduler.plugin.testing import FakeCluster, PluginHarness, RecordingEvictor
 

@@ -8,8 +8,7 @@ import pytest
 
 from koord.component.config.field_errors import InvalidConfig
 from koord.plugin.args import FieldError, Seconds, invalid, takes_args
-from koord_descheduler.config.configuration import Point
-from koord_descheduler.config.file import parse_configuration
+from koord_descheduler.config import Point, parse_configuration
 from koord_descheduler.framework.profile import build_profile, known_plugins, profile_settings
 from koord_descheduler.plugin import (
     BalancePlugin,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from koord_descheduler.config.configuration import Point, Profile
+from koord_descheduler.config import Point, Profile
 from koord_descheduler.framework.handle import Handle
 from koord_descheduler.framework.interfaces import Evictor, Plugin
 from koord_descheduler.framework.profile import ProfileError, ProfilePlugins

@@ -10,7 +10,7 @@ import pytest
 from koord.kube.client import CONFIG_MAPS, ApiClient
 from koord.util.health import HealthStatus
 from koord.util.stop import Stop
-from koord_descheduler.ledger.keeper import ASIDE, KEY, NAME, LedgerStore
+from koord_descheduler.ledger.ledger import ASIDE, KEY, NAME, LedgerStore
 from tests.support.descheduler.ledger import FOR_LOAD, LedgerKit
 from tests.support.kube.apiserver import ApiServer, status
 

@@ -6,7 +6,7 @@ import pytest
 
 from koord.cluster.facts import ReportedUsage
 from koord.util.simulatedclock import SimulatedClock
-from koord_descheduler.config.v1alpha2 import EvictionLedger
+from koord_descheduler.config import EvictionLedger
 from koord_descheduler.framework.interfaces import EvictOptions, Relief
 from koord_descheduler.ledger.entries import Entry, LedgerDocument, Outcome, Pause, WorkloadRef
 from tests.support.descheduler.ledger import FOR_LOAD, GI, LedgerKit

@@ -8,12 +8,11 @@ import pytest
 from koord.cluster.facts import ReportedUsage
 from koord.util.health import Health
 from koord.util.simulatedclock import SimulatedClock
-from koord_descheduler.config.configuration import EvictionLimits
-from koord_descheduler.config.file import default_configuration
+from koord_descheduler import page as source
+from koord_descheduler.config import EvictionLimits, default_configuration
 from koord_descheduler.framework.decisions import Action, Decisions, NodeDecision, PodDecision
 from koord_descheduler.ledger.entries import Entry, Outcome, Pause, WorkloadRef
-from koord_descheduler.page import source
-from koord_descheduler.page.source import MAX_ENTRIES, DeschedulerPage, PageSources
+from koord_descheduler.page import MAX_ENTRIES, DeschedulerPage, PageSources
 from tests.support.descheduler.shipped_plugins import IN_TREE
 
 OWN = {"profile": "p", "plugin": "LowNodeLoad"}
@@ -131,7 +130,7 @@ async def test_the_newest_cycle_is_read_first_and_each_once(bench: Bench, monkey
         reads.append(cycle.began)
         return read(cycle)
 
-    monkeypatch.setattr("koord_descheduler.page.source.summarize_cycle", counted)
+    monkeypatch.setattr("koord_descheduler.page.summarize_cycle", counted)
     for number in range(3):
         bench.cycle(judged("n1", float(number), "low"))
 

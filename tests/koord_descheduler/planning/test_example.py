@@ -17,11 +17,15 @@ from koord.cluster.dump import DumpReader
 from koord.component.plugins.discovery import discover
 from koord.component.terminal import plain
 from koord_descheduler.cli.descheduler import main
-from koord_descheduler.config.file import parse_configuration
+from koord_descheduler.config import parse_configuration
 from koord_descheduler.framework.profile import PluginRegistry, known_plugins
-from koord_descheduler.planning.plan import default_plan_configuration, make_plan, offline_services
-from koord_descheduler.planning.report import plan_report
-from koord_descheduler.planning.show import plan_view
+from koord_descheduler.planning import (
+    default_plan_configuration,
+    make_plan,
+    offline_services,
+    plan_report,
+    plan_view,
+)
 
 ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "docs/examples/cluster-dump"

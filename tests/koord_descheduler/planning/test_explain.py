@@ -10,10 +10,10 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from koord_descheduler import planning
 from koord_descheduler.cli.descheduler import main
 from koord_descheduler.framework.decisions import KEPT_CYCLES, Action, Decisions, Findings
-from koord_descheduler.planning import report
-from koord_descheduler.planning.report import Question, explain_handler, explanation
+from koord_descheduler.planning import Question, explain_handler, explanation
 from koord_descheduler.plugin.testing import make_pod
 
 AT = 1_784_875_965.0  # 2026-07-24T06:52:45Z
@@ -65,7 +65,7 @@ def test_only_the_subject_newest_cycle_first(
 
 def test_so_many_cycles_and_decisions(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is beyond is counted."""
-    monkeypatch.setattr(report, "MAX_PER_CYCLE", 1)
+    monkeypatch.setattr(planning, "MAX_PER_CYCLE", 1)
     answer = explanation(decided(cycles=20).cycles, Question(node="n1"), is_leader=True)
 
     assert len(answer["cycles"]) == KEPT_CYCLES

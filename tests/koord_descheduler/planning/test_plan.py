@@ -11,11 +11,16 @@ import pytest
 from koord.component.terminal import plain
 from koord.plugin.args import takes_args
 from koord_descheduler.cli.plan import main
-from koord_descheduler.config.file import parse_configuration
+from koord_descheduler.config import parse_configuration
 from koord_descheduler.framework.profile import known_plugins
-from koord_descheduler.planning.plan import Plan, UnbuildableProfiles, make_plan, offline_services
-from koord_descheduler.planning.report import plan_report
-from koord_descheduler.planning.show import plan_view
+from koord_descheduler.planning import (
+    Plan,
+    UnbuildableProfiles,
+    make_plan,
+    offline_services,
+    plan_report,
+    plan_view,
+)
 from koord_descheduler.plugin import (
     Action,
     BalancePlugin,

@@ -6,13 +6,8 @@ import pytest
 
 from koord.api.labelselector import LabelSelector
 from koord.cluster.facts import ClusterPod, Owner, PriorityClass
-from koord_descheduler.config.pluginargs import PriorityThreshold
-from koord_descheduler.rules.evictorfilter import (
-    EVICT,
-    EvictorRules,
-    evictor_filter,
-    priority_of,
-)
+from koord_descheduler.config import PriorityThreshold
+from koord_descheduler.rules.evictorfilter import EVICT, EvictorRules, evictor_filter, priority_of
 from tests.support.descheduler.framework import make_pod
 
 REPLICA_SET = (Owner("ReplicaSet", "r", "u", True),)

@@ -3,7 +3,7 @@
 import pytest
 
 from koord.api.labelselector import LabelSelector
-from koord_descheduler.config.pluginargs import Namespaces, PodSelector
+from koord_descheduler.config import Namespaces, PodSelector
 from koord_descheduler.rules.evictorfilter import not_selected
 from tests.support.descheduler.framework import make_pod
 

@@ -20,8 +20,7 @@ from koord.cluster.facts import ClusterNode, ClusterPod, Workload
 from koord.controlplane.testing import FakeCluster
 from koord_descheduler.backtest.recorder import Recorder, RecordingState
 from koord_descheduler.backtest.records import Eviction, Header, RecordWriter
-from koord_descheduler.config.configuration import Configuration
-from koord_descheduler.config.file import parse_configuration
+from koord_descheduler.config import Configuration, parse_configuration
 from koord_descheduler.framework.cycle import Descheduler
 from koord_descheduler.framework.evictor import EvictionLimiter
 from koord_descheduler.framework.handle import Handle, Migration, Services
@@ -39,7 +38,7 @@ from koord_descheduler.framework.profile import (
     profile_settings,
 )
 from koord_descheduler.ledger.ledger import Ledger, LedgerMetrics
-from koord_descheduler.plugin.testing.harness import fake_services
+from koord_descheduler.plugin.testing import fake_services
 
 STEP, REPORTS = 10.0, 60.0  # seconds
 CORES, GI = 10.0, 1 << 30

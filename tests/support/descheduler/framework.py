@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry
 from koord.cluster.facts import ClusterNode, ClusterPod
 from koord.cluster.kinds import NODE, POD
 from koord.util.simulatedclock import SimulatedClock
-from koord_descheduler.config.configuration import Point, Profile
+from koord_descheduler.config import Point, Profile
 from koord_descheduler.framework.evictor import EvictionLimiter
 from koord_descheduler.framework.handle import Handle
 from koord_descheduler.framework.interfaces import (

@@ -6,7 +6,7 @@ from koord.cluster.facts import ClusterPod
 from koord.controlplane.testing import FakeCluster
 from koord.kube.events import Event
 from koord.util.simulatedclock import SimulatedClock
-from koord_descheduler.config.v1alpha2 import EvictionLedger
+from koord_descheduler.config import EvictionLedger
 from koord_descheduler.framework.interfaces import EvictOptions, Relief
 from koord_descheduler.ledger.entries import Entry
 from koord_descheduler.ledger.ledger import Ledger, LedgerMetrics

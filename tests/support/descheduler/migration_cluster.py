@@ -31,8 +31,7 @@ from koord_descheduler.framework.evictor import FrameworkMetrics
 from koord_descheduler.framework.handle import Handle, Migrations, Services
 from koord_descheduler.framework.interfaces import EvictOptions
 from koord_descheduler_plugins.migration.args import MigrationControllerArgs, ObjectLimiter
-from koord_descheduler_plugins.migration.control import MigrationControl
-from koord_descheduler_plugins.migration.controller import MigrationController
+from koord_descheduler_plugins.migration.controller import MigrationControl, MigrationController
 from tests.support.descheduler.migration import make_cluster, pod_json
 from tests.support.kube.apiserver import Place
 from tests.support.kube.object_store import ObjectStore, Refused, json_patch, merge_patch

@@ -7,9 +7,7 @@ from typing import Any
 from koord.cluster.facts import ClusterNode, ClusterPod
 from koord.component.http.exposition import Exposition
 from koord.util.simulatedclock import SimulatedClock
-from koord_descheduler.cli.daemon import FAMILIES
-from koord_descheduler.daemon.run import run_daemon
-from koord_descheduler.daemon.settings import Settings, load_settings
+from koord_descheduler.daemon.run import FAMILIES, Settings, load_settings, run_daemon
 from koord_descheduler.plugin import (
     BalancePlugin,
     EvictOptions,

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from koord_descheduler_plugins.low_node_load.thresholds import (
+from koord_descheduler_plugins.low_node_load.args import (
     ExcessCoverage,
     node_scores,
     weights_of,

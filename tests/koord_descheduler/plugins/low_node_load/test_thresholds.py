@@ -5,9 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from koord_descheduler_plugins.low_node_load.args import LowNodeLoadArgs, NodePool
-from koord_descheduler_plugins.low_node_load.thresholds import (
+from koord_descheduler_plugins.low_node_load.args import (
     BASE,
+    LowNodeLoadArgs,
+    NodePool,
     absolute,
     exact_thresholds,
     filled_in,

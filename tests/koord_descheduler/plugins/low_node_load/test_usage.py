@@ -7,9 +7,13 @@ import pytest
 from hypothesis import given
 
 from koord_descheduler.plugin.testing import make_report
-from koord_descheduler_plugins.low_node_load.args import AggregationType, LowNodeLoadArgs, Planner
+from koord_descheduler_plugins.low_node_load.args import (
+    BASE,
+    AggregationType,
+    LowNodeLoadArgs,
+    Planner,
+)
 from koord_descheduler_plugins.low_node_load.plan import NODE_CLASSES, PoolPlan
-from koord_descheduler_plugins.low_node_load.thresholds import BASE
 from koord_descheduler_plugins.low_node_load.usage import (
     Amount,
     NodeUsage,

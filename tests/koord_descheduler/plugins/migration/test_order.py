@@ -2,7 +2,7 @@
 
 import random
 
-from koord_descheduler_plugins.migration.arbitrator import WaitingJob, arbitration_order
+from koord_descheduler_plugins.migration.controller import WaitingJob, arbitration_order
 from tests.support.descheduler.migration import T0, make_job, make_pod
 
 BATCH = {"koordinator.sh/priority-class": "koord-batch", "koordinator.sh/qosClass": "BE"}

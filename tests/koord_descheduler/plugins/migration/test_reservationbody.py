@@ -1,6 +1,6 @@
 """The Reservation of a migration, as it is created."""
 
-from koord_descheduler_plugins.migration.steps import reservation_body
+from koord_descheduler_plugins.migration.jobs import reservation_body
 from tests.support.descheduler.migration import T0, make_job, pod_json
 
 ELSEWHERE = {"key": "metadata.name", "operator": "NotIn", "values": ["n1"]}

@@ -6,7 +6,7 @@ import pytest
 
 from koord.api.labelselector import LabelSelector
 from koord.cluster.facts import PriorityClass
-from koord_descheduler.config.pluginargs import Namespaces, PriorityThreshold
+from koord_descheduler.config import Namespaces, PriorityThreshold
 from koord_descheduler_plugins.migration.args import (
     EvictionGate,
     EvictionPolicy,

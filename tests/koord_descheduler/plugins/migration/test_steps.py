@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from koord.api.podmigrationjob import JobPod, PodMigrationJob
-from koord_descheduler_plugins.migration.steps import (
+from koord_descheduler_plugins.migration.reconciler import (
     CreateReservation,
     DeleteReservation,
     Evict,

@@ -9,7 +9,7 @@ import pytest
 
 from koord.util.simulatedclock import SimulatedClock
 from koord.util.stop import Stop
-from koord_descheduler_plugins.migration.control import WorkQueue
+from koord_descheduler_plugins.migration.controller import WorkQueue
 
 
 class Bench:

@@ -1,7 +1,7 @@
 """Reservations as koord-descheduler makes them: its migrations reserve first, and then evict."""
 
 from koord.api.reservation import ALLOCATED
-from koord_descheduler_plugins.migration.steps import reservation_body
+from koord_descheduler_plugins.migration.jobs import reservation_body
 from koord_scheduler_plugins.node_affinity import NodeAffinity, NodeAffinityArgs
 from koord_scheduler_plugins.reservation.consumers import allocated_text
 from tests.support.descheduler.migration import make_job

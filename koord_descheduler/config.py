@@ -1,12 +1,19 @@
-"""Convert descheduler/v1alpha2 to the configuration in force, and collect all its faults."""
+"""DeschedulerConfiguration: as files have it (v1alpha2), checked, and as it is in force.
+
+Source: Koordinator, pkg/descheduler/apis/config/v1alpha2; dryRun of a profile and evictionLedger
+are not in it.
+"""
 
 import ipaddress
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import Protocol, Self, runtime_checkable
 
-from koord.api.labelselector import LabelSelector
+from koord.api.labelselector import LabelSelector, check_selector, parse_selector_text
+from koord.component.config import componentconfig
+from koord.component.config.componentconfig import Int32, Seconds, UInt, to_json
 from koord.component.config.field_errors import (
     FieldError,
     FieldPath,
@@ -18,18 +25,249 @@ from koord.component.config.field_errors import (
     warning,
 )
 from koord.component.plugins.args import ArgsType
-from koord.controlplane.sections import ClientConnection, check_sections
+from koord.controlplane import sections
+from koord.controlplane.sections import ClientConnection, ConfigFormat, check_sections
+from koord.util.errors import InvalidObject
 from koord.util.goformat import split_address
 from koord.util.text import nearest
-from koord_descheduler.config.pluginargs import IntervalDependent, check_label_selector
-from koord_descheduler.config.v1alpha2 import (
-    DeschedulerConfiguration,
-    DeschedulerProfile,
-    EvictionLedger,
-    LeaderElection,
-    Plugins,
-    PluginSet,
-)
+
+GROUP_VERSION = "descheduler/v1alpha2"
+KIND = "DeschedulerConfiguration"
+
+DEFAULT_NAME = "koord-descheduler"
+DEFAULT_PORT = 10251
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LeaderElection(sections.LeaderElection):
+    """One of several replicas is the leader, which holds a Lease and does the work."""
+
+    resource_name: str = DEFAULT_NAME  # name of the Lease
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EvictionLedger:
+    """Measures the relief of evictions for load; pauses workloads whose evictions bring none."""
+
+    enabled: bool = True  # off: nothing is measured, and nothing rejected
+    spacing: Seconds = 60.0  # least seconds from any eviction of a workload to one for load
+    settle_time: Seconds = 300.0  # from when a pod has left until reports are without it
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PluginName:
+    """One plugin of a set."""
+
+    name: str = ""  # of the plugin; "*" under disabled: all
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PluginSet:
+    """The difference to the default plugins of an extension point. Enabled wins over disabled."""
+
+    enabled: tuple[PluginName, ...] = ()  # run in this order, after the defaults
+    disabled: tuple[PluginName, ...] = ()  # defaults that do not run
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plugins:
+    """The plugins of a profile."""
+
+    deschedule: PluginSet | None = None  # evict pods that violate a rule; by default none
+    balance: PluginSet | None = None  # even out the load; by default none
+    evict: PluginSet | None = None  # exactly one; by default MigrationController
+    filter: PluginSet | None = None  # all must let a pod go; by default MigrationController
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PluginConfig:
+    """The arguments of one plugin."""
+
+    name: str = ""  # of the plugin
+    args: object = None  # see the plugin; not set: its defaults
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeschedulerProfile:
+    """Plugins that run together."""
+
+    name: str = ""  # unique; koord-descheduler when it is the only profile
+    node_selector: LabelSelector | None = None  # nodes of this profile; not set: all
+    plugins: Plugins | None = None  # differences to the default plugins
+    plugin_config: tuple[PluginConfig, ...] = ()  # arguments, one entry for a plugin
+    dry_run: bool = False  # decide, but evict nothing in this profile
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeschedulerConfiguration:
+    """The configuration of one koord-descheduler."""
+
+    leader_election: LeaderElection = LeaderElection()  # see below
+    client_connection: ClientConnection = ClientConnection()  # see below
+    enable_profiling: bool = True  # serve profiles of the process
+    enable_contention_profiling: bool | None = None  # not set: as enableProfiling
+    healthz_bind_address: str | None = None  # HOST:PORT of plain HTTP; not set: 127.0.0.1:10251
+    metrics_bind_address: str | None = None  # HOST:PORT of plain HTTP; not set: 127.0.0.1:10251
+    descheduling_interval: Seconds = 0.0  # seconds from start to start; 0: a single cycle
+    dry_run: bool = False  # decide, but evict nothing
+    profiles: tuple[DeschedulerProfile, ...] = ()  # run in this order; none: one of defaults
+    node_selector: LabelSelector | None = None  # nodes of all profiles; not set: all
+    max_no_of_pods_to_evict_per_node: UInt | None = None  # in a cycle; not set: no limit, 0: none
+    max_no_of_pods_to_evict_per_namespace: UInt | None = None  # in a cycle; not set: no limit
+    max_no_of_pods_to_evict_total: UInt | None = None  # in a cycle; not set: no limit
+    eviction_ledger: EvictionLedger = EvictionLedger()  # see below
+
+    def complete(self) -> Self:
+        """Return it with all defaults but those of profiles' plugins."""
+        contention = self.enable_contention_profiling
+        return replace(
+            self,
+            leader_election=self.leader_election.complete(),
+            client_connection=self.client_connection.complete(),
+            enable_contention_profiling=self.enable_profiling if contention is None else contention,
+            healthz_bind_address=_bind_address(self.healthz_bind_address),
+            metrics_bind_address=_bind_address(self.metrics_bind_address),
+            profiles=_named(self.profiles or (DeschedulerProfile(),)),
+        )
+
+
+def _named(profiles: tuple[DeschedulerProfile, ...]) -> tuple[DeschedulerProfile, ...]:
+    """The profiles; a single one has a name."""
+    if len(profiles) > 1 or profiles[0].name:
+        return profiles
+    return (replace(profiles[0], name=DEFAULT_NAME),)
+
+
+def _bind_address(given: str | None) -> str:
+    """The address to listen on: host and port are filled in, what is neither stays.
+
+    Source: Koordinator, SetDefaults_DeschedulerConfiguration; there with 0.0.0.0 when not set.
+    """
+    if given is None:
+        return f"127.0.0.1:{DEFAULT_PORT}"
+    try:
+        host, port = split_address(given)
+    except ValueError:
+        return _with_port(given)
+    return given if host else f"0.0.0.0:{port}"
+
+
+def _with_port(given: str) -> str:
+    try:
+        address = ipaddress.ip_address(given)
+    except ValueError:
+        return given
+    host = f"[{address}]" if address.version == 6 else str(address)
+    return f"{host}:{DEFAULT_PORT}"
+
+
+Percents = Mapping[str, float]
+"""Percent by name of resource."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Namespaces:
+    """Names of namespaces; without include all but those in exclude."""
+
+    include: tuple[str, ...] = ()  # names; only these
+    exclude: tuple[str, ...] = ()  # names; all but these
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PriorityThreshold:
+    """Pods of this priority and above stay."""
+
+    value: Int32 | None = None  # priority
+    name: str = ""  # of the PriorityClass; used when value is not set
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PodSelector:
+    """A selector of pods, with a name for people."""
+
+    name: str = ""  # for people
+    selector: LabelSelector | None = None  # not set: the entry is ignored
+
+
+def check_namespaces(path: FieldPath, namespaces: Namespaces | None) -> Iterator[FieldError]:
+    """Check that at most one of the two lists has names."""
+    if namespaces is not None and namespaces.include and namespaces.exclude:
+        wanted = "only one of Include/Exclude namespaces can be set"
+        yield invalid(path, to_json(namespaces), wanted)
+
+
+def check_label_selector(path: FieldPath, selector: LabelSelector | None) -> Iterator[FieldError]:
+    """Kubernetes must accept it."""
+    if selector is None:
+        return
+    try:
+        check_selector(selector, "selector")
+    except InvalidObject as err:
+        yield invalid(path, to_json(selector), str(err))
+
+
+def check_selector_text(path: FieldPath, text: str) -> Iterator[FieldError]:
+    """A selector as kubectl has it; empty: everything."""
+    try:
+        parse_selector_text(text, "selector")
+    except InvalidObject as err:
+        yield invalid(path, text, str(err))
+
+
+def check_pod_selectors(selectors: Sequence[PodSelector]) -> Iterator[FieldError]:
+    """Each selector must be valid."""
+    for index, one in enumerate(selectors):
+        yield from check_label_selector(("podSelectors", index, "selector"), one.selector)
+
+
+def check_percents(path: FieldPath, percents: Percents) -> Iterator[FieldError]:
+    """Shares of something that cannot exceed 100 percent."""
+    for name, percent in percents.items():
+        if not 0 <= percent <= 100:
+            yield invalid((*path, Key(name)), percent, "wanted 0 to 100 percent")
+
+
+def check_unique(path: FieldPath, names: Sequence[str], key: str = "") -> Iterator[FieldError]:
+    """No item of a list may repeat another one; key: the field of the item that has the name."""
+    seen: set[str] = set()
+    for index, name in enumerate(names):
+        if name and name in seen:
+            yield duplicate((*path, index, key) if key else (*path, index), name)
+        seen.add(name)
+
+
+@runtime_checkable
+class IntervalDependent(Protocol):
+    """Arguments that depend on how often the descheduler runs."""
+
+    def for_interval(self, interval: float) -> Self:
+        """Return the arguments for an interval in seconds; 0: there is a single cycle."""
+        ...
+
+
+@runtime_checkable
+class HistoryDependent(Protocol):
+    """Arguments that wait for what is seen in several cycles."""
+
+    def as_if_lasting(self) -> Self:
+        """Return the arguments for a plan, whose only cycle counts as if it had lasted."""
+        ...
+
+
+def check_pods(
+    namespaces: Namespaces | None, selector: LabelSelector | None
+) -> Iterator[FieldError]:
+    yield from check_namespaces(("namespaces",), namespaces)
+    yield from check_label_selector(("labelSelector",), selector)
+
+
+@runtime_checkable
+class HotThresholds(Protocol):
+    """Arguments with thresholds above which nodes are hot."""
+
+    def hot_thresholds(self) -> Iterator[tuple[Percents, LabelSelector | None]]:
+        """Yield thresholds in percent of allocatable, and the nodes they are for; None: all."""
+        ...
 
 
 class Point(StrEnum):
@@ -329,3 +567,57 @@ def _unused(name: str, known: KnownPlugins) -> str:
 
 def _for_interval(args: object, interval: float) -> object:
     return args.for_interval(interval) if isinstance(args, IntervalDependent) else args
+
+
+ReadConfig = componentconfig.ReadConfig[Configuration]
+
+FORMAT: ConfigFormat[DeschedulerConfiguration, KnownPlugins, Configuration] = ConfigFormat(
+    document=DeschedulerConfiguration, group_version=GROUP_VERSION, kind=KIND, convert=convert
+)
+config_parser = FORMAT.parser
+parse_configuration = FORMAT.parse
+default_configuration = FORMAT.default
+
+
+def to_document(config: Configuration) -> dict[str, object]:
+    """Return the document of a configuration as JSON values, with all defaults.
+
+    Each extension point disables the defaults and enables what runs, so that it reads back.
+    """
+    return FORMAT.to_json(_external(config))
+
+
+def _external(config: Configuration) -> DeschedulerConfiguration:
+    return DeschedulerConfiguration(
+        leader_election=config.leader_election,
+        client_connection=config.client_connection,
+        enable_profiling=config.enable_profiling,
+        enable_contention_profiling=config.enable_contention_profiling,
+        healthz_bind_address=config.healthz_bind_address,
+        metrics_bind_address=config.metrics_bind_address,
+        descheduling_interval=config.descheduling_interval,
+        dry_run=config.dry_run,
+        profiles=tuple(map(_profile, config.profiles)),
+        node_selector=config.node_selector,
+        max_no_of_pods_to_evict_per_node=config.limits.per_node,
+        max_no_of_pods_to_evict_per_namespace=config.limits.per_namespace,
+        max_no_of_pods_to_evict_total=config.limits.total,
+        eviction_ledger=config.eviction_ledger,
+    )
+
+
+def _profile(profile: Profile) -> DeschedulerProfile:
+    return DeschedulerProfile(
+        name=profile.name,
+        node_selector=profile.node_selector,
+        plugins=Plugins(**{point.value: _written_set(profile, point) for point in Point}),
+        plugin_config=tuple(
+            PluginConfig(name=name, args=to_json(args)) for name, args in profile.args.items()
+        ),
+        dry_run=profile.dry_run,
+    )
+
+
+def _written_set(profile: Profile, point: Point) -> PluginSet:
+    enabled = tuple(PluginName(name=name) for name in profile.enabled(point))
+    return PluginSet(enabled=enabled, disabled=(PluginName(name=ALL),))

@@ -1,0 +1,427 @@
+"""Plans (one cycle in dry-run) and explanations (of past cycles), as JSON and as tables."""
+
+import argparse
+import asyncio
+import json
+import math
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry
+from rich.console import RenderableType
+
+from koord.cluster.dump import Dump
+from koord.cluster.facts import ClusterNode
+from koord.cluster.state import ClusterState
+from koord.component.http.responses import json_body, json_bytes
+from koord.component.terminal import Name, figure, heading, prose, table
+from koord.controlplane.commands import dump_report, dump_view, register_installed, time_text
+from koord.controlplane.offline import (
+    DiscardingEventRecorder,
+    EmptyInformers,
+    FixedWallClock,
+    UnreachableTransport,
+)
+from koord.kube.client import ApiClient
+from koord.util.errors import KoordError
+from koord_descheduler.config import GROUP_VERSION, KIND, Configuration, HistoryDependent
+from koord_descheduler.framework.cycle import Descheduler
+from koord_descheduler.framework.decisions import (
+    Action,
+    CycleDecisions,
+    Decisions,
+    NodeDecision,
+    PodDecision,
+)
+from koord_descheduler.framework.evictor import EvictionLimiter, FrameworkMetrics
+from koord_descheduler.framework.handle import Migrations, Services
+from koord_descheduler.framework.profile import (
+    PluginRegistry,
+    ProfileError,
+    ProfilePlugins,
+    build_profile,
+    profile_settings,
+)
+
+DEFAULT_LOW_THRESHOLDS: Mapping[str, float] = {"cpu": 45, "memory": 55}
+DEFAULT_HIGH_THRESHOLDS: Mapping[str, float] = {"cpu": 75, "memory": 80}
+KEPT_NAMESPACES = ("kube-system", "koordinator-system")
+
+
+def default_plan_configuration(
+    low: Mapping[str, float] = DEFAULT_LOW_THRESHOLDS,
+    high: Mapping[str, float] = DEFAULT_HIGH_THRESHOLDS,
+) -> bytes:
+    """Return a configuration file: LowNodeLoad with these thresholds, in percent of allocatable.
+
+    All else is as in the configuration that Koordinator ships, where LowNodeLoad is not enabled.
+    """
+    namespaces = {"exclude": list(KEPT_NAMESPACES)}
+    args = {
+        "LowNodeLoad": {
+            "evictableNamespaces": namespaces,
+            "lowThresholds": dict(low),
+            "highThresholds": dict(high),
+        },
+        "MigrationController": {"evictionPolicy": "Eviction", "namespaces": namespaces},
+    }
+    profile = {
+        "name": "koord-descheduler",
+        "plugins": {"balance": {"enabled": [{"name": "LowNodeLoad"}]}},
+        "pluginConfig": [{"name": name, "args": one} for name, one in args.items()],
+    }
+    document = {
+        "apiVersion": GROUP_VERSION,
+        "kind": KIND,
+        "deschedulingInterval": "10s",
+        "profiles": [profile],
+    }
+    return json.dumps(document).encode()
+
+
+def offline_services(cluster: ClusterState, now: float) -> Services:
+    """Return services for a cluster as it was at so many Unix seconds."""
+    clock = FixedWallClock(now)
+    return Services(
+        client=ApiClient(UnreachableTransport(), clock),
+        events=DiscardingEventRecorder(),
+        informers=EmptyInformers(),
+        cluster=cluster,
+        decisions=Decisions(),
+        migrations=Migrations(),
+        clock=clock,
+        metrics=FrameworkMetrics(CollectorRegistry()),
+    )
+
+
+class UnbuildableProfiles(KoordError):
+    """Plugins of the configuration cannot be made; the message has all that is wrong."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """The evictions that a cycle would make, with reasons."""
+
+    at: float  # Unix seconds; the time for which it is made
+    considered: int  # nodes that are ready and selected by the configuration
+    nodes: tuple[NodeDecision, ...]
+    pods: tuple[PodDecision, ...]
+    errors: tuple[str, ...] = ()  # of plugins; the rest of the cycle was done
+
+    def only(self, node: str) -> "Plan":
+        """Return the part of the plan that concerns one node, as a source or as a candidate."""
+        return replace(
+            self,
+            nodes=tuple(one for one in self.nodes if one.node == node),
+            pods=tuple(one for one in self.pods if node in (one.node, *one.candidates)),
+        )
+
+    def count(self, action: Action) -> int:
+        """The number of pods of which that would become."""
+        return sum(one.action is action for one in self.pods)
+
+
+async def make_plan(
+    configuration: Configuration, registry: PluginRegistry, services: Services
+) -> Plan:
+    """Return what a cycle would do now. Nothing is evicted, whatever the configuration says.
+
+    What plugins would wait for over several cycles counts as if it had lasted so long already.
+
+    Raises:
+        UnbuildableProfiles: as it says.
+    """
+    services = replace(services, decisions=Decisions())
+    limits = configuration.limits
+    limiter = EvictionLimiter(
+        per_node=limits.per_node, per_namespace=limits.per_namespace, total=limits.total
+    )
+    profiles = await _build(configuration, registry, services, limiter)
+    try:
+        result = await Descheduler(
+            profiles,
+            lambda: _nodes(services),
+            limiter,
+            services.metrics,
+            services.clock,
+            decisions=services.decisions,
+            interval=0,
+            node_selector=configuration.node_selector,
+        ).run_once()
+        cycle = services.decisions.cycles[-1]
+        return Plan(
+            at=cycle.began,
+            considered=result.nodes,
+            nodes=tuple(cycle.nodes()),
+            pods=tuple(cycle.pods()),
+            errors=tuple(result.errors),
+        )
+    finally:
+        await _close(profiles)
+
+
+async def _build(
+    configuration: Configuration,
+    registry: PluginRegistry,
+    services: Services,
+    limiter: EvictionLimiter,
+) -> list[ProfilePlugins]:
+    profiles: list[ProfilePlugins] = []
+    errors: list[str] = []
+    for settings in profile_settings(configuration):
+        planned = replace(settings, dry_run=True, args=_as_if_lasting(settings.args))
+        try:
+            profiles.append(await build_profile(planned, registry, services, limiter))
+        except ProfileError as err:
+            errors.append(str(err))
+    if errors:
+        await _close(profiles)
+        raise UnbuildableProfiles("; ".join(errors))
+    return profiles
+
+
+def _as_if_lasting(args: Mapping[str, object]) -> dict[str, object]:
+    return {
+        name: one.as_if_lasting() if isinstance(one, HistoryDependent) else one
+        for name, one in args.items()
+    }
+
+
+async def _nodes(services: Services) -> list[ClusterNode]:
+    return services.cluster.nodes()
+
+
+async def _close(profiles: list[ProfilePlugins]) -> None:
+    while profiles:
+        await profiles.pop().close()
+
+
+def percents(text: str) -> dict[str, float]:
+    """Read the value of an option: cpu=45,memory=55."""
+    found = {}
+    for part in text.split(","):
+        name, _, amount = part.partition("=")
+        try:
+            found[name.strip()] = float(amount)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"wanted cpu=45,memory=55, found {text!r}") from None
+    return found
+
+
+def installed_plugins(name: str) -> PluginRegistry:
+    """The plugins that are installed; what is wrong with one is a warning of the command."""
+    return register_installed(name, PluginRegistry())
+
+
+Json = dict[str, Any]
+
+
+def plan_report(plan: Plan, dump: Dump | None = None) -> Json:
+    """Return a plan, and what was read of the dump that it is made from."""
+    report: Json = {
+        "kind": "Plan",
+        "at": time_text(plan.at),
+        "nodesConsidered": plan.considered,
+        "evictions": plan.count(Action.EVICT),
+        **decisions_report(plan.nodes, plan.pods),
+        "errors": list(plan.errors),
+    }
+    if dump is not None:
+        report["input"] = dump_report(dump)
+    return report
+
+
+def decisions_report(nodes: Sequence[NodeDecision], pods: Sequence[PodDecision]) -> Json:
+    """Return decisions, in the order in which they are given."""
+    return {"nodes": [_node(one) for one in nodes], "pods": [_pod(one) for one in pods]}
+
+
+def _node(one: NodeDecision) -> Json:
+    return {
+        "profile": one.profile,
+        "plugin": one.plugin,
+        "node": one.node,
+        "verdict": one.verdict,
+        "reason": one.reason,
+        "hint": one.hint,
+        "facts": _facts(one.facts),
+    }
+
+
+def _pod(one: PodDecision) -> Json:
+    return {
+        "profile": one.profile,
+        "plugin": one.plugin,
+        "pod": one.pod,
+        "node": one.node,
+        "action": one.action.value,
+        "reason": one.reason,
+        "candidates": list(one.candidates),
+        "facts": _facts(one.facts),
+    }
+
+
+def _facts(facts: Mapping[str, float]) -> dict[str, float | None]:
+    """null where a figure is none: JSON has neither NaN nor infinity."""
+    return {name: value if math.isfinite(value) else None for name, value in facts.items()}
+
+
+MAX_PER_CYCLE = 1000  # decisions of one kind of a cycle in a response
+MAX_NAME_LENGTH = 512  # characters of a question
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """About what: a node, a pod, or with neither about all."""
+
+    node: str = ""  # name
+    pod: str = ""  # namespace/name; a name alone means pods of that name in all namespaces
+
+    def about_node(self, one: NodeDecision) -> bool:
+        return not self.pod and self.node in ("", one.node)
+
+    def about_pod(self, one: PodDecision) -> bool:
+        """Whether a pod is covered; a question about a node covers pods on it or bound for it."""
+        if self.pod:
+            return one.pod == self.pod or one.pod.partition("/")[2] == self.pod
+        return not self.node or self.node in (one.node, *one.candidates)
+
+
+def explanation(cycles: Iterable[CycleDecisions], question: Question, *, is_leader: bool) -> Json:
+    """Return what was decided about the subject of a question, the newest cycle first.
+
+    is_leader: whether this replica leads; another one decides nothing.
+    """
+    return {
+        "kind": "Explanation",
+        "leader": is_leader,
+        "node": question.node,
+        "pod": question.pod,
+        "cycles": [_cycle(one, question) for one in reversed(tuple(cycles))],
+    }
+
+
+def explain_handler(
+    decisions: Decisions, is_leader: Callable[[], bool]
+) -> Callable[[web.Request], Awaitable[web.Response]]:
+    """Return the handler of /explain?node=…|pod=…. The caller that mounts it guards it."""
+
+    async def explain(request: web.Request) -> web.Response:
+        question = Question(request.query.get("node", ""), request.query.get("pod", ""))
+        if len(question.node) + len(question.pod) > MAX_NAME_LENGTH:
+            raise web.HTTPBadRequest(text=f"wanted at most {MAX_NAME_LENGTH} characters\n")
+        cycles = [one.copy() for one in decisions.cycles]  # the loop goes on with the others
+        found = await asyncio.to_thread(explanation, cycles, question, is_leader=is_leader())
+        return json_body(await asyncio.to_thread(json_bytes, found))
+
+    return explain
+
+
+def _cycle(cycle: CycleDecisions, question: Question) -> Json:
+    nodes = [one for one in cycle.nodes() if question.about_node(one)]
+    pods = [one for one in cycle.pods() if question.about_pod(one)]
+    shown = decisions_report(nodes[:MAX_PER_CYCLE], pods[:MAX_PER_CYCLE])
+    left_out = len(nodes) + len(pods) - len(shown["nodes"]) - len(shown["pods"])
+    return {"began": time_text(cycle.began), **shown, "leftOut": left_out}
+
+
+MAX_CANDIDATES = 3  # of a pod that are shown by name
+
+_Report = Mapping[str, Any]
+_STYLES = {"evict": "cyan", "refused": "yellow", "stay": "dim"}
+
+
+def plan_view(report: _Report) -> Iterator[RenderableType]:
+    """The lines of a plan."""
+    counts = {name: _count(report["pods"], name) for name in ("evict", "refused", "stay")}
+    yield heading(
+        f"plan for {report['at']}: of {report['nodesConsidered']} nodes, "
+        f"{counts['evict']} pods would be evicted, {counts['refused']} are refused, "
+        f"{counts['stay']} stay"
+    )
+    if "input" in report:
+        yield from dump_view(report["input"])
+    for error in report["errors"]:
+        yield prose(f"failed: {error}", "red")
+    yield from decisions_view(report)
+
+
+def explanation_view(report: _Report) -> Iterator[RenderableType]:
+    """The lines of a response of /explain, cycle by cycle."""
+    name = report["node"] or report["pod"]
+    decided = [one for one in report["cycles"] if one["nodes"] or one["pods"]]
+    yield prose(f"{len(report['cycles'])} cycles are known, {len(decided)} have looked at {name}")
+    for cycle in decided:
+        yield heading("")
+        yield heading(f"cycle of {cycle['began']}")
+        yield from decisions_view(cycle)
+        if cycle["leftOut"]:
+            yield prose(f"and {cycle['leftOut']} more decisions")
+
+
+def decisions_view(report: _Report) -> Iterator[RenderableType]:
+    """The nodes, the pods that would go, and those that stay."""
+    if not report["nodes"] and not report["pods"]:
+        yield prose("nothing was decided")
+    if report["nodes"]:
+        yield heading("")
+        yield _node_table(report["nodes"])
+    going = [one for one in report["pods"] if one["action"] == "evict"]
+    staying = [one for one in report["pods"] if one["action"] != "evict"]
+    if going:
+        yield heading("")
+        yield _going(going)
+    if staying:
+        yield heading("")
+        yield _staying(staying)
+
+
+def _node_table(nodes: Sequence[_Report]) -> RenderableType:
+    rows = table("NODE", "<VERDICT", "<BY", "WHY", "WOULD CHANGE WITH")
+    for one in nodes:
+        rows.add_row(
+            Name(one["node"]),
+            figure(one["verdict"]),
+            figure(one["plugin"]),
+            prose(one["reason"]),
+            prose(one["hint"]),
+        )
+    return rows
+
+
+def _going(pods: Sequence[_Report]) -> RenderableType:
+    rows = table("EVICT", "FROM", "TO ONE OF", "<BY", "WHY")
+    for one in pods:
+        rows.add_row(
+            Name(one["pod"], _STYLES["evict"]),
+            Name(one["node"]),
+            prose(_candidates(one["candidates"])),
+            figure(one["plugin"]),
+            prose(one["reason"]),
+        )
+    return rows
+
+
+def _staying(pods: Sequence[_Report]) -> RenderableType:
+    rows = table("STAYS", "ON", "<OUTCOME", "<BY", "WHY")
+    for one in pods:
+        rows.add_row(
+            Name(one["pod"]),
+            Name(one["node"]),
+            figure(one["action"], _STYLES[one["action"]]),
+            figure(one["plugin"]),
+            prose(one["reason"]),
+        )
+    return rows
+
+
+def _candidates(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:MAX_CANDIDATES])
+    more = len(names) - MAX_CANDIDATES
+    return f"{shown} and {more} more" if more > 0 else shown or "-"
+
+
+def _count(pods: Sequence[_Report], action: str) -> int:
+    return sum(one["action"] == action for one in pods)

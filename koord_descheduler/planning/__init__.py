@@ -1,1 +1,0 @@
-"""Plans and explanations: one cycle in dry-run, and the decisions of past cycles, for people."""
