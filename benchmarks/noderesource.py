@@ -22,11 +22,12 @@ from koord.component.plugins.discovery import discover
 from koord.kube.client import ApiClient
 from koord.util.clock import SystemClock
 from koord_manager.cluster import METRIC, ManagerCluster
-from koord_manager.config.gates import feature_gates
-from koord_manager.controllers.noderesource import NodeResourceMetrics, NodeResources
+from koord_manager.config import feature_gates
+from koord_manager.controllers.metrics import NodeResourceMetrics
+from koord_manager.controllers.noderesource import NodeResources
 from koord_manager.framework.calculator import Calculator
-from koord_manager.framework.clusterconfig import ClusterConfig, load_cluster_config
-from koord_manager.framework.handle import PluginRegistry
+from koord_manager.framework.facts import ClusterConfig, load_cluster_config
+from koord_manager.framework.interfaces import PluginRegistry
 from koord_manager.framework.loading import Plugins, fields_read
 
 PODS = 30  # of a node

@@ -14,8 +14,8 @@ from koord.controlplane.commands import (
     query,
     run_command,
 )
-from koord_manager.config.configuration import DEFAULT_PORT
-from koord_manager.planning.report import explanation_view
+from koord_manager.config import DEFAULT_PORT
+from koord_manager.explanation import explanation_view
 
 NAME = "koord-manager explain"
 ADDRESS = f"http://127.0.0.1:{DEFAULT_PORT}"

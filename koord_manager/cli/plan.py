@@ -23,12 +23,12 @@ from koord.util.clock import SystemClock
 from koord.util.documents import decode
 from koord.util.errors import InvalidObject, OptionError
 from koord.util.filewatch import FileReadError, read_bounded
-from koord_manager.config.gates import feature_gates
+from koord_manager.config import feature_gates
 from koord_manager.framework.calculator import Calculator
-from koord_manager.framework.clusterconfig import ClusterConfig, load_cluster_config
-from koord_manager.framework.handle import PluginRegistry
+from koord_manager.framework.facts import ClusterConfig, load_cluster_config
+from koord_manager.framework.interfaces import PluginRegistry
 from koord_manager.framework.loading import Plugins, enabled_plugins, fields_read
-from koord_manager.planning.plan import make_plan, plan_report, plan_view
+from koord_manager.planning import make_plan, plan_report, plan_view
 
 NAME = "koord-manager plan"
 _MAX_CONFIG = 1 << 20  # bytes

@@ -1,12 +1,8 @@
 """Keeps what nodes offer: one patch of a node's status, and one of its zones, when they differ."""
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-
-from prometheus_client import CollectorRegistry, Histogram
-from prometheus_client.metrics_core import GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 
 from koord.api.slocontroller import ColocationStrategy
 from koord.cluster.facts import ClusterPod
@@ -16,68 +12,24 @@ from koord.kube.events import Event, EventType, ObjectRef
 from koord.kube.transport import METADATA
 from koord.util.clock import Clock
 from koord.util.logs import get_logger
-from koord_manager import NAME, PREFIX
+from koord_manager import NAME
 from koord_manager.cluster import ManagerCluster, NodeObjects
-from koord_manager.controllers.counters import UnsuffixedCounter
+from koord_manager.controllers.metrics import NodeResourceMetrics
 from koord_manager.controllers.worker import NodeWorker
 from koord_manager.framework.calculator import Calculator, NodeResult
-from koord_manager.framework.clusterconfig import ClusterConfig
 from koord_manager.framework.decrease import History
-from koord_manager.framework.facts import NodeFacts, effective_strategy, is_colocation_enabled
+from koord_manager.framework.facts import (
+    ClusterConfig,
+    NodeFacts,
+    effective_strategy,
+    is_colocation_enabled,
+)
 from koord_manager.framework.writing import node_patch, zone_operations
 
 SWEEP = 60.0  # seconds in which each node is looked at, also when nothing happens
 MAX_NAMED = 5  # pods in an event
 
 log = get_logger("koord_manager.noderesource")
-
-
-class NodeResourceMetrics(Collector):
-    """Counters by outcome, and what each node offers."""
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self.reconciles = UnsuffixedCounter(
-            f"{PREFIX}_node_resource_reconcile_count",
-            "Looks at nodes by status (succeeded or failed) and reason.",
-            ["status", "reason"],
-            registry,
-        )
-        self.plugin_runs = UnsuffixedCounter(
-            f"{PREFIX}_node_resource_run_plugin_status",
-            "Failures of plugins by status and stage.",
-            ["plugin", "status", "reason"],
-            registry,
-        )
-        self.latency = Histogram(
-            f"{PREFIX}_node_resource_patch_latency_seconds",
-            "Time from a report's arrival to the patch of its node.",
-            buckets=(0.1, 0.25, 0.5, 1, 2, 5, 10, 30, 60),
-            registry=registry,
-        )
-        self.offered: dict[str, Mapping[str, int | None]] = {}
-        registry.register(self)
-
-    def describe(self) -> Iterator[Metric]:
-        """Yield the gauge without values."""
-        yield self._family()
-
-    def _family(self) -> GaugeMetricFamily:
-        return GaugeMetricFamily(
-            f"{PREFIX}_node_extended_resource_allocatable_internal",
-            "What a node offers, before any factor: cores for CPU, bytes for memory.",
-            labels=["node", "resource", "unit"],
-        )
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield the gauge of all nodes."""
-        family = self._family()
-        for node, amounts in tuple(self.offered.items()):
-            for name, amount in amounts.items():
-                if amount is not None:
-                    unit = "byte" if name.endswith("memory") else "core"
-                    value = amount / 1000 if name.endswith("cpu") else float(amount)
-                    family.add_metric([node, name, unit], value)
-        yield family
 
 
 @dataclass(slots=True)

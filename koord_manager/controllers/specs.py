@@ -2,8 +2,6 @@
 
 from collections.abc import Callable, Iterable, Mapping
 
-from prometheus_client import CollectorRegistry
-
 from koord.api.node import Node
 from koord.cluster.facts import ClusterNode
 from koord.kube.client import ApiClient
@@ -16,30 +14,15 @@ from koord.kube.managedobjects import (
 )
 from koord.util.clock import Clock
 from koord.util.logs import get_logger
-from koord_manager import NAME, PREFIX
-from koord_manager.controllers.counters import UnsuffixedCounter
+from koord_manager import NAME
+from koord_manager.controllers.metrics import SpecMetrics
 from koord_manager.controllers.worker import NodeWorker
-from koord_manager.framework.clusterconfig import ClusterConfig
+from koord_manager.framework.facts import ClusterConfig
 
 ORPHAN_DELAY = 60.0  # seconds that an object outlives its node at least
 MIN_GAP = 10.0  # seconds between two writes of one object: another writer may undo each
 
 log = get_logger("koord_manager.specs")
-
-
-class SpecMetrics:
-    """Counters of both kinds."""
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self.reconciles = {
-            name: UnsuffixedCounter(
-                f"{PREFIX}_{name}_reconcile_count",
-                f"Writes of {name} objects by status (succeeded or failed).",
-                ["status"],
-                registry,
-            )
-            for name in ("nodemetric", "nodeslo")
-        }
 
 
 class ManagedSpecs(NodeWorker):

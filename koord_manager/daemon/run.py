@@ -1,16 +1,24 @@
 """The life of the daemon: start in order, stand by, lead, stop in order."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 from aiohttp import web
 
 from koord.component.http.endpoints import guarded
 from koord.component.http.exposition import Exposition
+from koord.component.metrics import FamilyRules
+from koord.component.plugins.discovery import discover
 from koord.component.supervisor import supervise
 from koord.controlplane import serving
 from koord.controlplane.cluster_access import ClusterAccess, LeaderClient, connect
-from koord.controlplane.daemon import CommonParts, run_connected, run_in_background
+from koord.controlplane.daemon import (
+    CommonParts,
+    Process,
+    run_connected,
+    run_in_background,
+    run_process,
+)
 from koord.controlplane.sections import ComponentInfo
 from koord.controlplane.serving import HttpSources
 from koord.kube.client import CONFIG_MAPS
@@ -22,15 +30,16 @@ from koord.util.logs import get_logger
 from koord.util.stop import Stop
 from koord_manager import NAME, PREFIX, __version__
 from koord_manager.cluster import FOLLOWED, METRIC, ManagerCluster, NodeObjects
-from koord_manager.config.configuration import to_document
-from koord_manager.controllers.noderesource import NodeResourceMetrics, NodeResources
-from koord_manager.controllers.specs import ManagedSpecs, SpecMetrics
+from koord_manager.config import to_document
+from koord_manager.controllers.metrics import NodeResourceMetrics, SpecMetrics
+from koord_manager.controllers.noderesource import NodeResources
+from koord_manager.controllers.specs import ManagedSpecs
 from koord_manager.controllers.worker import NodeWorker
-from koord_manager.daemon.settings import Settings
+from koord_manager.daemon.settings import Settings, load_settings
+from koord_manager.explanation import explain_handler
 from koord_manager.framework.calculator import Calculator
-from koord_manager.framework.clusterconfig import ClusterConfig, load_cluster_config
+from koord_manager.framework.facts import ClusterConfig, load_cluster_config
 from koord_manager.framework.loading import Plugins, fields_read
-from koord_manager.planning.report import explain_handler
 
 PROGRAM = ComponentInfo(NAME, PREFIX, __version__)
 
@@ -251,3 +260,31 @@ class _StoredMetrics(Mapping[str, StoredObject]):
 
     def __len__(self) -> int:
         return len(self._metrics)
+
+
+_COMMANDS = f"""
+Commands beside the daemon, each with its own --help:
+  {NAME} plan      what the nodes of a dump offer, and would by another strategy
+  {NAME} explain   what a node offers, and why, by a running {NAME}"""
+UNSUFFIXED_COUNTERS = frozenset(
+    f"{PREFIX}_{name}"
+    for name in (
+        "node_resource_reconcile_count",
+        "node_resource_run_plugin_status",
+        "nodemetric_reconcile_count",
+        "nodeslo_reconcile_count",
+    )
+)
+FAMILIES = FamilyRules(prefix=PREFIX, unsuffixed_counters=UNSUFFIXED_COUNTERS)
+
+
+def run(argv: Sequence[str]) -> int:
+    """Run the daemon; see run_process for the exit status."""
+    process = Process(
+        program=PROGRAM, families=FAMILIES, load=_load, run=run_daemon, commands=_COMMANDS
+    )
+    return run_process(process, argv)
+
+
+def _load(argv: Sequence[str], environ: Mapping[str, str], terminal: bool) -> Settings:
+    return load_settings(argv, environ, discover=discover, terminal=terminal)

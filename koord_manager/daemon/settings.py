@@ -15,14 +15,14 @@ from koord.controlplane.settings import (
     apply_command_line,
 )
 from koord_manager import LEASE, NAME
-from koord_manager.config.configuration import (
+from koord_manager.config import (
     DEFAULT_PORT,
     FORMAT,
     Configuration,
+    feature_gates,
     to_document,
 )
-from koord_manager.config.gates import feature_gates
-from koord_manager.framework.handle import PluginRegistry
+from koord_manager.framework.interfaces import PluginRegistry
 from koord_manager.framework.loading import enabled_plugins, known_plugins
 
 _EVERYWHERE = "0.0.0.0"  # noqa: S104 - as in Go, no host is every address

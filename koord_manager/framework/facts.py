@@ -1,4 +1,4 @@
-"""A node as plugins see it, and what they say that it is to have."""
+"""A node as plugins see it, by which configuration, and what they say that it is to have."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,14 +7,41 @@ from typing import Any
 
 from koord.api.node import Node
 from koord.api.quantity import Quantity
-from koord.api.slocontroller import COLOCATION, ColocationStrategy, colocation_of_node
+from koord.api.slocontroller import (
+    COLOCATION,
+    ColocationStrategy,
+    CpuRatiosConfig,
+    SLOConfig,
+    colocation_of_node,
+    load_config,
+    load_cpu_ratios,
+)
 from koord.cluster.facts import ClusterNode, ClusterPod
 from koord.cluster.kinds import UsageReport
 from koord.util.errors import InvalidObject
-from koord_manager.framework.clusterconfig import ClusterConfig
 from koord_manager.framework.objects import NodeDevices, NodeTopology
 
 _NONE: Mapping[str, Any] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterConfig:
+    """The whole ConfigMap, the last good value of each key."""
+
+    slo: SLOConfig = field(default_factory=SLOConfig)
+    ratios: CpuRatiosConfig = field(default_factory=CpuRatiosConfig)
+
+
+def load_cluster_config(
+    data: Mapping[str, object] | None, previous: ClusterConfig
+) -> tuple[ClusterConfig, tuple[InvalidObject, ...]]:
+    """Return what the data of the ConfigMap says, None: there is none; and what is wrong with it.
+
+    A key that is rejected keeps what it is in previous.
+    """
+    slo, problems = load_config(data, previous.slo)
+    ratios, others = load_cpu_ratios(data, previous.ratios)
+    return ClusterConfig(slo, ratios), (*problems, *others)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

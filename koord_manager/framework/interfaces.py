@@ -1,8 +1,13 @@
-"""Interfaces of plugins."""
+"""Interfaces of plugins, what they may use of the daemon, and the registry that they are in."""
 
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
+from koord.component.features import FeatureGates
+from koord.component.plugins.registry import FactoryRegistry
+from koord.util.clock import Clock
 from koord_manager.framework.facts import Calculation, NodeFacts
 
 
@@ -29,3 +34,24 @@ class NodeResourcePlugin(Plugin, ABC):
         Called at each change of the node: it must only compute. When it raises, the node keeps what
         it has of this plugin.
         """
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Handle:
+    """What a plugin may use."""
+
+    name: str  # of the plugin
+    clock: Clock
+    gates: FeatureGates
+
+
+PluginFactory = Callable[[Any, Handle], Plugin]
+"""Makes a plugin from its args (None: the configuration has none) and its handle."""
+
+
+class PluginRegistry(FactoryRegistry[PluginFactory]):
+    """Factories in the order of registration."""
+
+    group = "koord_manager.plugins"
+    shipped = "koordlet"
+    base = Plugin

@@ -13,8 +13,7 @@ from koord.util.health import OK, HealthStatus, PartHealth
 from koord.util.logs import get_logger
 from koord_manager.framework.calculator import ORIGIN
 from koord_manager.framework.facts import Calculation, NodeFacts
-from koord_manager.framework.handle import Handle, PluginRegistry
-from koord_manager.framework.interfaces import NodeResourcePlugin, Plugin
+from koord_manager.framework.interfaces import Handle, NodeResourcePlugin, Plugin, PluginRegistry
 
 STEP = 2.0  # seconds of real time that a plugin may hold the event loop
 ALL = "*"

@@ -8,8 +8,7 @@ from koord.cluster.facts import ClusterNode, ClusterPod, ReportedPodUsage, Repor
 from koord.cluster.keptfields import KeptFields, reads
 from koord.cluster.kinds import UsageReport
 from koord_manager.framework.facts import NOTHING, Calculation, NodeFacts, Offered, Term
-from koord_manager.framework.handle import Handle
-from koord_manager.framework.interfaces import NodeResourcePlugin, Plugin
+from koord_manager.framework.interfaces import Handle, NodeResourcePlugin, Plugin
 from koord_manager.framework.objects import CpuModel, NodeDevice, NodeDevices, NodeTopology, Zone
 
 __all__ = [

@@ -3,7 +3,7 @@
 from koord.component.plugins.discovery import discover
 from koord_manager import LEASE
 from koord_manager.cluster import FOLLOWED
-from koord_manager.config.configuration import DEFAULT_PORT
+from koord_manager.config import DEFAULT_PORT
 from koord_manager.daemon.settings import load_settings
 from tests.support.deploy.replicated import Manifests, group_of
 

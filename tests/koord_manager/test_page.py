@@ -7,10 +7,10 @@ from typing import Any
 import yaml
 
 from koord.cluster.keptfields import reads_of
-from koord_manager.config.configuration import FORMAT
+from koord_manager.config import FORMAT
 from koord_manager.framework.calculator import Calculator
 from koord_manager.framework.decrease import History
-from koord_manager.framework.handle import PluginRegistry
+from koord_manager.framework.interfaces import PluginRegistry
 from tests.support.manager import facts, node, quantities
 
 PAGE = (Path(__file__).parents[2] / "docs" / "manager.md").read_text()

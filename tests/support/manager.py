@@ -10,13 +10,17 @@ from koord.cluster.facts import ClusterPod
 from koord.cluster.keptfields import reads_of, union
 from koord.controlplane.testing import read
 from koord.util.simulatedclock import SimulatedClock
-from koord_manager.config.gates import feature_gates
+from koord_manager.config import feature_gates
 from koord_manager.framework.calculator import Calculator, NodeResult
-from koord_manager.framework.clusterconfig import ClusterConfig, load_cluster_config
 from koord_manager.framework.decrease import History
-from koord_manager.framework.facts import NodeFacts, effective_strategy, is_colocation_enabled
-from koord_manager.framework.handle import Handle
-from koord_manager.framework.interfaces import NodeResourcePlugin
+from koord_manager.framework.facts import (
+    ClusterConfig,
+    NodeFacts,
+    effective_strategy,
+    is_colocation_enabled,
+    load_cluster_config,
+)
+from koord_manager.framework.interfaces import Handle, NodeResourcePlugin
 from koord_manager.framework.objects import read_devices, read_topology
 from koord_manager_plugins.colocation.batch import BatchResource
 from koord_manager_plugins.colocation.mid import MidResource

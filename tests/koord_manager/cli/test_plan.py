@@ -6,9 +6,9 @@ import pytest
 
 from koord.component.terminal import show
 from koord_manager.cli import plan
-from koord_manager.cli.manager import main
+from koord_manager.command import main
 from koord_manager.controllers.noderesource import shortages
-from koord_manager.planning.report import explanation_view, node_report
+from koord_manager.explanation import explanation_view, node_report
 from tests.support.manager import (
     calculate,
     facts,

@@ -8,8 +8,7 @@ import pytest
 from koord.component.http.exposition import Exposition
 from koord.component.plugins.discovery import discover
 from koord.util.simulatedclock import SimulatedClock
-from koord_manager.cli.daemon import FAMILIES
-from koord_manager.daemon.run import run_daemon
+from koord_manager.daemon.run import FAMILIES, run_daemon
 from koord_manager.daemon.settings import load_settings
 from tests.support.kube.apiserver import ApiServer
 from tests.support.kube.daemon_flags import kubeconfig

@@ -10,7 +10,7 @@ COMMANDS = {name: Command(f"koord_manager.cli.{name}") for name in ("plan", "exp
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; see the help of each for the exit status."""
-    return dispatch(COMMANDS, "koord_manager.cli.daemon", argv)
+    return dispatch(COMMANDS, "koord_manager.daemon.run", argv)
 
 
 if __name__ == "__main__":

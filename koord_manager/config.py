@@ -1,6 +1,9 @@
-"""ManagerConfiguration: the file of --config. slo-controller-config has the strategies."""
+"""ManagerConfiguration, the file of --config, and the feature gates.
 
-from collections.abc import Mapping
+slo-controller-config has the strategies.
+"""
+
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Self
 
@@ -14,10 +17,11 @@ from koord.component.config.field_errors import (
     required,
     warning,
 )
+from koord.component.features import FeatureGates, FeatureSpec, Stage
 from koord.component.plugins.args import ArgsType
 from koord.controlplane import sections
 from koord.controlplane.sections import ClientConnection, ConfigFormat, check_sections
-from koord_manager import LEASE
+from koord_manager import LEASE, NAME
 
 GROUP_VERSION = "manager/v1alpha1"
 KIND = "ManagerConfiguration"
@@ -134,3 +138,13 @@ def to_document(config: Configuration) -> dict[str, object]:
         ),
     )
     return FORMAT.to_json(external)
+
+
+# Source: Koordinator, pkg/features (koord-manager).
+GATES = {"EnableSyncGPUSharedResource": FeatureSpec()}
+
+
+def feature_gates(plugins: Iterable[str]) -> FeatureGates:
+    """Return the table, all at their defaults. plugins: names of gates that are on by default."""
+    on = FeatureSpec(default=True, stage=Stage.BETA)
+    return FeatureGates({**GATES, **dict.fromkeys(plugins, on)}, NAME)

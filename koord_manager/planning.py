@@ -12,9 +12,13 @@ from koord.cluster.facts import ClusterNode
 from koord.cluster.state import ClusterState
 from koord_manager.controllers.noderesource import Shortage, shortages
 from koord_manager.framework.calculator import Calculator, amount_text
-from koord_manager.framework.clusterconfig import ClusterConfig
 from koord_manager.framework.decrease import History
-from koord_manager.framework.facts import NodeFacts, effective_strategy, is_colocation_enabled
+from koord_manager.framework.facts import (
+    ClusterConfig,
+    NodeFacts,
+    effective_strategy,
+    is_colocation_enabled,
+)
 
 Json = dict[str, Any]
 MAX_ROWS = 50  # nodes in the table; JSON has all

@@ -1,1 +1,0 @@
-"""Configuration file and feature gates."""

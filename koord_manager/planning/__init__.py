@@ -1,1 +1,0 @@
-"""What nodes offer and would offer, explained, without or beside a running manager."""
