@@ -228,7 +228,7 @@ class Account:
     def _read(
         self, kind: AccountKind, key: str, found: Sequence[Holding] | Exception
     ) -> Sequence[Holding]:
-        """What a pod holds; nothing where that could not be said."""
+        """Return the holdings of a pod; none where its account could not read them."""
         if isinstance(found, Exception):
             self._set_unread(kind, key, error=str(found)[:200])
             return ()

@@ -292,7 +292,7 @@ class SharedSpecs:
 
     def __init__(self, kept: KeptFields = NO_FIELDS) -> None:
         self.kept = kept
-        """What is kept of pods and nodes beyond what always is."""
+        """The fields of pods and nodes that are kept because plugins read them."""
         self.images = ImageSets()
         self._labels: WeakValueDictionary[tuple[str, ...], LabelSet] = WeakValueDictionary()
         self._specs: WeakValueDictionary[bytes, PodSpec] = WeakValueDictionary()

@@ -139,7 +139,7 @@ class View:
         """
         self.traits = traits
         self.account = account
-        """What pods hold of quotas, devices and the like."""
+        """The account of quotas, devices and the like that pods hold."""
         self._images = images
         self.altered = altered
         """Rows on which a hypothetical cluster has added or removed pods."""

@@ -1,4 +1,4 @@
-"""What plugins see in one cycle of a pod: its state, which they share, the pod and the nodes.
+"""The input of plugins in a cycle: the state that they share, the pod and the nodes.
 
 Source: Kubernetes, pkg/scheduler/framework/cycle_state.go.
 """

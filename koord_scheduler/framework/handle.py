@@ -148,7 +148,7 @@ class SchedulerControl(ABC):
 
     @abstractmethod
     def refresh_own_pods(self, refresh: Refresh) -> None:
-        """Have own pods follow the account: what is left of a reservation, say.
+        """Let own pods follow the account: what is left of a reservation, say.
 
         refresh(before, now) is called before a view of another account is taken. It returns the own
         pods that are others now; no event comes of that. It must be fast; if it fails, that is
@@ -361,7 +361,7 @@ class Handle:
     filters: Callable[[], NodeFilters]
     """Those of the profile; there are none yet while its plugins are made."""
     claims: PodClaims | None = None
-    """What plugins of the profile answer for in pods; None: in no profile, as in tests."""
+    """The keys of pods that plugins of the profile claim; None: in no profile, as in tests."""
     reservations: Callable[[], "ReservationPlugins"] = _none_yet
     """Runs the profile's reservation plugins; none while plugins are made."""
     numa: Callable[[], "TopologyManager"] = _no_numa
@@ -400,7 +400,7 @@ class HypotheticalNode:
 
     @property
     def cycle(self) -> CycleInput:
-        """What plugins see of the pod that is to be placed."""
+        """The input of plugins for the pod that is to be placed."""
         return CycleInput(self.state, self._pod, self.nodes, is_altered=True)
 
     def add(self, pods: Iterable[ClusterPod]) -> None:

@@ -127,9 +127,9 @@ class VectorFilterPlugin(Filtering, ABC):
     def filter_among(
         self, state: CycleState, pod: ClusterPod, nodes: View, among: Mask
     ) -> Mask | Verdicts:
-        """As filter_all, where only some nodes matter: no plugin before has rejected them.
+        """Return the same where only some nodes matter: no plugin before has rejected them.
 
-        For plugins to which a node costs much. By default all are looked at.
+        For plugins to which a node costs much. By default filter_all looks at all nodes.
         """
         return self.filter_all(state, pod, nodes)
 
@@ -373,7 +373,7 @@ class PodClaims:
 
     profile: str  # its scheduler name
     enabled: frozenset[str] = frozenset()
-    """What plugins of the profile claim."""
+    """The keys that plugins of the profile claim."""
     registered: Mapping[str, Collection[str]] = field(default_factory=dict)
     """Plugins of this process by what they claim, whether the profile enables them or not."""
 

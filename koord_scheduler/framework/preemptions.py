@@ -265,7 +265,7 @@ class Preemptions(SharedPart):
     async def _write_nomination(
         self, pod: ClusterPod, node: str | None, turns: asyncio.Semaphore
     ) -> None:
-        """Have the status of a pod say its node, so that the next leader knows it, too."""
+        """Write the nominated node into the status of a pod, for the next leader."""
         try:
             async with turns, Deadline(self._clock, f"nomination of {pod.key}") as deadline:
                 deadline.enter("an answer", READY_TIMEOUT)

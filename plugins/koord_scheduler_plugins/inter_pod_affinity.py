@@ -68,7 +68,7 @@ class Preferences:
         return bool(self._domains)
 
     def clone(self) -> "Preferences":
-        """As it never changes, the same."""
+        """Return itself, which never changes."""
         return self
 
     def score(self, row: int) -> int:

@@ -237,7 +237,7 @@ class SoftSpread:
         self._parts = [_Part(pod, one, nodes, candidates, labelled) for one in in_time(constraints)]
 
     def clone(self) -> "SoftSpread":
-        """As it never changes, the same."""
+        """Return itself, which never changes."""
         return self
 
     def score(self, row: int) -> int:

@@ -99,7 +99,7 @@ class LoadTable:
 
     @property
     def capacity(self) -> NDArray[np.float64]:
-        """As room; 1 where there is none."""
+        """The amounts of nodes; 1 where there is none; shape (resources, nodes)."""
         return self._capacity[:, : len(self._rows)]
 
     @property

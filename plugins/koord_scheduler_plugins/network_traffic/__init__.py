@@ -85,7 +85,7 @@ class TrafficMetrics:
             self.queries.labels(name, result)
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """As prometheus_client's Collector."""
+        """Yield the families with their present values, for prometheus_client."""
         age, nodes, capacity = self.describe()
         for name, meter in tuple(self._meters.items()):
             stats, seconds = meter.stats, meter.age()
@@ -97,7 +97,7 @@ class TrafficMetrics:
         yield from (age, nodes, capacity)
 
     def describe(self) -> tuple[GaugeMetricFamily, GaugeMetricFamily, GaugeMetricFamily]:
-        """As prometheus_client's Collector."""
+        """Return the families without values: registering them asks no meter."""
         return (
             GaugeMetricFamily(
                 "scheduler_network_traffic_newest_age_seconds",
