@@ -233,12 +233,16 @@ class DeviceShare(
         return ()
 
     def score(self, state: CycleState, pod: ClusterPod, node: NodeInfo) -> int:
-        asked = state.read(_KEY, DeviceRequest)
+        asked = state.find(_KEY, DeviceRequest)
+        if asked is None:  # Koordinator's configuration enables Score without PreScore
+            return 0
         table = self.tables.table(node.view, node.row)
         return 0 if table is None else self._score(asked, table)
 
     def score_all(self, state: CycleState, pod: ClusterPod, nodes: View) -> Scores:
-        asked = state.read(_KEY, DeviceRequest)
+        asked = state.find(_KEY, DeviceRequest)
+        if asked is None:
+            return np.zeros(len(nodes), np.int64)
         codes, tables = self.tables.codes(nodes)
         return each_once(codes, tables, lambda table: self._score(asked, table))
 
