@@ -1,9 +1,11 @@
 """Random events: whatever comes and goes, no device is given beyond what it has.
 
 It is checked from outside, by the annotations of the pods that are there after each event.
+KOORD_RANDOM_EVENTS is the number of events of each seed; 100000 take about ten minutes.
 """
 
 import json
+import os
 from collections import Counter
 from random import Random
 from typing import Any
@@ -17,7 +19,7 @@ from koord_scheduler_plugins.device_share.plugin import DEVICE_OBJECTS, DeviceSh
 from koord_scheduler_plugins.device_share.requests import ALLOCATE_HINT, JOINT_ALLOCATE
 from tests.support.scheduler.devices import CORE, MEMORY, RATIO, RDMA_SHARE, d8, device_object, h8
 
-EVENTS = 400
+EVENTS = int(os.environ.get("KOORD_RANDOM_EVENTS", "400"))
 NODES = ("n1", "n2", "n3")
 FUNCTION = {ALLOCATE_HINT: '{"rdma":{"vfSelector":{}}}'}
 JOINT = {**FUNCTION, JOINT_ALLOCATE: '{"deviceTypes":["gpu","rdma"],"requiredScope":"SamePCIe"}'}

@@ -1,6 +1,10 @@
-"""Whatever happens, no CPU is given twice: checked by the pods alone."""
+"""Whatever happens, no CPU is given twice: checked by the pods alone.
+
+KOORD_RANDOM_EVENTS is the number of events of each seed; 100000 take about ten minutes.
+"""
 
 import json
+import os
 from random import Random
 from typing import Any
 
@@ -15,8 +19,42 @@ from tests.support.scheduler.numa import topology_object
 
 NODES = ("n0", "n1", "n2")
 SHAPES = ("2x1x4x2", "2x1x4x2", "1x1x4x2", "2x1x4x1")
-EVENTS = 400
+EVENTS = int(os.environ.get("KOORD_RANDOM_EVENTS", "400"))
+MAX_PODS = 40
 SPECS = (None, "FullPCPUs", "SpreadByPCPUs")
+
+
+TOPOLOGY = "node.koordinator.sh/cpu-topology"
+
+
+def details(found: dict[str, Any]) -> list[dict[str, int]]:
+    """The CPUs of a NodeResourceTopology."""
+    rows: list[dict[str, int]] = json.loads(found["metadata"]["annotations"][TOPOLOGY])["detail"]
+    return rows
+
+
+def with_details(found: dict[str, Any], rows: list[dict[str, int]]) -> dict[str, Any]:
+    found["metadata"]["annotations"][TOPOLOGY] = json.dumps({"detail": rows})
+    return found
+
+
+def a_numa_node_that_none_has(found: dict[str, Any]) -> None:
+    found["zones"][0]["name"] = "node-99999"
+
+
+def a_cpu_that_none_has(found: dict[str, Any]) -> None:
+    rows = details(found)
+    rows[3]["id"] = 4097
+    with_details(found, rows)
+
+
+def a_cpu_twice(found: dict[str, Any]) -> None:
+    rows = details(found)
+    rows[3]["id"] = rows[2]["id"]
+    with_details(found, rows)
+
+
+LIES = (a_numa_node_that_none_has, a_cpu_that_none_has, a_cpu_twice)
 
 
 class Life:
@@ -31,19 +69,26 @@ class Life:
         self.harness.server.answer(lambda call: {})
         self.number = 0
         self.placed = 0
+        self.there: dict[str, set[int]] = {}  # CPUs of the last good object; {}: there is none
         for name in NODES:
             self.cluster.node(name, cpu=16)
             self.report(name)
 
     def report(self, name: str) -> None:
-        shape = self.chance.choice(SHAPES)
-        self.harness.informers.apply(TOPOLOGIES, topology_object(name, shape))
+        self.put(name, topology_object(name, self.chance.choice(SHAPES)))
+
+    def put(self, name: str, found: dict[str, Any]) -> None:
+        """Apply an object that can be read."""
+        self.there[name] = {cpu["id"] for cpu in details(found)}
+        self.harness.informers.apply(TOPOLOGIES, found)
 
     async def step(self) -> None:
         happens = self.chance.choice(
             [self.come, self.come, self.come, self.leave, self.end, self.topology, self.label]
         )
         await happens()
+        while len(self.everyone()) > MAX_PODS:
+            await self.leave()
 
     async def come(self) -> None:
         self.number += 1
@@ -62,10 +107,19 @@ class Life:
             phase="Pending",
         )
         done = await self.harness.schedule(pod)
-        self.placed += done.node is not None
+        if done.node is not None:
+            self.placed += 1
+            bound = self.cluster.state.pod(pod.key)
+            assert bound is not None
+            text = dict(bound.annotations).get(RESOURCE_STATUS, "{}")
+            assert parse_cpulist(json.loads(text).get("cpuset", "")) <= self.there[done.node]
+
+    def everyone(self) -> list[str]:
+        view = self.cluster.state.view()
+        return sorted(pod.key for row in range(len(NODES)) for pod in view.pods(row))
 
     def someone(self) -> str | None:
-        keys = sorted(pod.key for row in range(3) for pod in self.cluster.state.view().pods(row))
+        keys = self.everyone()
         return self.chance.choice(keys) if keys else None
 
     async def leave(self) -> None:
@@ -84,16 +138,33 @@ class Life:
             )
 
     async def topology(self) -> None:
-        """It vanishes, comes again, shrinks, or lies."""
+        """It vanishes, comes again, shrinks, has gaps, loses a CPU, or lies."""
         name = self.chance.choice(NODES)
-        if self.chance.random() < 0.3:
-            self.harness.informers.delete(TOPOLOGIES, name)
-        elif self.chance.random() < 0.3:
-            found: dict[str, Any] = topology_object(name)
-            found["zones"][0]["name"] = "node-99999"
-            self.harness.informers.apply(TOPOLOGIES, found)
-        else:
-            self.report(name)
+        match self.chance.randrange(6):
+            case 0:
+                self.there[name] = set()
+                self.harness.informers.delete(TOPOLOGIES, name)
+            case 1:
+                found = topology_object(name)
+                self.chance.choice(LIES)(found)
+                self.harness.informers.apply(TOPOLOGIES, found)
+            case 2:
+                found = topology_object(name)
+                for cpu in (rows := details(found)):
+                    cpu["node"] *= 7
+                found["zones"][1]["name"] = "node-7"
+                self.put(name, with_details(found, rows))
+            case 3:
+                found = topology_object(name)
+                rows = details(found)
+                del rows[self.chance.randrange(len(rows))]
+                self.put(name, with_details(found, rows))
+            case 4:
+                found = topology_object(name)
+                found["zones"][0]["resources"][0]["allocatable"] = "-5"
+                self.put(name, found)
+            case _:
+                self.report(name)
 
     async def label(self) -> None:
         policy = self.chance.choice(["None", "FullPCPUsOnly", "SpreadByPCPUs"])
