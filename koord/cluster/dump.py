@@ -22,6 +22,7 @@ from koord.util.errors import InvalidObject, OptionError
 from koord.util.filewatch import FileReadError, read_bounded
 
 MAX_NAMED = 100  # malformed objects and kinds that are not read; more are only counted
+MAX_CUSTOM_BYTES = 256 << 20  # bytes of custom resources that are kept for plugins
 BEYOND = "others"
 
 KINDS: Mapping[tuple[str, str], ObjectKind[Any]] = {
@@ -66,7 +67,17 @@ class _Document(_Head):
     items: list[Raw] | None = None
 
 
+class _Name(wire.Wire):
+    name: str = ""
+    namespace: str = ""
+
+
+class _Named(wire.Wire):
+    metadata: _Name
+
+
 _HEAD = msgspec.json.Decoder(_Head)
+_NAMED = msgspec.json.Decoder(_Named)
 _DOCUMENT = msgspec.json.Decoder(_Document)
 
 
@@ -81,6 +92,23 @@ class Dump:
     rejections: int = 0  # all of them
     cut: list[str] = field(default_factory=list)  # what was left out, of the first MAX_NAMED
     cuts: int = 0  # objects of which something was left out
+    custom: dict[tuple[str, str], dict[str, bytes]] = field(default_factory=dict)
+    """Custom resources in JSON, by API version and kind, by namespace/name or name."""
+
+    def take_custom(self, api_version: str, plural: str) -> dict[str, dict[str, Any]]:
+        """Return the objects of a kind that a plugin follows, by key; they count as read.
+
+        plural: as in paths of the API server. Source: apimachinery, UnsafeGuessKindToResource.
+        """
+        found: dict[str, dict[str, Any]] = {}
+        for version, kind in list(self.custom):
+            if version == api_version and _plural(kind) == plural:
+                for key, data in self.custom.pop((version, kind)).items():
+                    found[key] = msgspec.json.decode(data, type=dict[str, Any])
+                name = _full_name(kind, version.rpartition("/")[0])
+                self.objects[name] += len(found)
+                self.skipped.pop(name, None)
+        return found
 
     @property
     def newest_report(self) -> float | None:
@@ -91,6 +119,17 @@ class Dump:
         )
 
 
+def _plural(kind: str) -> str:
+    name = kind.lower()
+    if name.endswith("y"):
+        return f"{name[:-1]}ies"
+    return f"{name}es" if name.endswith("s") else f"{name}s"
+
+
+def _full_name(kind: str, group: str) -> str:
+    return f"{kind}.{group}" if group else kind
+
+
 class DumpReader:
     """Reads documents, in any order, into one cluster. The same object twice is one, the last."""
 
@@ -98,6 +137,7 @@ class DumpReader:
         """kept: what plugins read of pods and nodes beyond what is always kept."""
         self.dump = Dump()
         self._decoder = Decoder(kept)
+        self._custom_bytes_left = MAX_CUSTOM_BYTES
 
     def read(self, data: bytes, where: str) -> None:
         """Take over the objects of a file: JSON documents one after the other, or one of YAML.
@@ -149,7 +189,8 @@ class DumpReader:
         group = (head.api_version or "").rpartition("/")[0]
         kind = KINDS.get((group, head.kind or ""))
         if kind is None:
-            self._skip(head, group, where)
+            if self._skip(head, group, where) and "." in group:
+                self._keep_custom(head, data, where)
             return
         faults = DecodingFaults()
         try:
@@ -168,13 +209,33 @@ class DumpReader:
         if len(self.dump.cut) < MAX_NAMED:
             self.dump.cut.append(text)
 
-    def _skip(self, head: _Head, group: str, where: str) -> None:
+    def _skip(self, head: _Head, group: str, where: str) -> bool:
+        """Count an object of a kind that is not read; return whether it has one with a name."""
         if not head.kind:
             self.reject(InvalidObject(where, wanted="an object with a kind", found="none"))
+            return False
+        skipped, name = self.dump.skipped, _full_name(head.kind, group)
+        is_named = name in skipped or len(skipped) < MAX_NAMED
+        skipped[name if is_named else BEYOND] += 1
+        return is_named
+
+    def _keep_custom(self, head: _Head, data: bytes, where: str) -> None:
+        """Keep a custom resource: which ones are of use, plugins know."""
+        try:
+            found = _NAMED.decode(data)
+            msgspec.json.decode(data)  # as a whole, so that it can be taken
+        except (msgspec.DecodeError, RecursionError, UnicodeError) as err:
+            self.reject(InvalidObject(where, wanted="an object", found=str(err)))
             return
-        skipped = self.dump.skipped
-        name = f"{head.kind}.{group}" if group else head.kind
-        skipped[name if name in skipped or len(skipped) < MAX_NAMED else BEYOND] += 1
+        name, namespace = found.metadata.name, found.metadata.namespace
+        self._custom_bytes_left -= len(data)
+        if not name or self._custom_bytes_left < 0:
+            wanted = "a name" if not name else f"at most {MAX_CUSTOM_BYTES >> 20} MiB of such kinds"
+            self.reject(InvalidObject(where, wanted=wanted, found="none" if not name else "more"))
+            return
+        key = f"{namespace}/{name}" if namespace else name
+        of_kind = self.dump.custom.setdefault((head.api_version or "", head.kind or ""), {})
+        of_kind[key] = data
 
 
 def _documents(data: bytes, where: str) -> Iterator[bytes]:

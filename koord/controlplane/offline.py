@@ -5,9 +5,11 @@ import contextlib
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NoReturn
 
 from koord.cluster.decoder import ObjectKind
+from koord.cluster.dump import Dump
 from koord.cluster.keptfields import NO_FIELDS, KeptFields
 from koord.cluster.state import ClusterState
 from koord.controlplane.clusterfeed import SERVED_KINDS, ClusterFeed, ServedKind
@@ -143,20 +145,23 @@ class DiscardingEventRecorder(EventRecorder):
         """Drop it."""
 
 
-class EmptyInformer(SharedInformer[Any]):
-    """A collection that is known, and has no objects."""
+class FixedInformer(SharedInformer[Any]):
+    """A collection that is known, and never changes."""
 
-    def __init__(self) -> None:
-        """There is nothing to follow."""
+    def __init__(self, objects: Mapping[str, Any] = MappingProxyType({})) -> None:
+        """objects: in JSON, by namespace/name or name."""
+        self._fixed = objects
 
     @property
     def objects(self) -> Mapping[str, Any]:
-        return {}
+        return self._fixed
 
     def indexed(self, index: str, name: str) -> Mapping[str, Any]:
         return {}
 
     def add_handler(self, handler: Handler[Any]) -> Callable[[], None]:
+        for key, item in self._fixed.items():
+            handler(Change(ChangeKind.ADDED, key, None, item))
         handler(Change(ChangeKind.SYNCED, "", None, None))
         return lambda: None
 
@@ -179,4 +184,16 @@ class EmptyInformers:
     def informer(
         self, resource: Resource, *, absent: MissingKind | None = None, without: str = ""
     ) -> SharedInformer[Any]:
-        return EmptyInformer()
+        return FixedInformer()
+
+
+class DumpInformers:
+    """Informers of the custom resources of a dump, each kind for the first who asks for it."""
+
+    def __init__(self, dump: Dump) -> None:
+        self._dump = dump
+
+    def informer(
+        self, resource: Resource, *, absent: MissingKind | None = None, without: str = ""
+    ) -> SharedInformer[Any]:
+        return FixedInformer(self._dump.take_custom(resource.api_version, resource.plural))

@@ -28,7 +28,7 @@ from koord.controlplane.commands import (
     time_of,
     time_option,
 )
-from koord.controlplane.offline import find_cluster, read_cluster
+from koord.controlplane.offline import DumpInformers, find_cluster, read_cluster
 from koord.util.clock import SystemClock
 from koord.util.documents import decode
 from koord.util.errors import InvalidObject, OptionError
@@ -187,7 +187,8 @@ The cluster is the one that kubectl would ask, or with --from a dump, for which 
 asked: what
     kubectl get nodes,pods,nodemetrics,priorityclasses,namespaces,pvc,pv,storageclasses \\
         -A -o json > cluster.json
-prints."""
+prints. Name the custom resources that plugins of the configuration follow there, too, such as
+noderesourcetopologies and devices."""
 
 
 class PlanOptions(argparse.Namespace):
@@ -244,7 +245,9 @@ async def plan_inputs(
     pods = await asyncio.to_thread(read_pods, options.pods, cluster.priority_classes, kept)
     schedulers = (one.scheduler_name for one in pods)
     configuration = configured or _default_configuration(found, schedulers)
-    services = offline_services(cluster, now if options.now is None else options.now, kept)
+    informers = None if dump is None else DumpInformers(dump)
+    time = now if options.now is None else options.now
+    services = offline_services(cluster, time, kept, informers)
     profiles = await plan_profiles(configuration.profiles, found, services)
     try:
         announce(services)

@@ -8,8 +8,10 @@ from koord.component.terminal import show
 from koord.controlplane.commands import dump_report, run_command
 from koord.util.errors import OptionError
 from koord_scheduler.cli.inputs import PlanOptions, options_parser, plan_inputs
+from koord_scheduler.framework.extension.providers import pending_advice
 from koord_scheduler.framework.profile import Additions
 from koord_scheduler.planning.report import Json, decision_report, placement_view
+from koord_scheduler.planning.simulation import reserved_annotations
 
 NAME = "koord-scheduler place"
 SHOWN = 20  # nodes of a table
@@ -57,11 +59,17 @@ async def _decide(options: PlaceOptions, additions: Additions) -> Json:
             hint = "name a file with one pod, or use `koord-scheduler simulate`"
             raise OptionError(str(options.pods), f"{len(found.pods)} different pods", hint)
         pod, nodes = found.pods[0], found.services.cluster.view()
-        decider = found.profiles.of(pod).decider
+        profile = found.profiles.of(pod)
+        decider = profile.decider
         decision = decider.decide(pod, nodes)
         blockers = decider.blockers(decision)
         preemption = await decider.preemption(decision)
-        report = {"kind": "Placement", **decision_report(decision, blockers, preemption)}
+        waits_for = [] if decision.status.ok else pending_advice(profile.plugins, pod)
+        annotations = reserved_annotations(profile, found.services, decision)
+        decided = decision_report(
+            decision, blockers, preemption, annotations=annotations, waits_for=waits_for
+        )
+        report = {"kind": "Placement", **decided}
         if found.dump is not None:
             report["input"] = dump_report(found.dump)
         return report

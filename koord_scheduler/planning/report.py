@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,10 @@ from koord.component.terminal import ABSENT, Name, figure, heading, prose, table
 from koord.controlplane.commands import dump_view
 from koord.util.timebudget import TimeBudget
 from koord_scheduler.cache import SchedulerCache
+from koord_scheduler.framework.calls import ExtensionPointError
 from koord_scheduler.framework.extension.providers import pending_advice
+from koord_scheduler.framework.groupplan import PlannedReserve
+from koord_scheduler.framework.profile import ProfilePlugins
 from koord_scheduler.framework.status import NodeStatuses, PostFilterResult
 from koord_scheduler.planning.decision import Blocker, Blockers, Decider, Decision
 from koord_scheduler.planning.simulation import Simulated, Utilization
@@ -28,11 +32,17 @@ MAX_NODES = 1000  # nodes of one decision that are listed with their scores, or 
 
 
 def decision_report(
-    decision: Decision, blockers: Blockers, preemption: PostFilterResult | None = None
+    decision: Decision,
+    blockers: Blockers,
+    preemption: PostFilterResult | None = None,
+    *,
+    annotations: Mapping[str, str] = MappingProxyType({}),
+    waits_for: Sequence[str] = (),
 ) -> Json:
     """Return a decision: the node and the scores, or the cause and what would help.
 
-    preemption: what PostFilter would do; None: nothing, or it is not known.
+    preemption: what PostFilter would do; None: nothing, or it is not known. annotations: that
+    plugins would write on the pod. waits_for: sentences of plugins, for a pod without a node.
     """
     found, nodes = decision.found, decision.nodes
     return {
@@ -48,7 +58,8 @@ def decision_report(
         "excluded": _excluded(decision),
         "blockers": [_blocker(one) for one in blockers.plugins],
         "preemption": _preemption(preemption),
-        "advice": [] if decision.status.ok else list(blockers.advice),
+        "annotations": dict(annotations),
+        "advice": [] if decision.status.ok else [*waits_for, *blockers.advice],
     }
 
 
@@ -62,7 +73,13 @@ def simulation_report(simulated: Simulated) -> Json:
             {"pod": one.pod.key, "node": one.node, "by": one.by} for one in simulated.evicted
         ],
         "pods": [
-            {"pod": one.pod.key, "node": one.node, "message": one.message} for one in simulated.pods
+            {
+                "pod": one.pod.key,
+                "node": one.node,
+                "message": one.message,
+                "annotations": dict(one.annotations),
+            }
+            for one in simulated.pods
         ],
         "utilization": {
             name: {"before": _shares(simulated.before[name]), "after": _shares(after)}
@@ -142,6 +159,8 @@ def placement_view(report: _Report, most: int) -> Iterator[RenderableType]:
         found = report["preemption"]
         victims = ", ".join(found["victims"]) or "nothing"
         yield prose(f"it would preempt {victims} on {found['node']}")
+    for key, text in report["annotations"].items():
+        yield prose(f"it would have {key}: {text}")
     yield from _blockers(report["blockers"])
     if report["advice"]:
         yield heading("")
@@ -207,9 +226,11 @@ def simulation_view(report: _Report) -> Iterator[RenderableType]:
         shares.add_row(figure(name), *map(figure, changes))
     yield shares
     yield heading("")
-    rows = table("POD", "NODE", "WHY NOT")
+    rows = table("POD", "NODE", "WHY NOT, OR WHAT IT HAS")
     for one in report["pods"]:
-        rows.add_row(Name(one["pod"]), Name(one["node"] or ABSENT), prose(one["message"]))
+        has = (f"{key.rpartition('/')[2]} {text}" for key, text in one["annotations"].items())
+        text = one["message"] or ", ".join(has)
+        rows.add_row(Name(one["pod"]), Name(one["node"] or ABSENT), prose(text))
     yield rows
     if report["evicted"]:
         yield heading("")
@@ -332,5 +353,26 @@ async def explanation(running: Running, key: str, *, is_leader: bool) -> Json | 
         blockers = decider.blockers(decision)
         preemption = await decider.preemption(decision)
         waits_for = [] if decision.status.ok else pending_advice(profile.plugins, pod)
-    report = await asyncio.to_thread(decision_report, decision, blockers, preemption)
-    return {**base, "decision": {**report, "advice": [*waits_for, *report["advice"]]}}
+        annotations = {} if pod.node else _planned(profile.plugins, decision)
+    report = await asyncio.to_thread(
+        decision_report,
+        decision,
+        blockers,
+        preemption,
+        annotations=annotations,
+        waits_for=waits_for,
+    )
+    return {**base, "decision": report}
+
+
+def _planned(plugins: ProfilePlugins, decision: Decision) -> Mapping[str, str]:
+    """Return what plugins would write on a pod on the node that it would go to now."""
+    node, pod = decision.choose(), decision.pod
+    if node is None:
+        return {}
+    try:
+        placed = PlannedReserve(plugins).placed(pod, decision.nodes, node)
+    except ExtensionPointError:
+        return {}  # it is logged
+    before = dict(pod.annotations)
+    return {key: text for key, text in placed.annotations if before.get(key) != text}

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cmp_to_key
 from random import Random
 
@@ -29,7 +29,7 @@ from koord_scheduler.config.v1 import GROUP_VERSION, KIND
 from koord_scheduler.framework.binding import PodBinding
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.enqueueing import Enqueueing
-from koord_scheduler.framework.handle import Services, new_services
+from koord_scheduler.framework.handle import Informers, Services, new_services
 from koord_scheduler.framework.interfaces import pod_changes
 from koord_scheduler.framework.nodes.scoring import NodeScoring
 from koord_scheduler.framework.nodes.search import NodeSearch
@@ -41,7 +41,7 @@ from koord_scheduler.framework.profile import (
 )
 from koord_scheduler.framework.status import Status
 from koord_scheduler.framework.types import QueuedPod
-from koord_scheduler.planning.decision import Decider
+from koord_scheduler.planning.decision import Decider, Decision
 
 EXTRA_PLUGINS = ("LoadAwareScheduling",)
 
@@ -61,16 +61,22 @@ def default_plan_configuration(schedulers: Iterable[str], known: Collection[str]
     return json.dumps(document).encode()
 
 
-def offline_services(cluster: ClusterState, now: float, kept: KeptFields = NO_FIELDS) -> Services:
+def offline_services(
+    cluster: ClusterState,
+    now: float,
+    kept: KeptFields = NO_FIELDS,
+    informers: Informers | None = None,
+) -> Services:
     """Return services for a cluster as it was at so many Unix seconds.
 
-    kept: what plugins read of pods beyond what is always kept.
+    kept: what plugins read of pods beyond what is always kept. informers: of custom resources;
+    None: there are none.
     """
     clock = FixedWallClock(now)
     return new_services(
         client=ApiClient(UnreachableTransport(), clock),
         events=DiscardingEventRecorder(),
-        informers=EmptyInformers(),
+        informers=EmptyInformers() if informers is None else informers,
         cluster=cluster,
         activate=_nothing_waits,
         clock=clock,
@@ -165,6 +171,7 @@ class Placed:
     pod: ClusterPod
     node: str | None  # None: it stays pending
     message: str = ""  # why it does
+    annotations: Mapping[str, str] = field(default_factory=dict)  # that plugins write in Reserve
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,7 +288,7 @@ class Simulation:
             there = changed(there, annotations=tuple(kept))
             cluster.put(POD, there)
         changes.notify(POD, pod, there)
-        return Placed(pod, node)
+        return Placed(pod, node, annotations=_texts(written))
 
     def _evict(self, victims: Iterable[ClusterPod], pod: ClusterPod) -> None:
         """Remove victims at once, without their grace period."""
@@ -296,6 +303,26 @@ def _unless_evicted(placed: Placed, gone: Evicted | None) -> Placed:
     if gone is None:
         return placed
     return Placed(placed.pod, None, f"evicted from {gone.node} for {gone.by}")
+
+
+def reserved_annotations(
+    profile: PlannedProfile, services: Services, decision: Decision
+) -> Mapping[str, str]:
+    """Return what plugins write on a pod on the node that it would go to, such as its CPUs.
+
+    The pod is on that node from then on, in this cluster that nothing else sees.
+    """
+    node = decision.choose()
+    if node is None:
+        return {}
+    there = changed(decision.pod, node=node)
+    services.cluster.put(POD, there)
+    status = _reserve(profile.binding, decision.state, there, node)
+    return _texts(pod_changes(decision.state).annotations) if status.ok else {}
+
+
+def _texts(written: Mapping[str, str | None]) -> Mapping[str, str]:
+    return {key: text for key, text in sorted(written.items()) if text is not None}
 
 
 def _reserve(binding: PodBinding, state: CycleState, pod: ClusterPod, node: str) -> Status:

@@ -8,8 +8,9 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from koord.api.machine import format_cpulist
 from koord.plugin import InvalidObject
 from koord_scheduler.plugin import ClusterPod
+from koord_scheduler.plugin.koordinator import NUMATopologyPolicy
 from koord_scheduler_plugins.node_numa_resource.accumulator import BindPolicy
-from koord_scheduler_plugins.node_numa_resource.columns import MachineTable
+from koord_scheduler_plugins.node_numa_resource.columns import MachineTable, policy_number
 from koord_scheduler_plugins.node_numa_resource.holdings import (
     allocation_of,
     exclusive_policy,
@@ -122,6 +123,7 @@ def _amounts(amounts: Amounts) -> Mapping[str, str]:
 
 def advice(wish: Wish, table: MachineTable) -> Iterator[str]:
     """Yield sentences on the CPUs of nodes, for a pod that gets none; costs no trial."""
+    yield from _numa_advice(wish, table)
     if not wish.binds:
         return
     count, known = wish.milli_cpu // 1000, table.column("threads") > 0
@@ -151,4 +153,25 @@ def advice(wish: Wish, table: MachineTable) -> Iterator[str]:
             f"{count} {what} are requested, and at most {int(column.max())} are free on one node; "
             f"with preferredCPUBindPolicy {policy} in place of the required one, CPUs would be "
             f"enough on {fits} nodes"
+        )
+
+
+def _numa_advice(wish: Wish, table: MachineTable) -> Iterator[str]:
+    """Yield a sentence where the CPU is free, but scattered over NUMA nodes."""
+    single, milli = policy_number(NUMATopologyPolicy.SINGLE_NUMA_NODE), wish.milli_cpu
+    policy = table.column("policy")
+    if wish.policy is not None:
+        policy = np.where(policy == 0, policy_number(wish.policy), policy)
+    bound = policy == single
+    most, left = table.column("most"), table.column("left")
+    if not milli or not bound.any() or (bound & (most >= milli)).any():
+        return
+    scattered = int(np.count_nonzero(bound & (left >= milli)))
+    if scattered:
+        whose = "numaTopologyPolicy" if wish.policy is not None else "the NUMA policy of nodes"
+        yield (
+            f"{milli}m CPU of one NUMA node is requested, and at most {int(most[bound].max())}m "
+            f"are left on one: CPU is fragmented by NUMA node on {scattered} nodes, which have as "
+            f"much on several; Restricted or BestEffort as {whose} in place of SingleNUMANode "
+            "would do there"
         )

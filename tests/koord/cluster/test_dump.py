@@ -245,3 +245,39 @@ def test_too_large_a_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_a_path_without_a_dump_is_an_error(tmp_path: Path, name: str) -> None:
     with pytest.raises(OptionError):
         read_dump(tmp_path / name)
+
+
+def test_custom_resources_are_kept_for_plugins() -> None:
+    """The last of two of a name; another version of the kind is another kind."""
+    groups = "scheduling.sigs.k8s.io"
+    dump = read(
+        listed(
+            of(named("a", {}), "PodGroup", f"{groups}/v1alpha1"),
+            of(
+                {"metadata": {"name": "a"}, "spec": {"minMember": 2}},
+                "PodGroup",
+                f"{groups}/v1alpha1",
+            ),
+            of({"metadata": {"name": "a", "namespace": "b"}}, "PodGroup", f"{groups}/v1alpha1"),
+            of(named("x", {}), "ElasticQuota", f"{groups}/v1alpha1"),
+            of(named("y", {}), "NodeTopology", "example.com/v1"),
+            of({"metadata": {}}, "PodGroup", f"{groups}/v1alpha1"),
+            of({"metadata": 5}, "PodGroup", f"{groups}/v1alpha1"),
+            of(named("z", {}), "ConfigMap"),
+        )
+    )
+    assert dump.take_custom(f"{groups}/v1beta1", "podgroups") == {}
+    found = dump.take_custom(f"{groups}/v1alpha1", "podgroups")
+    assert sorted(found) == ["a", "b/a"]
+    assert found["a"]["spec"] == {"minMember": 2}
+    assert dump.take_custom("example.com/v1", "nodetopologies")["y"]["kind"] == "NodeTopology"
+    assert dump.objects == {f"PodGroup.{groups}": 2, "NodeTopology.example.com": 1}
+    assert dump.skipped == {"ConfigMap": 1, f"ElasticQuota.{groups}": 1}
+    assert dump.rejections == 2
+
+
+def test_custom_resources_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("koord.cluster.dump.MAX_CUSTOM_BYTES", 200)
+    dump = read(listed(*(of(named(f"x{at}", {}), "Device", "a.b/v1") for at in range(9))))
+    assert 1 <= len(dump.take_custom("a.b/v1", "devices")) <= 4
+    assert "at most" in str(dump.rejected[0])

@@ -728,6 +728,24 @@ async def test_advice(pod: ClusterPod, wanted: list[str]) -> None:
         assert all(text.startswith(start) for text, start in zip(found, wanted, strict=True))
 
 
+async def test_fragmentation_by_numa_node_is_named() -> None:
+    """Of each NUMA node 4 CPUs are left: 8 together, but 6 on none."""
+    cluster = Cluster()
+    cluster.node(labels=SINGLE_NODE)
+    cluster.placed("a", "n1", 8, held("0-3,8-11", {0: {"cpu": "4"}, 1: {"cpu": "4"}}))
+    async with cluster.harness as harness:
+        plugin = harness.subject
+        assert isinstance(plugin, NodeNUMAResource)
+        assert harness.decide(pod_of(cpu=6)).node is None
+        (text,) = plugin.pending_advice(pod_of(cpu=6, qos="LS"))
+        assert text.startswith(
+            "6000m CPU of one NUMA node is requested, and at most 4000m are left on one: CPU is "
+            "fragmented by NUMA node on 1 nodes"
+        )
+        assert list(plugin.pending_advice(pod_of(cpu=4, qos="LS"))) == []
+        assert list(plugin.pending_advice(pod_of(cpu=10, qos="LS"))) == []
+
+
 async def test_only_so_many_nodes_are_tried() -> None:
     """Of 200 nodes with a NUMA policy 64 are tried, and all of them while none is good."""
     cluster = Cluster()
