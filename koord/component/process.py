@@ -1,12 +1,14 @@
 """The process of a daemon: signals, systemd notification, garbage collector tuning."""
 
 import asyncio
+import ctypes
 import gc
 import os
 import signal
 import socket
 import threading
 from collections.abc import Callable, MutableMapping
+from contextlib import suppress
 
 from koord.util.health import Health, HealthStatus, worst
 from koord.util.logs import get_logger
@@ -85,6 +87,20 @@ class SystemdNotifier:
                 self.send(f"STATUS=not alive: {reasons}")
             else:
                 self.send("WATCHDOG=1")
+
+
+_M_ARENA_MAX = -8  # of glibc's malloc.h
+
+
+def use_one_malloc_arena() -> None:
+    """Let all threads allocate from one arena of glibc; call it before there are threads.
+
+    Else each thread gets one of its own, in which stays what it has freed: 2.5 of 77 MiB of an
+    agent with 150 pods. The interpreter's lock keeps threads from waiting for the arena. Source:
+    mallopt(3). Does nothing with another C library.
+    """
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
 
 
 THRESHOLDS = (2_000, 10, 10)  # young objects, and generations, before a collection

@@ -9,7 +9,7 @@ import koordlet
 from koord.component.flags import HelpRequested
 from koord.component.http.exposition import Exposition
 from koord.component.plugins.discovery import discover
-from koord.component.process import freeze_heap
+from koord.component.process import freeze_heap, use_one_malloc_arena
 from koord.util.clock import SystemClock
 from koord.util.errors import KoordError, OptionError
 from koord.util.logs import LevelSpec, configure, parse_levels, redirect_library_logs
@@ -31,6 +31,7 @@ def run(argv: Sequence[str], *, laid_out: bool = False) -> int:
         print(f"koordlet {koordlet.__version__}")
         return 0
     sys.setswitchinterval(SWITCH_INTERVAL)
+    use_one_malloc_arena()
     terminal = sys.stderr.isatty()
     configure("console" if terminal else "json", LevelSpec(), NAME)  # until the flags are known
     try:
