@@ -13,7 +13,7 @@ from koord_scheduler.daemon.run import FAMILIES, Daemon, connect_daemon
 from koord_scheduler.daemon.settings import GATES, load_settings, new_flags
 from koord_scheduler.framework.preemptions import PreemptionMetrics
 from koord_scheduler.scheduling.metrics import content_families
-from koord_scheduler_plugins.coscheduling.metrics import GangMetrics
+from koord_scheduler_plugins.coscheduling.rounds import GangMetrics
 from koord_scheduler_plugins.elastic_quota.revoke import RevokeMetrics
 from koord_scheduler_plugins.elastic_quota.status import QuotaMetrics
 from koord_scheduler_plugins.network_traffic import TrafficMetrics

@@ -14,8 +14,8 @@ from koord_scheduler.daemon.run import FOLLOWED
 from koord_scheduler.daemon.settings import load_settings
 from koord_scheduler.framework.extension.networktopology import TOPOLOGIES
 from koord_scheduler.framework.profile import PluginRegistry, known_plugins
+from koord_scheduler_plugins.coscheduling.gangs import WORKLOADS
 from koord_scheduler_plugins.coscheduling.serving import POD_GROUPS
-from koord_scheduler_plugins.coscheduling.workloads import WORKLOADS
 from koord_scheduler_plugins.device_share.plugin import DEVICE_OBJECTS
 from koord_scheduler_plugins.elastic_quota.tracker import QUOTAS
 from koord_scheduler_plugins.node_numa_resource.plugin import TOPOLOGIES as MACHINES

@@ -72,21 +72,20 @@ from koord_scheduler.plugin.vector import Mask, Scores, VectorScorePlugin
 from koord_scheduler_plugins.coscheduling.gangs import (
     GangDefaults,
     Gangs,
+    Workloads,
     gang_id,
 )
-from koord_scheduler_plugins.coscheduling.gathering import (
-    Gathering,
-    is_attracted,
-)
-from koord_scheduler_plugins.coscheduling.metrics import GangMetrics
-from koord_scheduler_plugins.coscheduling.preemptor import GangPreemptor
-from koord_scheduler_plugins.coscheduling.rounds import Rounds
+from koord_scheduler_plugins.coscheduling.preemption import GangPreemptor
+from koord_scheduler_plugins.coscheduling.rounds import GangMetrics, Rounds
 from koord_scheduler_plugins.coscheduling.serving import (
     POD_GROUPS,
     GangServing,
     PodGroupReader,
 )
-from koord_scheduler_plugins.coscheduling.workloads import Workloads
+from koord_scheduler_plugins.coscheduling.topology import (
+    Gathering,
+    is_attracted,
+)
 
 WITHOUT = "gangs are those that pods declare by annotations"
 

@@ -56,20 +56,25 @@ from koord_scheduler_plugins.elastic_quota.checks import (
     TreeOptions,
     admission,
 )
-from koord_scheduler_plugins.elastic_quota.columns import RuntimeOptions
-from koord_scheduler_plugins.elastic_quota.pods import pod_request
-from koord_scheduler_plugins.elastic_quota.profilecontroller import QuotaProfiles, follow_profiles
-from koord_scheduler_plugins.elastic_quota.quotas import QuotaOptions, Quotas
+from koord_scheduler_plugins.elastic_quota.preemption import LEAVING, QuotaPreemption
+from koord_scheduler_plugins.elastic_quota.profile import QuotaProfiles, follow_profiles
+from koord_scheduler_plugins.elastic_quota.quotas import QuotaOptions, Quotas, pod_request
 from koord_scheduler_plugins.elastic_quota.revoke import QuotaRevoker
-from koord_scheduler_plugins.elastic_quota.room import LEAVING, QuotaPreemption
+from koord_scheduler_plugins.elastic_quota.runtime import RuntimeOptions
 from koord_scheduler_plugins.elastic_quota.status import (
     QuotaStatuses,
     fixed_objects,
     pod_summary,
     summary,
 )
-from koord_scheduler_plugins.elastic_quota.tracker import PART, QUOTAS, QuotaTracker
-from koord_scheduler_plugins.elastic_quota.waiting import Room, WaitingPod, room_of
+from koord_scheduler_plugins.elastic_quota.tracker import (
+    PART,
+    QUOTAS,
+    QuotaTracker,
+    Room,
+    WaitingPod,
+    room_of,
+)
 
 SLICE = 256  # quotas or pods that are looked at in one step
 POD_GROUPS = ApiResource(podgroup.API_VERSION, podgroup.PLURAL)

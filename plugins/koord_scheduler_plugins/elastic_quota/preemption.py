@@ -1,9 +1,26 @@
-"""Which pods of a quota make room: for another pod of it, or because it uses more than it may."""
+"""Which pods of a quota make room: for another pod of it, or because it uses more than it may.
+
+For a pod the victims are chosen over the whole quota first, as its shortage is no matter of a
+node; then a node is looked for that the pod fits on without them, or without further pods of its
+quota there. Nobody is evicted unless the pod is admitted and has a node afterwards.
+"""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from koord.api.elasticquota import DEFAULT_QUOTA, Amounts
+import numpy as np
+
+from koord.api.elasticquota import DEFAULT_QUOTA, Amounts, is_preemptible
+from koord_scheduler.plugin import ClusterPod, CycleState, View, is_time_over, remaining_time
+from koord_scheduler.plugin.koordinator import HypotheticalCluster
+from koord_scheduler.plugin.preemption import (
+    BudgetsByNamespace,
+    Candidate,
+    NodeFilters,
+    violated_budgets,
+)
+from koord_scheduler_plugins.elastic_quota.checks import AdmissionOptions, admission
+from koord_scheduler_plugins.elastic_quota.quotas import Quotas, pod_request
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -153,3 +170,215 @@ def _add_all(amounts: dict[str, int], pods: Iterable[QuotaPod], sign: int) -> No
 def _add(amounts: dict[str, int], request: Amounts, sign: int) -> None:
     for key, amount in request.items():
         amounts[key] = amounts.get(key, 0) + sign * amount
+
+
+ROWS = 256  # nodes whose pods are looked at in one step
+NEVER = "not eligible due to preemptionPolicy=Never."
+LEAVING = "not eligible due to terminating pods of the quota."
+NO_VICTIMS = "No preemption victims found for incoming pod"
+NO_NODE = "pods of the quota could make room in it, but no node is feasible without them"
+
+
+@dataclass(kw_only=True)
+class QuotaPreemption:
+    """A pod that its quota has no room for, and the cluster in its cycle. None of it is changed."""
+
+    pod: ClusterPod
+    state: CycleState  # after PreFilter
+    nodes: View
+    quotas: Quotas
+    filters: NodeFilters
+    budgets: BudgetsByNamespace
+    options: AdmissionOptions
+    spare_default: bool  # pods of the default quota are no victims
+    _pods: dict[str, ClusterPod] = field(default_factory=dict)  # that may leave, by key
+    _leaving: dict[str, int] = field(default_factory=dict)  # requests of those that do
+
+    async def find(self) -> Candidate | str:
+        """Return a node and the victims, or why there are none.
+
+        Raises:
+            ExtensionPointError: a plugin has failed.
+        """
+        if self.pod.preemption_policy == "Never":
+            return NEVER
+        found = self.quotas.quota_of(self.pod)
+        if found is None:
+            return NO_VICTIMS
+        name = found[0]
+        pods, priority = await self._pods_of(name), self.pod.priority or 0
+        lower = candidates(pods, name, priority, spare_default=self.spare_default)
+        if self._leaving and self._admitted(name, {}):
+            return LEAVING
+        victims = quota_victims(lower, lambda freed: self._admitted(name, freed))
+        if not victims:
+            return NO_VICTIMS
+        placed = await self._place(lower, victims)
+        if placed is None:
+            return NO_NODE
+        node, also = placed
+        chosen = self._needed(name, victims, also)
+        violations = sum(one.protected for one in chosen)
+        chosen.sort(key=lambda one: one.importance, reverse=True)
+        return Candidate(node, tuple(self._pods[one.key] for one in chosen), violations)
+
+    async def _pods_of(self, quota: str) -> list[QuotaPod]:
+        """The pods of the quota on nodes, without those that leave already."""
+        for row in range(len(self.nodes)):
+            node = self.nodes.node(row).name
+            for pod in self.nodes.pods(row):
+                there = pod.node == node and not pod.finished
+                found = self.quotas.quota_of(pod) if there else None
+                if found is None or found[0] != quota:
+                    continue
+                if not pod.deleting:
+                    self._pods[pod.key] = pod
+                    continue
+                for key, amount in pod_request(pod).items() if self.quotas.options.leaving else ():
+                    self._leaving[key] = self._leaving.get(key, 0) + amount
+            if row % ROWS == 0:
+                await remaining_time()
+        pods = sorted(self._pods.values(), key=lambda one: (-(one.priority or 0), one.key))
+        protected = violated_budgets(pods, self.budgets)
+        return [
+            QuotaPod(
+                key=pod.key,
+                uid=pod.uid,
+                quota=quota,
+                node=pod.node,
+                priority=pod.priority or 0,
+                started=pod.started or 0.0,
+                request=pod_request(pod),
+                preemptible=is_preemptible(pod.labels),
+                protected=pod.key in protected,
+            )
+            for pod in pods
+        ]
+
+    def _admitted(self, name: str, freed: Amounts) -> bool:
+        """Whether the quota admits the pod when so much is freed, and what leaves already."""
+        state = self.quotas.state_of(name)
+        if state is None:
+            return False
+        both = {
+            key: freed.get(key, 0) + self._leaving.get(key, 0) for key in {*freed, *self._leaving}
+        }
+        rejection = admission(
+            state,
+            name,
+            pod_request(self.pod),
+            preemptible=is_preemptible(self.pod.labels),
+            options=self.options,
+            freed=both,
+        )
+        return rejection is None
+
+    async def _place(
+        self, lower: list[QuotaPod], victims: list[QuotaPod]
+    ) -> tuple[str, list[QuotaPod]] | None:
+        """A node, and which pods there leave beyond the victims; None: there is none."""
+        cluster = _Cluster(self)
+        cluster.remove([self._pods[one.key] for one in victims])
+        feasible = np.flatnonzero(cluster.feasible())
+        if len(feasible):
+            return self.nodes.node(int(feasible[0])).name, []
+        gone = {one.key for one in victims}
+        by_node: dict[str, list[QuotaPod]] = {}
+        for one in lower:
+            if one.key not in gone:
+                by_node.setdefault(one.node, []).append(one)
+        best: tuple[tuple[int, int], str, list[QuotaPod]] | None = None
+        for node, others in by_node.items():
+            await remaining_time()
+            if is_time_over():
+                break
+            also = self._also(cluster, node, others)
+            if also is not None:
+                cost = (
+                    sum(one.protected for one in also),
+                    max((one.priority for one in also), default=0),
+                )
+                if best is None or cost < best[0]:
+                    best = cost, node, also
+        return None if best is None else (best[1], best[2])
+
+    def _also(
+        self, cluster: "_Cluster", node: str, others: list[QuotaPod]
+    ) -> list[QuotaPod] | None:
+        """The further pods that have to leave a node, as few as possible; None: none suffice."""
+        pods = [self._pods[one.key] for one in others]
+        trial = cluster.clone()
+        trial.remove(pods)
+        if not trial.fits(node):
+            return None
+        also = []
+        by_importance = sorted(others, key=lambda one: (not one.protected, -one.priority, one.key))
+        for one in by_importance:
+            trial.add(self._pods[one.key])
+            if not trial.fits(node):
+                trial.remove([self._pods[one.key]])
+                also.append(one)
+        return also
+
+    def _needed(self, name: str, victims: list[QuotaPod], also: list[QuotaPod]) -> list[QuotaPod]:
+        """The victims without those that may stay as others leave the node for the pod."""
+        if not also:
+            return victims
+        node = also[0].node
+        fixed = [*also, *(one for one in victims if one.node == node)]
+        free = [one for one in victims if one.node != node]
+        base: dict[str, int] = {}
+        for one in fixed:
+            for key, amount in one.request.items():
+                base[key] = base.get(key, 0) + amount
+
+        def admitted(freed: Amounts) -> bool:
+            return self._admitted(
+                name, {key: base.get(key, 0) + freed.get(key, 0) for key in {*base, *freed}}
+            )
+
+        return [*fixed, *(quota_victims(free, admitted) or ())]
+
+
+class _Cluster:
+    """The cluster without some pods, as the plugins of the profile see it."""
+
+    def __init__(self, of: QuotaPreemption, without: Iterable[ClusterPod] = ()) -> None:
+        self._of = of
+        self._cluster = HypotheticalCluster(of.nodes)
+        self._state = of.state.clone()
+        self._counted = of.filters.count_pods(of.state)
+        self._without: dict[str, ClusterPod] = {}
+        self.remove(without)
+
+    def clone(self) -> "_Cluster":
+        return _Cluster(self._of, self._without.values())
+
+    def remove(self, pods: Iterable[ClusterPod]) -> None:
+        of = self._of
+        for pod in pods:
+            self._cluster.remove(pod.key, pod.node)
+            self._without[pod.key] = pod
+            row = of.nodes.row(pod.node)
+            if self._counted and row is not None:
+                of.filters.remove_pod(self._state, of.pod, pod, self._cluster.view(), row)
+
+    def add(self, pod: ClusterPod) -> None:
+        of = self._of
+        self._cluster.add(pod, pod.node)
+        del self._without[pod.key]
+        row = of.nodes.row(pod.node)
+        if self._counted and row is not None:
+            of.filters.add_pod(self._state, of.pod, pod, self._cluster.view(), row)
+
+    def feasible(self) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+        """Which nodes the pod fits on; shape (nodes,), bool."""
+        of, every = self._of, np.ones(len(self._of.nodes), np.bool_)
+        found = of.filters.filter(self._state, of.pod, self._cluster.view(), every)
+        return np.asarray(found.feasible)
+
+    def fits(self, node: str) -> bool:
+        of, row = self._of, self._of.nodes.row(node)
+        if row is None:
+            return False
+        return of.filters.filter_row(self._state, of.pod, self._cluster.view(), row).ok

@@ -1,22 +1,98 @@
 """All quotas at one moment: their trees, and what the account says that pods hold of them."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from koord.api.elasticquota import DEFAULT_QUOTA, SYSTEM_QUOTA, Amounts, ElasticQuota
+from koord.api.elasticquota import (
+    DEFAULT_QUOTA,
+    DEPRECATED,
+    MAX_AMOUNT,
+    NAME,
+    SYSTEM_QUOTA,
+    Amounts,
+    ElasticQuota,
+    is_preemptible,
+)
 from koord_scheduler.plugin import ClusterPod
-from koord_scheduler.plugin.koordinator import AccountKind, FrozenAccount
+from koord_scheduler.plugin.koordinator import AccountKind, FrozenAccount, Holding
 from koord_scheduler_plugins.elastic_quota.checks import TreeOptions, quota_problems
-from koord_scheduler_plugins.elastic_quota.columns import RuntimeOptions, Sums
-from koord_scheduler_plugins.elastic_quota.mapping import QuotaIndex, index_quotas
-from koord_scheduler_plugins.elastic_quota.pods import QUOTA_PODS, STAYING_QUOTA_PODS, pod_group
-from koord_scheduler_plugins.elastic_quota.runtime import QuotaState, compute, update
+from koord_scheduler_plugins.elastic_quota.runtime import (
+    QuotaState,
+    RuntimeOptions,
+    Sums,
+    compute,
+    update,
+)
 from koord_scheduler_plugins.elastic_quota.tree import (
+    QuotaIndex,
     build_trees,
     good_parents,
+    index_quotas,
     tree_totals,
     unique,
 )
+
+_FIXED, _PREEMPTIBLE = "fixed", "preemptible"
+
+
+@dataclass(frozen=True, slots=True)
+class PodGroup:
+    """Pods that have the same quota, whichever it is. They are one pool of the account."""
+
+    namespace: str
+    quota: str  # that their label names; "": none
+    preemptible: bool
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        return {NAME: self.quota} if self.quota else {}
+
+
+def pool_name(pod: ClusterPod) -> str:
+    """Return the pool of a pod. Neither a namespace nor the value of a label has a slash."""
+    kind = _PREEMPTIBLE if is_preemptible(pod.labels) else _FIXED
+    return f"{pod.namespace}/{pod.labels.get(NAME, '')}/{kind}"
+
+
+def pod_group(pool: str) -> PodGroup:
+    """Return the pods of a pool."""
+    namespace, _, rest = pool.partition("/")
+    quota, _, kind = rest.rpartition("/")
+    return PodGroup(namespace, quota, kind == _PREEMPTIBLE)
+
+
+def pod_request(pod: ClusterPod) -> Amounts:
+    """Return what a pod requests, with its overhead: cpu in millicores, all else in units.
+
+    Deprecated names of batch resources stand for those that quotas have.
+    """
+    return dict(_amounts(pod))
+
+
+def _amounts(pod: ClusterPod) -> Sequence[tuple[str, int]]:
+    requests = pod.spec.requests
+    if not any(name in DEPRECATED or amount > MAX_AMOUNT for name, amount in requests):
+        return requests
+    found: dict[str, int] = {}
+    for said, amount in requests:
+        name = DEPRECATED.get(said, said)
+        found[name] = min(found.get(name, 0) + amount, MAX_AMOUNT)
+    return tuple(found.items())
+
+
+def _holdings(pod: ClusterPod) -> Sequence[Holding]:
+    return (Holding(pool_name(pod), tuple(_amounts(pod))),)
+
+
+def _staying(pod: ClusterPod) -> Sequence[Holding]:
+    return () if pod.deleting else _holdings(pod)
+
+
+QUOTA_PODS = AccountKind("quota", _holdings)
+"""Pods by namespace, the quota that their label names, and whether they may be preempted."""
+STAYING_QUOTA_PODS = AccountKind("quota", _staying)
+"""The same without those that are being deleted."""
+
 
 NO_ACCOUNT = FrozenAccount({})
 _NOTHING: Amounts = {}

@@ -23,14 +23,13 @@ from koord.plugin.kube import (
 )
 from koord_scheduler.plugin import ClusterPod, Services, SharedPart
 from koord_scheduler_plugins.elastic_quota.checks import list_text
-from koord_scheduler_plugins.elastic_quota.pods import pod_request
 from koord_scheduler_plugins.elastic_quota.preemption import (
     OverUse,
     QuotaPod,
     over_use,
     revoked,
 )
-from koord_scheduler_plugins.elastic_quota.quotas import Quotas
+from koord_scheduler_plugins.elastic_quota.quotas import Quotas, pod_request
 
 MAX_EVICTIONS = 20  # in one round; the next one goes on
 SLICE = 256  # nodes whose pods are looked at in one step

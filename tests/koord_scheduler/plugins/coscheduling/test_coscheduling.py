@@ -19,7 +19,7 @@ from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.extension.providers import PluginRequest
 from koord_scheduler.framework.status import Wait
 from koord_scheduler.planning.report import Running, explanation
-from koord_scheduler_plugins.coscheduling.metrics import job_size
+from koord_scheduler_plugins.coscheduling.rounds import job_size
 from tests.support.clusters import node, pod, read_node, read_pod
 from tests.support.scheduler.gangs import POD_GROUPS, World
 

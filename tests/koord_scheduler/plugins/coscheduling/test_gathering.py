@@ -36,7 +36,7 @@ from koord_scheduler.framework.interfaces import PreEnqueuePlugin
 from koord_scheduler.framework.nodes.search import NodeSearch
 from koord_scheduler.framework.status import Status
 from koord_scheduler.plugin.testing.harness import ProfileHarness, fake_cluster
-from koord_scheduler_plugins.coscheduling.gathering import Gathering, without_index
+from koord_scheduler_plugins.coscheduling.topology import Gathering, without_index
 from tests.support.clusters import Json, near, node, pod, read_node, read_pod
 from tests.support.scheduler.gangs import World
 

@@ -10,14 +10,14 @@ from koord.controlplane.testing import api_error_response
 from koord.util.health import HealthStatus
 from koord.util.simulatedclock import SimulatedClock
 from koord.util.stop import Stop
-from koord_scheduler_plugins.coscheduling.podgroup_status import (
+from koord_scheduler_plugins.coscheduling.serving import (
+    POD_GROUPS,
     MemberCounts,
     PodGroupStatuses,
     count_members,
     next_phase,
     status_patch,
 )
-from koord_scheduler_plugins.coscheduling.serving import POD_GROUPS
 from tests.support.clusters import finished, pod, read_pod
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from koord_scheduler_plugins.coscheduling.workloads import WORKLOADS
+from koord_scheduler_plugins.coscheduling.gangs import WORKLOADS
 from tests.support.scheduler.gangs import World
 
 

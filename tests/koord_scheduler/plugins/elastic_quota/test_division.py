@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord_scheduler_plugins.elastic_quota.division import divide, largest_remainder, scaled_mins
+from koord_scheduler_plugins.elastic_quota.runtime import divide, largest_remainder, scaled_mins
 
 AMOUNTS = st.one_of(st.integers(0, 50), st.integers(0, 2**63 - 1))
 CHILDREN = st.lists(st.tuples(AMOUNTS, AMOUNTS, AMOUNTS, st.booleans()), max_size=12)

@@ -5,9 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.api.elasticquota import DEFAULT_QUOTA, NAME, ROOT_QUOTA, ElasticQuota
-from koord_scheduler_plugins.elastic_quota.mapping import index_quotas
 from koord_scheduler_plugins.elastic_quota.runtime import Sums, compute
-from koord_scheduler_plugins.elastic_quota.tree import build_trees, good_parents, tree_root, unique
+from koord_scheduler_plugins.elastic_quota.tree import (
+    build_trees,
+    good_parents,
+    index_quotas,
+    tree_root,
+    unique,
+)
 
 DEFAULT = (DEFAULT_QUOTA, "")
 

@@ -7,7 +7,7 @@ from typing import Any
 from koord.api.elasticquota import IS_ROOT, PROFILE, TOTAL_RESOURCE, TREE_ID
 from koord.controlplane.testing import api_error_response
 from koord.util.health import HealthStatus
-from koord_scheduler_plugins.elastic_quota.profilecontroller import (
+from koord_scheduler_plugins.elastic_quota.profile import (
     PERIOD,
     PROFILES,
     QuotaProfiles,

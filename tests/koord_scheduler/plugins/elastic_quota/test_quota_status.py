@@ -24,24 +24,21 @@ from koord.controlplane.testing import api_error_response
 from koord.util.health import HealthStatus
 from koord.util.simulatedclock import SimulatedClock
 from koord.util.stop import Stop
-from koord_scheduler_plugins.elastic_quota.columns import Sums
-from koord_scheduler_plugins.elastic_quota.conditions import (
-    QuotaCondition,
-    conditions_of,
-    overused_resources,
-    read_conditions,
-    written_text,
-)
 from koord_scheduler_plugins.elastic_quota.quotas import QuotaOptions, Quotas, start
-from koord_scheduler_plugins.elastic_quota.runtime import compute
+from koord_scheduler_plugins.elastic_quota.runtime import Sums, compute
 from koord_scheduler_plugins.elastic_quota.status import (
     PERIOD,
+    QuotaCondition,
     QuotaStatuses,
     WrittenStatus,
+    conditions_of,
     fixed_objects,
+    overused_resources,
+    read_conditions,
     read_written,
     status_patch,
     summary,
+    written_text,
 )
 from koord_scheduler_plugins.elastic_quota.tracker import QUOTAS
 from koord_scheduler_plugins.elastic_quota.tree import build_trees

@@ -13,8 +13,15 @@ from koord.api.elasticquota import (
     ElasticQuota,
 )
 from koord.cluster.account import Account
-from koord_scheduler_plugins.elastic_quota.pods import QUOTA_PODS, pod_group, pod_request, pool_name
-from koord_scheduler_plugins.elastic_quota.quotas import QuotaOptions, Quotas, start
+from koord_scheduler_plugins.elastic_quota.quotas import (
+    QUOTA_PODS,
+    QuotaOptions,
+    Quotas,
+    pod_group,
+    pod_request,
+    pool_name,
+    start,
+)
 from tests.support.clusters import finished, pod, read_pod
 
 NAMES = ("a", "b", "c", DEFAULT_QUOTA)
