@@ -282,6 +282,13 @@ class Coscheduling(
     def permit(self, state: CycleState, pod: ClusterPod, node_name: str) -> Wait | Status | None:
         return self._rounds.permit(pod)
 
+    def pre_bind_pre_flight(
+        self, state: CycleState, pod: ClusterPod, node_name: str
+    ) -> Status | None:
+        """Skip a pod of no gang: its node need not be announced, which is a request."""
+        gang = self._rounds.gang(pod)
+        return Status.skip() if gang is None or gang.spec is None else None
+
     async def pre_bind(self, state: CycleState, pod: ClusterPod, node_name: str) -> Status | None:
         """Have the pod's annotations say with how many others it was placed."""
         gang = self._rounds.gang(pod)

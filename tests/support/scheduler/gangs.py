@@ -16,6 +16,7 @@ from koord_scheduler.framework.interfaces import (
     FilterPlugin,
     PreBindExtensions,
     PreBindPlugin,
+    pod_changes,
 )
 from koord_scheduler.framework.status import Status
 from koord_scheduler.framework.types import NodeInfo
@@ -43,6 +44,10 @@ class Patcher(PreBindPlugin, PreBindExtensions):
     def __init__(self) -> None:
         self.rejected: set[str] = set()
         self.annotations: dict[str, Any] = {}
+
+    def pre_bind_pre_flight(self, state: Any, pod: Any, node_name: str) -> Status | None:
+        """Skip a pod that nothing has changed yet, as DefaultPreBind does."""
+        return None if pod.name in self.rejected or pod_changes(state).metadata else Status.skip()
 
     async def pre_bind(self, state: Any, pod: Any, node_name: str) -> Status | None:
         return Status.failed("no") if pod.name in self.rejected else None

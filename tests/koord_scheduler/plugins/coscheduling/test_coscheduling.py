@@ -84,6 +84,16 @@ async def test_bound_members_say_with_how_many_they_were_placed():
     await world.end()
 
 
+async def test_a_pod_of_no_gang_costs_no_request_beyond_its_binding():
+    """Without work in PreBind the scheduler does not announce its node before it binds it."""
+    world = await World().begin(4)
+    single = world.api.add_pod("single")
+    await world.settle()
+    assert world.where(single) == "n0"
+    assert world.api.patches == []
+    await world.end()
+
+
 async def test_gangs_of_one_group_are_placed_together():
     world = await World().begin(3)
     names = json.dumps(["default/ps", "default/worker"])
