@@ -1,5 +1,9 @@
 """The manager's manifests agree with each other and with what they promise."""
 
+from pathlib import Path
+
+import yaml
+
 from koord.component.plugins.discovery import discover
 from koord_manager import LEASE
 from koord_manager.cluster import FOLLOWED
@@ -98,3 +102,21 @@ def test_lease_and_configuration_are_reached_by_name() -> None:
         ("leases", LEASE): {"get", "update"},
         ("configmaps", "slo-controller-config"): {"list", "watch"},
     }
+
+
+def test_components_are_about_its_pods_and_their_port() -> None:
+    """Prometheus scrapes the port that is there, and nobody else is let in."""
+    [port] = MANIFESTS.container["ports"]
+    labels = MANIFESTS.one("Deployment")["spec"]["template"]["metadata"]["labels"]
+    directory = Path(__file__).parents[2] / "deploy" / "manager"
+    policy = yaml.safe_load((directory / "networkpolicy" / "networkpolicy.yaml").read_text())
+    monitor = yaml.safe_load((directory / "podmonitor" / "podmonitor.yaml").read_text())
+
+    assert policy["spec"]["podSelector"]["matchLabels"] == labels
+    [rule] = policy["spec"]["ingress"]
+    assert [one["port"] for one in rule["ports"]] == [port["containerPort"]]
+    [peer] = rule["from"]
+    assert peer["podSelector"]["matchLabels"] == {"app.kubernetes.io/name": "prometheus"}
+    assert monitor["spec"]["selector"]["matchLabels"] == labels
+    assert [one["port"] for one in monitor["spec"]["podMetricsEndpoints"]] == [port["name"]]
+    assert {one["metadata"]["namespace"] for one in (policy, monitor)} == {NAMESPACE}

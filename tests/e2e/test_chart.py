@@ -4,6 +4,7 @@ The life of a release on a real cluster is in tests/cluster/test_helm.py.
 """
 
 import json
+import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -69,26 +70,31 @@ def directory_of(path: str) -> str:
 COMPONENTS = [each.path for each in VALUES if ".components." in each.path]
 MEASURE_ONLY = "koordlet.components.measureOnly"
 CRDS = ("crds", "descheduler/crds", "scheduler/crds")
+DAEMONS = ("descheduler", "manager", "scheduler")
 ALL = [path for path in COMPONENTS if path != MEASURE_ONLY] + [
     "alerts.enabled",
     "dashboards.enabled",
 ]
 
 
-def test_the_chart_is_sound(helm: Helm) -> None:
-    """Helm's own lint, strict; each component of deploy has a value.
+def shipped(directory: Path, *components: str) -> Path:
+    """A kustomization with these; manager is one of its own, not a component."""
+    others = [name for name in components if name != "manager"]
+    bases = [DEPLOY, *(DEPLOY / name for name in components if name == "manager")]
+    return overlay(directory, *others, resources=[os.path.relpath(one, directory) for one in bases])
 
-    manager is none: a kustomization in a namespace of its own.
-    """
+
+def test_the_chart_is_sound(helm: Helm) -> None:
+    """Helm's own lint, strict; each component of deploy has a value."""
     for values in ({}, merged(*map(switched, ALL))):
         done = helm("lint", "--strict", values=values)
         assert done.returncode == 0, done.stdout
         found = [line for line in done.stdout.splitlines() if line.startswith("[")]
         assert found == ["[INFO] Chart.yaml: icon is recommended"]
     known = {directory_of(path) for path in COMPONENTS}
-    known |= {"alerts", "dashboards", "descheduler", "scheduler", *CRDS}
-    shipped = {str(each.parent.relative_to(DEPLOY)) for each in DEPLOY.rglob("kustomization.yaml")}
-    assert known == shipped - {".", "manager"}
+    known |= {"alerts", "dashboards", *DAEMONS, *CRDS}
+    there = {str(each.parent.relative_to(DEPLOY)) for each in DEPLOY.rglob("kustomization.yaml")}
+    assert known == there - {"."}
 
 
 def test_the_agent_alone_is_that_of_the_manifests(rendered: Rendered, render: Any) -> None:
@@ -102,7 +108,22 @@ def test_a_component_is_that_of_the_manifests(
     daemon, name = path.split(".")[0], directory_of(path)
     wanted = [daemon] * (daemon != "koordlet") + [name]
     found = rendered(merged(BARE, switched(path)))
-    assert found == by_name(render(overlay(tmp_path, *wanted)))
+    assert found == by_name(render(shipped(tmp_path, *wanted)))
+
+
+def test_the_manager_is_that_of_the_manifests_in_a_namespace_of_its_own(
+    rendered: Rendered, render: Any
+) -> None:
+    """Where the agents look for its Lease, wherever they are; its namespace may be there already"""
+    values = merged(BARE, {"manager": {"enabled": True}})
+    elsewhere = merged(values, {"installation": {"namespace": "agents"}})
+    without = merged(values, {"manager": {"createNamespace": False}})
+
+    of_manifests = by_name(render(DEPLOY / "manager"))
+    assert of_manifests.items() <= rendered(values).items()
+    assert of_manifests.items() <= rendered(elsewhere).items()
+    gone = rendered(values).keys() - rendered(without).keys()
+    assert gone == {("Namespace", "", "koordinator-system")}
 
 
 @pytest.mark.parametrize("first", [[], [MEASURE_ONLY]])
@@ -112,7 +133,7 @@ def test_everything_at_once_is_that_of_the_manifests(
     """And a real API server takes it without a warning."""
     values = merged(ACTS, *map(switched, [*first, *ALL]))
     components = [directory_of(path) for path in [*first, *ALL] if path in COMPONENTS]
-    components += ["alerts", "dashboards", "descheduler", "scheduler", *CRDS]
+    components += ["alerts", "dashboards", *DAEMONS, *CRDS]
 
     found = rendered(values)
     for (kind, _, _), each in found.items():
@@ -121,9 +142,10 @@ def test_everything_at_once_is_that_of_the_manifests(
             assert annotations.pop("helm.sh/resource-policy") == "keep"
             if not annotations:
                 del each["metadata"]["annotations"]
-    shipped = by_name(render(overlay(tmp_path, *sorted(components, key=lambda n: n.count("/")))))
+    ordered = sorted(components, key=lambda name: name.count("/"))
 
-    assert without_order(found) == without_order(shipped)
+    wanted = by_name(render(shipped(tmp_path, *ordered)))
+    assert without_order(found) == without_order(wanted)
     known = [each for each in found.values() if "monitoring" not in each["apiVersion"]]
     assert problems(known) == ""
 

@@ -22,9 +22,13 @@ _NAMESPACE = "koordlet-system"
 _IN_NAMESPACE = ".Values.installation.namespace"
 _HEADER = "{{- /* Written by `make docs` from the files of deploy; do not edit. */ -}}\n"
 _SEPARATOR = "---\n"
-# manager is a kustomization in a namespace of its own.
-_APART = ("alerts", "chart", "crds", "dashboards", "descheduler", "manager", "scheduler")
-_CRDS = ("crds", "descheduler/crds", "scheduler/crds")
+_DAEMONS = ("descheduler", "manager", "scheduler")  # manager: in a namespace of its own
+_APART = ("alerts", "chart", "crds", "dashboards", *_DAEMONS)
+_CRDS = tuple(
+    str(each.relative_to(_DEPLOY))
+    for each in (_DEPLOY / "crds", *(_DEPLOY / daemon / "crds" for daemon in _DAEMONS))
+    if each.is_dir()
+)
 _KEPT = {"helm.sh/resource-policy": "keep"}  # a CRD takes all objects of its kind with it
 
 Tree = dict[str, Any]
@@ -71,10 +75,10 @@ def _copied(path: Path) -> str:
 
 def _yaml_files() -> Iterator[str]:
     """The resources of the base and of components, but CRDs."""
-    for directory in (".", *_components(), "alerts", "descheduler", "scheduler"):
+    for directory in (".", *_components(), "alerts", *_DAEMONS):
         for name in _kustomization(directory).get("resources", ()):
             yield f"{directory}/{name}".removeprefix("./")
-    for daemon in ("descheduler", "scheduler"):
+    for daemon in _DAEMONS:
         for component in _components(daemon):
             for name in _kustomization(component).get("resources", ()):
                 yield f"{component}/{name}"
@@ -118,9 +122,7 @@ def _template(name: str) -> str:
     """The template of one file of the tree."""
     directory = str(Path(name).parent)
     objects = [tree for tree in yaml.safe_load_all((_DEPLOY / name).read_text()) if tree]
-    for component in _components(
-        "." if directory not in ("descheduler", "scheduler") else directory
-    ):
+    for component in _components(directory if directory in _DAEMONS else "."):
         _patch_here(objects, component)
     parts = [document(_with_values(tree)) for tree in objects]
     text = _SEPARATOR.join(parts)
@@ -155,10 +157,10 @@ def _conditions(name: str, directory: str) -> list[str]:
     if name == "namespace.yaml":
         return [".Values.installation.createNamespace"]
     daemon = directory.split("/", 1)[0]
-    found = (
-        [f".Values.{daemon}.enabled"] if daemon in ("descheduler", "scheduler", "alerts") else []
-    )
-    if directory in (*_components(), *_components("descheduler"), *_components("scheduler")):
+    found = [f".Values.{daemon}.enabled"] if daemon in (*_DAEMONS, "alerts") else []
+    if name == "manager/namespace.yaml":
+        found.append(".Values.manager.createNamespace")
+    if directory in {name for below in (".", *_DAEMONS) for name in _components(below)}:
         found.append(f".Values.{_value_of(directory)}")
     return found
 
@@ -297,6 +299,10 @@ def _control_plane(daemon: str) -> Iterator[Value]:
     replicas = workload["replicas"]
     yield Value(f"{daemon}.replicas", replicas, "Of which one works at a time.", v.COUNT)
     yield from _of_daemon(daemon, workload)
+    if daemon == "manager":
+        yield Value("manager.createNamespace", True, _MANAGERS_NAMESPACE, v.BOOLEAN)
+        yield from _components_of(daemon)
+        return
     [config] = yaml.safe_load((_DEPLOY / daemon / "config.yaml").read_text())["data"].values()
     config = re.sub(rf"\b{_NAMESPACE}\b", f"{{{{ {_IN_NAMESPACE} }}}}", config)
     meaning = f"Its configuration file, as a template. {_READ[daemon]}"
@@ -304,6 +310,10 @@ def _control_plane(daemon: str) -> Iterator[Value]:
     yield from _components_of(daemon)
 
 
+_MANAGERS_NAMESPACE = (
+    "Its namespace, koordinator-system, is a part of the release, and goes with it. false: it is\n"
+    "there already."
+)
 _READ = {
     "descheduler": "It is read again while the daemon runs.",
     "scheduler": "It is read at the start: restart the Deployment after a change.",
@@ -332,8 +342,8 @@ def _values() -> Iterator[Value]:
     yield Value("koordlet.dryRun", True, dry_run, v.BOOLEAN)
     yield from _of_daemon("koordlet", _spec_of_workload("daemonset.yaml"))
     yield from _components_of("koordlet")
-    yield from _control_plane("descheduler")
-    yield from _control_plane("scheduler")
+    for daemon in _DAEMONS:
+        yield from _control_plane(daemon)
     yield Value("alerts.enabled", False, _purpose("alerts").partition(" rules.yml")[0], v.BOOLEAN)
     yield Value(
         "dashboards.enabled", False, _purpose("dashboards").partition(" To load")[0], v.BOOLEAN

@@ -63,8 +63,12 @@ KOORDINATORS: tuple[tuple[tuple[str, ...], str], ...] = (
         "None: they need nothing of their node",
     ),
     (
-        ("featureGates", "manager", "webhookConfiguration", "koordYarnCopilotAgent"),
-        "None: they stay with Koordinator's release. Without koord-manager: "
+        ("manager.replicas", "manager.resources", "manager.nodeSelector", "manager.tolerations"),
+        "The same, of the [manager](manager.md) here, which has no webhook",
+    ),
+    (
+        ("featureGates", "manager.webhook", "webhookConfiguration", "koordYarnCopilotAgent"),
+        "None: they stay with Koordinator's release. Without any koord-manager: "
         "`koordlet.components.managerDuties`",
     ),
 )
