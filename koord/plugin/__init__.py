@@ -6,14 +6,13 @@ errors. Quantities and label selectors are in koord.api (quantity, labelselector
 
 from koord.util.clock import Clock
 from koord.util.errors import InvalidObject, KoordError, OptionError, Unavailable
-from koord.util.flowcontrol import Backoff
 from koord.util.health import OK, HealthStatus, LastingFailure, PartHealth
 from koord.util.logs import LimitedLog, LogState, get_logger
 from koord.util.stop import Stop
+from koord.util.workqueue import WorkQueue
 
 __all__ = [
     "OK",
-    "Backoff",
     "Clock",
     "HealthStatus",
     "InvalidObject",
@@ -25,5 +24,6 @@ __all__ = [
     "PartHealth",
     "Stop",
     "Unavailable",
+    "WorkQueue",
     "get_logger",
 ]

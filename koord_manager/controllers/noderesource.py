@@ -141,7 +141,7 @@ class NodeResources(NodeWorker):
         if facts is None:
             self._forget(name)
             return
-        self.queue.add(name, SWEEP)
+        self.queue.add_after(name, SWEEP)
         state = self._states.setdefault(name, _NodeState())
         result = self._calculator.calculate(facts, state.history)
         self._metrics.offered[name] = {key: one.calculated for key, one in result.resources.items()}

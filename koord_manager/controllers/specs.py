@@ -82,7 +82,7 @@ class ManagedSpecs(NodeWorker):
         if found is not None and not operations:
             return
         if waits > 0:
-            self.queue.add(name, waits)
+            self.queue.add_after(name, waits)
             return
         self._wrote[name] = self._clock.monotonic()
         try:
@@ -106,7 +106,7 @@ class ManagedSpecs(NodeWorker):
         now = self._clock.monotonic()
         since = self._orphans.setdefault(name, now)
         if now - since < ORPHAN_DELAY:
-            self.queue.add(name, ORPHAN_DELAY - (now - since))
+            self.queue.add_after(name, ORPHAN_DELAY - (now - since))
             return
         await self._client.delete(self._managed.resource.object(name), uid=found.uid)
         self._orphans.pop(name, None)

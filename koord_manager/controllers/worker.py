@@ -1,6 +1,5 @@
-"""A queue of nodes that something is to be done for, and what works through it."""
+"""What works through a queue of nodes that something is to be done for."""
 
-import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 
@@ -13,43 +12,16 @@ from koord.kube.errors import (
     Unauthorized,
 )
 from koord.util.clock import Clock
-from koord.util.flowcontrol import Backoff
 from koord.util.health import OK, HealthStatus, PartHealth
 from koord.util.logs import LogState, get_logger
 from koord.util.stop import Stop
-from koord.util.timebudget import in_slices
+from koord.util.workqueue import WorkQueue
 
-TICK = 0.25  # seconds between two looks at the queue
 AT_ONCE = 64  # requests
 FIRST_PAUSE, MAX_PAUSE = 1.0, 60.0  # seconds after an error of one node, doubled each time
 REST = 60.0  # seconds after what only an administrator can mend
 
 log = get_logger("koord_manager.controllers")
-
-
-class NodeQueue:
-    """Names of nodes, each with the time at which it is due; asked for again, the earlier counts"""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._due: dict[str, float] = {}
-
-    def __len__(self) -> int:
-        return len(self._due)
-
-    def add(self, name: str, delay: float = 0.0) -> None:
-        """Have a node's turn come after so many seconds."""
-        at = self._clock.monotonic() + delay
-        if at < self._due.get(name, float("inf")):
-            self._due[name] = at
-
-    def take(self) -> list[str]:
-        """Take all that are due."""
-        now = self._clock.monotonic()
-        found = [name for name, at in self._due.items() if at <= now]
-        for name in found:
-            del self._due[name]
-        return found
 
 
 class NodeWorker(ABC):
@@ -58,11 +30,11 @@ class NodeWorker(ABC):
     name: str
 
     def __init__(self, clock: Clock) -> None:
-        self.queue = NodeQueue(clock)
         self._clock = clock
-        self._backoffs: dict[str, Backoff] = {}
+        self.queue = WorkQueue(
+            clock, first_pause=FIRST_PAUSE, max_pause=MAX_PAUSE, jitter=0.5, holds_failed=True
+        )
         self._errors: dict[str, str] = {}  # by node
-        self._not_before: dict[str, float] = {}  # monotonic; of nodes that have failed
         self._trouble = LogState(log)
 
     @abstractmethod
@@ -89,52 +61,31 @@ class NodeWorker(ABC):
         """Work until stop."""
         for name in self.everything():
             self.queue.add(name)
-        async for _ in stop.every(TICK):
-            if not self.ready():
-                continue
-            due, running = self.queue.take(), set[asyncio.Task[None]]()
-            async for name in in_slices(due):
-                running.add(asyncio.ensure_future(self._attempt(name)))
-                if len(running) >= AT_ONCE:
-                    await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-                    running = {one for one in running if not one.done()}
-                if stop.is_set():
-                    break
-            if running:
-                await stop.bound(asyncio.gather(*running))
-            for one in running:
-                one.cancel()
+        await self.queue.run(stop, self._attempt, self._at_once, self._failed)
 
-    async def _attempt(self, name: str) -> None:
-        wait = self._not_before.get(name, 0.0) - self._clock.monotonic()
-        if wait > 0:  # something about it has changed, which does not mend the failure
-            self.queue.add(name, wait)
-            return
+    def _at_once(self) -> int:
+        return AT_ONCE if self.ready() else 0
+
+    async def _attempt(self, name: str) -> float | None:
         try:
             await self.reconcile(name)
         except NotFound:  # the node is gone: the watch will say so
-            self._works(name)
+            pass
         except (Conflict, PatchRejected):  # another version, which the watch will bring
-            self.queue.add(name, FIRST_PAUSE)
-        except KubeError as err:
-            self._failed(name, err)
-        except Exception:
-            log.exception("node.failed", controller=self.name, node=name)
-            self.queue.add(name, REST)
-        else:
-            self._works(name)
+            return FIRST_PAUSE
+        self._works(name)
+        return None
 
-    def _failed(self, name: str, err: KubeError) -> None:
+    def _failed(self, name: str, err: Exception, pause: float) -> float:
+        """Record it, while it is handled; return the pause in seconds."""
+        if not isinstance(err, KubeError):
+            log.exception("node.failed", controller=self.name, node=name)
+            return REST
         self._errors[name] = str(err)
         self._trouble.failed(f"{self.name}.failed", node=name, error=str(err))
-        pauses = self._backoffs.setdefault(name, Backoff(FIRST_PAUSE, MAX_PAUSE, jitter=0.5))
         is_lasting = isinstance(err, Forbidden | Unauthorized)
-        pause = REST if is_lasting else pauses.next()
-        self._not_before[name] = self._clock.monotonic() + pause
-        self.queue.add(name, pause)
+        return REST if is_lasting else pause
 
     def _works(self, name: str) -> None:
         if self._errors.pop(name, None) is not None and not self._errors:
             self._trouble.ended(f"{self.name}.recovered")
-        self._backoffs.pop(name, None)
-        self._not_before.pop(name, None)

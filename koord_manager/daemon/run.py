@@ -227,7 +227,7 @@ class Daemon:
 
     def _changed(self, name: str, delay: float) -> None:
         for worker in self._workers:
-            worker.queue.add(name, delay)
+            worker.queue.add_after(name, delay)
 
     def _look_at_all(self) -> None:
         for worker in self._workers:

@@ -4,9 +4,7 @@ MigrationControl exists once in a process: work queue, workers, arbitrator and s
 """
 
 import asyncio
-import heapq
-import math
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from koord.api.podmigrationjob import (
@@ -20,7 +18,15 @@ from koord.api.podmigrationjob import (
     PodMigrationJob,
 )
 from koord.api.reservation import Reservation
-from koord.plugin import Backoff, Clock, LimitedLog, LogState, PartHealth, Stop, get_logger
+from koord.plugin import (
+    Clock,
+    LimitedLog,
+    LogState,
+    PartHealth,
+    Stop,
+    WorkQueue,
+    get_logger,
+)
 from koord.plugin.args import takes_args
 from koord.plugin.kube import ApiError, KubeError, TooManyRequests
 from koord_descheduler.plugin import (
@@ -305,98 +311,6 @@ class Scavenger:
         return job is None or job.uid != reservation.job_uid
 
 
-INITIAL_BACKOFF, MAX_BACKOFF = 0.1, 30.0  # seconds
-
-Look = Callable[[str], Awaitable[float | None]]
-"""Looks at a name; returns the seconds until the next look, None: when it is added again."""
-
-
-class WorkQueue:
-    """Belongs to the event loop. What is added while it is looked at is looked at once more."""
-
-    def __init__(self, clock: Clock, failed: Callable[[str, Exception], float]) -> None:
-        """failed is called with what a look has raised; the name is then due after a pause.
-
-        It returns the longest pause in seconds, in which nothing else falls due for the name.
-        """
-        self._clock = clock
-        self._failed = failed
-        self._due: dict[str, float] = {}  # monotonic
-        self._heap: list[tuple[float, str]] = []  # with entries that are not true any more
-        self._working: dict[str, asyncio.Task[None]] = {}
-        self._backoffs: dict[str, Backoff] = {}
-        self._wake = asyncio.Event()
-
-    def __len__(self) -> int:
-        return len(self._due)
-
-    def add(self, name: str, after: float = 0.0) -> None:
-        """Make a name due after so many seconds; an earlier due time is kept."""
-        due = self._clock.monotonic() + after
-        if due < self._due.get(name, float("inf")):
-            self._due[name] = due
-            heapq.heappush(self._heap, (due, name))
-            self._wake.set()
-
-    def forget(self, name: str) -> None:
-        """Remove a name and its backoff."""
-        self._due.pop(name, None)
-        self._backoffs.pop(name, None)
-
-    async def run(self, stop: Stop, handle: Look, workers: Callable[[], int]) -> None:
-        """Look at what is due, at so many at once, until stop; then those looks are cancelled."""
-        try:
-            while not stop.is_set():
-                self._wake.clear()
-                self._begin(handle, workers())
-                await stop.sleep(self._rest(workers()), wake=self._wake)
-        finally:
-            tasks = list(self._working.values())
-            for task in tasks:
-                task.cancel()
-            if tasks:
-                await asyncio.wait(tasks)
-            self._working.clear()
-
-    def _begin(self, handle: Look, workers: int) -> None:
-        now, busy = self._clock.monotonic(), []
-        while self._heap and self._heap[0][0] <= now and len(self._working) < workers:
-            due, name = heapq.heappop(self._heap)
-            if self._due.get(name) != due:
-                continue
-            if name in self._working:
-                busy.append((due, name))
-                continue
-            del self._due[name]
-            work = self._reconcile(handle, name)
-            self._working[name] = asyncio.create_task(work, name=f"migration {name}")
-        for entry in busy:
-            heapq.heappush(self._heap, entry)
-
-    def _rest(self, workers: int) -> float:
-        """Seconds until something is due; the end of a look wakes us as well."""
-        if not self._heap or len(self._working) >= workers:
-            return 3600.0
-        due, name = self._heap[0]
-        return 3600.0 if name in self._working else max(due - self._clock.monotonic(), 1e-6)
-
-    async def _reconcile(self, handle: Look, name: str) -> None:
-        try:
-            after = await handle(name)
-        except Exception as err:
-            self._due.pop(name, None)  # what was written before it failed is no news
-            backoff = self._backoffs.setdefault(name, Backoff(INITIAL_BACKOFF, MAX_BACKOFF))
-            after = max(backoff.next(), getattr(err, "retry_after", None) or 0.0)
-            after = min(after, self._failed(name, err))
-        else:
-            self._backoffs.pop(name, None)
-        finally:
-            self._working.pop(name, None)
-            self._wake.set()
-        if after is not None:
-            self.add(name, after)
-
-
 NAME = "migrations"
 READY_TIMEOUT = 30.0  # seconds that the first cycle waits for all jobs
 _POLL_INTERVAL = 0.5  # seconds
@@ -423,7 +337,7 @@ class MigrationControl:
         self._rate_of: tuple[float, int] | None = None
         self.metrics = MigrationMetrics(services.metrics.exposition, self.records.jobs.phases)
         self._log = LimitedLog(log, services.clock)
-        self._queue = WorkQueue(services.clock, self._reconcile_failed)
+        self._queue = WorkQueue(services.clock)
         self._reconciler = Reconciler(
             self.records, services, self.limiters, self.metrics, self._rules_of, self._evictions
         )
@@ -486,7 +400,11 @@ class MigrationControl:
     async def _work(self, stop: Stop) -> None:
         await stop.bound(self.records.wait_synced())
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._queue.run(stop, self._reconciler.reconcile, self._workers))
+            group.create_task(
+                self._queue.run(
+                    stop, self._reconciler.reconcile, self._workers, self._reconcile_failed
+                )
+            )
             group.create_task(self._arbitrator.run(stop, self._interval))
             group.create_task(self._scavenger.run(stop))
 
@@ -524,13 +442,13 @@ class MigrationControl:
 
     def _job_changed(self, job: PodMigrationJob) -> None:
         if not job.active:
-            self._queue.forget(job.name)
+            self._queue.remove(job.name)
             self._reconciler.forget(job)
         elif self._rules_of(job) is not None:
             self._queue.add(job.name)
 
     def _job_deleted(self, job: PodMigrationJob) -> None:
-        self._queue.forget(job.name)
+        self._queue.remove(job.name)
         self._reconciler.forget(job)
         self._scavenger.job_deleted(job)
 
@@ -539,14 +457,15 @@ class MigrationControl:
         if job is not None:
             self._job_changed(job)
 
-    def _reconcile_failed(self, name: str, err: Exception) -> float:
-        """Note it; return the seconds until the job's time to live ends it."""
+    def _reconcile_failed(self, name: str, err: Exception, pause: float) -> float:
+        """Record it; return the pause in seconds, which ends when the job's time to live does."""
         self.metrics.errors.labels(type(err).__name__).inc()
         level = self._log.warning if isinstance(err, KubeError) else self._log.error
         level("job.failed", job=name, error=str(err) or repr(err))
         job = self.records.jobs.jobs.get(name)
         left = 0.0 if job is None else job.created + job.ttl - self._clock.wall()
-        return left if left > 0.0 else math.inf
+        pause = max(pause, getattr(err, "retry_after", None) or 0.0)
+        return min(pause, left) if left > 0.0 else pause
 
 
 def _of_process(rules: ProfileRules) -> tuple[object, ...]:

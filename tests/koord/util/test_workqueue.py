@@ -1,4 +1,4 @@
-"""The queue of jobs to look at."""
+"""The work queue of controllers, and its workers."""
 
 import asyncio
 import math
@@ -9,13 +9,13 @@ import pytest
 
 from koord.util.simulatedclock import SimulatedClock
 from koord.util.stop import Stop
-from koord_descheduler_plugins.migration.controller import WorkQueue
+from koord.util.workqueue import WorkQueue
 
 
 class Bench:
     """A running queue; looks do what a test says."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, holds_failed: bool = False) -> None:
         self.clock = SimulatedClock()
         self.stop = Stop(self.clock)
         self.looks: list[tuple[float, str]] = []
@@ -26,14 +26,15 @@ class Bench:
         self.gate.set()
         self.at_once = self.most_at_once = 0
         self.workers = 1
-        self.queue = WorkQueue(self.clock, self.failed)
+        self.queue = WorkQueue(self.clock, holds_failed=holds_failed)
         self.task = asyncio.create_task(
-            self.queue.run(self.stop, self.reconcile, lambda: self.workers), name="queue"
+            self.queue.run(self.stop, self.reconcile, lambda: self.workers, self.failed),
+            name="queue",
         )
 
-    def failed(self, name: str, err: Exception) -> float:
+    def failed(self, name: str, err: Exception, pause: float) -> float:
         self.failures.append(name)
-        return self.left
+        return min(pause, self.left)
 
     async def reconcile(self, name: str) -> float | None:
         self.looks.append((self.clock.monotonic(), name))
@@ -63,10 +64,10 @@ async def bench() -> AsyncIterator[Bench]:
 
 async def test_what_is_added_often_is_looked_at_once(bench: Bench) -> None:
     """In the order of their times."""
-    bench.queue.add("b", 2.0)
-    bench.queue.add("a", 1.0)
-    bench.queue.add("b", 5.0)
-    bench.queue.add("a", 1.0)
+    bench.queue.add_after("b", 2.0)
+    bench.queue.add_after("a", 1.0)
+    bench.queue.add_after("b", 5.0)
+    bench.queue.add_after("a", 1.0)
     await bench.clock.advance(10)
 
     assert bench.names == ["a", "b"]
@@ -146,8 +147,8 @@ async def test_pauses_after_failures_grow_to_half_a_minute(bench: Bench) -> None
 
 async def test_what_is_forgotten_is_not_looked_at(bench: Bench) -> None:
     """Its job has ended."""
-    bench.queue.add("a", 1.0)
-    bench.queue.forget("a")
+    bench.queue.add_after("a", 1.0)
+    bench.queue.remove("a")
     await bench.clock.advance(5)
 
     assert bench.names == []
@@ -163,3 +164,88 @@ async def test_the_end_cancels_what_is_looked_at(bench: Bench) -> None:
     await bench.task
 
     assert bench.at_once == 0
+
+
+async def test_an_item_in_work_holds_up_no_other(bench: Bench) -> None:
+    """It is due again itself meanwhile, and its work takes long."""
+    bench.workers = 2
+    bench.gate.clear()
+    bench.queue.add("slow")
+    await bench.clock.settle()
+    bench.queue.add("slow")
+    bench.queue.add_after("b", 3.0)
+    await bench.clock.advance(5)
+
+    assert bench.names == ["slow", "b"]
+
+
+async def test_a_queue_without_workers_waits_for_them(bench: Bench) -> None:
+    """They are asked for each second, as nothing says when there are some."""
+    bench.workers = 0
+    bench.queue.add("a")
+    await bench.clock.advance(60)
+    assert bench.names == []
+
+    bench.workers = 1
+    await bench.clock.advance(1)
+    assert bench.names == ["a"]
+
+
+async def test_a_failed_item_may_be_held_until_its_pause_is_over() -> None:
+    """News of it do not mend the failure; a success ends the pauses."""
+    bench = Bench(holds_failed=True)
+    bench.answers["a"] = [ValueError("no"), None, None]
+    bench.queue.add("a")
+    await bench.clock.settle()
+    bench.queue.add("a")
+    await bench.clock.advance(0.09)
+    assert bench.names == ["a"]
+
+    await bench.clock.advance(0.03)
+    assert bench.names == ["a", "a"]
+    bench.queue.add("a")
+    await bench.clock.settle()
+    assert bench.names == ["a", "a", "a"]
+    bench.stop.set()
+    await bench.task
+
+
+async def test_without_run_an_item_is_taken_and_given_back() -> None:
+    """get, done, add_rate_limited and forget, as in client-go."""
+    clock = SimulatedClock()
+    queue = WorkQueue(clock, first_pause=1.0, max_pause=3.0, jitter=0.0)
+    queue.add("a")
+    queue.add_after("b", 5.0)
+    assert [queue.get(), queue.get(), len(queue)] == ["a", None, 1]
+    queue.add("a")
+    assert queue.get() is None
+    queue.done("a")
+    assert queue.get() == "a"
+    queue.done("a")
+
+    waits = []
+    for _ in range(3):
+        queue.add_rate_limited("a")
+        before = clock.monotonic()
+        while queue.get() is None:
+            await clock.advance(0.5)
+        waits.append(clock.monotonic() - before)
+        queue.done("a")
+        if len(waits) == 2:
+            queue.forget("a")
+    assert waits == [1.0, 2.0, 1.0]
+
+
+async def test_memory_grows_with_items_not_with_adds() -> None:
+    """An item that comes and goes thousands of times leaves nothing behind."""
+    clock = SimulatedClock()
+    queue = WorkQueue(clock)
+    queue.add_after("other", 60.0)
+    for turn in range(10_000):
+        queue.add_after("a", 3600.0 - turn / 10)
+        if turn % 2:
+            queue.remove("a")
+
+    assert len(queue._heap) < 200
+    await clock.advance(60)
+    assert [queue.get(), queue.get()] == ["other", None]
