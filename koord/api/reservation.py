@@ -16,6 +16,9 @@ ORDER_LABEL = f"{PREFIX}reservation-order"
 RESERVE_POD = f"{PREFIX}reserve-pod"
 """An annotation, "true" on a pod that only stands for a Reservation, as schedulers make them."""
 
+RESERVE_POD_NAME = "reservation:"
+"""Begins the names of these pods in a scheduler's cache: no pod of the API server can have it."""
+
 # Annotations of pods
 ALLOCATED = f"{PREFIX}reservation-allocated"
 """The reservation that a pod consumes, as {"name", "uid"}."""

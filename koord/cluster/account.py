@@ -37,6 +37,17 @@ class AccountKind(Struct, frozen=True, eq=False):
     name: str  # in logs and reports
     holdings: Callable[[ClusterPod], Sequence[Holding]]
     members: bool = False  # keep which pods a pool has; a pool then costs its pods when it changes
+    annotation: str = ""  # of pods, in which it is written what they hold; "": it is not
+    without: Callable[[str, Mapping[str, int]], str] | None = None
+    """Returns such an annotation without amounts that other pods hold in its place, by name.
+
+    It is what lets a pod stand for room that others take piece by piece, such as a reservation."""
+    nests: bool = False
+    """Its pools also have what their pods hold of kinds with an annotation, as nested_name."""
+
+    def nested_name(self, name: str) -> str:
+        """The name in pools that nest of an amount of this kind."""
+        return f"{self.name}:{name}"
 
 
 class Pool(Struct, frozen=True, gc=False):
@@ -116,9 +127,9 @@ class FrozenAccount:
             if pod.finished:
                 continue
             there = pod if pod.node == node else replace(pod, node=node)
-            for kind in self._pools:
+            every = _holdings_of_all(tuple(self._pools), there)
+            for kind, holdings in zip(self._pools, every, strict=True):
                 sums = changed.setdefault(kind, {})
-                holdings = _holdings(kind, there)
                 if isinstance(holdings, Exception):
                     continue  # nothing of it is counted here either
                 for holding in holdings:
@@ -179,7 +190,7 @@ class Account:
         if not self._kinds:
             return False
         key = pod.key
-        found = [] if pod.finished else [_holdings(kind, pod) for kind in self._kinds]
+        found = [] if pod.finished else _holdings_of_all(self._kinds, pod)
         if not any(found) and not self._has_unread and key not in self._held:
             return False  # as most pods
         new = tuple(
@@ -302,6 +313,26 @@ def _add(sums: dict[str, int], holding: Holding, times: int) -> None:
             sums[name] = total
         else:
             sums.pop(name, None)
+
+
+def _holdings_of_all(
+    kinds: Sequence[AccountKind], pod: ClusterPod
+) -> list[Sequence[Holding] | Exception]:
+    """Return what a pod holds of each kind."""
+    found = [_holdings(kind, pod) for kind in kinds]
+    for number, kind in enumerate(kinds):
+        holdings = found[number]
+        if not kind.nests or not holdings or isinstance(holdings, Exception):
+            continue
+        more = [
+            (other.nested_name(name), amount)
+            for other, each in zip(kinds, found, strict=True)
+            if other.annotation and not isinstance(each, Exception)
+            for one in each
+            for name, amount in one.amounts
+        ]
+        found[number] = [replace(one, amounts=(*one.amounts, *more)) for one in holdings]
+    return found
 
 
 def _holdings(kind: AccountKind, pod: ClusterPod) -> Sequence[Holding] | Exception:

@@ -40,6 +40,7 @@ from koord_scheduler.framework.extension.reservations import (
     ReservationPreAllocationRestorePlugin,
     ReservationPreBindPlugin,
     ReservationRestorePlugin,
+    ReservationRoom,
     ReservationScore,
     ReservationScoreExtensions,
     ReservationScorePlugin,
@@ -108,6 +109,7 @@ __all__ = [
     "ReservationPreAllocationRestorePlugin",  # interface of Koordinator's reservations
     "ReservationPreBindPlugin",  # interface of Koordinator's reservations
     "ReservationRestorePlugin",  # interface of Koordinator's reservations
+    "ReservationRoom",  # argument of a ReservationFilterPlugin
     "ReservationScore",  # argument of ReservationScoreExtensions
     "ReservationScoreExtensions",  # interface of Koordinator's reservations
     "ReservationScorePlugin",  # interface of Koordinator's reservations

@@ -2,10 +2,11 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol, TypeVar
 
+from koord.cluster.account import FrozenAccount
 from koord.cluster.facts import ClusterPod
 from koord.component.plugins.registry import PluginError
 from koord_scheduler.config.profiles import Point
@@ -33,6 +34,37 @@ class Reservation(Protocol):
 
     @property
     def labels(self) -> Mapping[str, str]: ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReservationRoom:
+    """The room of a reservation on a node, for the pod of a cycle; a Reservation for plugins.
+
+    Of a pod that may use all reservations of its node, it is the room of them together.
+    """
+
+    name: str
+    labels: Mapping[str, str]
+    node: NodeInfo
+    account: FrozenAccount
+    """Of that node, with the pods of all its reservations there: they hold what is reserved."""
+    pods: tuple[ClusterPod, ...] = ()
+    """The pods that stand for it, with what consumers have left; none: beside all reservations."""
+    reserved: tuple[ClusterPod, ...] = ()
+    """The same pods, as if nobody consumed them."""
+    restricted: bool = False  # of what it reserves, nothing comes from the rest of the node
+
+    def without(self) -> FrozenAccount:
+        """The account without the pods that stand for it."""
+        if not self.pods:
+            return self.account
+        return self.account.with_pods([(pod, self.node.name) for pod in self.pods], ())
+
+    def on(self, node: NodeInfo) -> "ReservationRoom":
+        """The same room on its node in another view, as when the node is chosen."""
+        uids = {pod.uid for pod in self.pods}
+        pods = tuple(pod for pod in node.pods if pod.uid in uids)
+        return replace(self, node=node, pods=pods, account=node.view.account)
 
 
 @dataclass(slots=True)
@@ -86,7 +118,14 @@ class ReservationPreAllocationRestorePlugin(Plugin, ABC):
 
 
 class ReservationFilterPlugin(Plugin, ABC):
-    """Says which reservations a pod can use."""
+    """Says which reservations a pod can use.
+
+    It is given a ReservationRoom, also one beside all reservations of a node.
+    """
+
+    def filters_reservations(self, state: CycleState, pod: ClusterPod) -> bool:
+        """Whether it may reject any for this pod: if no plugin does, none is asked."""
+        return True
 
     @abstractmethod
     def filter_reservation(
@@ -197,6 +236,7 @@ class ReservationPlugins:
         self._at_pre_bind = tuple(plugins.at(Point.PRE_BIND))
         nominators = _reservation_plugins(self._all, ReservationNominator)  # type: ignore[type-abstract]
         caches = _reservation_plugins(self._all, ReservationCache)  # type: ignore[type-abstract]
+        self._filters = _reservation_plugins(self._all, ReservationFilterPlugin)  # type: ignore[type-abstract]
         self._nominator = nominators[-1] if nominators else None
         self.cache = caches[-1][1] if caches else None
         """Finds reservations; None: no plugin does."""
@@ -242,11 +282,15 @@ class ReservationPlugins:
             ((node, (pods, node)) for node, pods in nodes),
         )
 
+    def filters(self, state: CycleState, pod: ClusterPod) -> bool:
+        """Whether any plugin may reject a reservation for a pod."""
+        return any(plugin.filters_reservations(state, pod) for _, plugin in self._filters)
+
     def filter(
         self, state: CycleState, pod: ClusterPod, reservation: Reservation, node: str
     ) -> Status:
         """Whether the pod can use a reservation, as all plugins say: the first rejection counts."""
-        for loaded, plugin in _reservation_plugins(self._all, ReservationFilterPlugin):  # type: ignore[type-abstract]
+        for loaded, plugin in self._filters:
             work = partial(plugin.filter_reservation, state, pod, reservation, node)
             status = self._status(loaded, state, work)
             if not status.ok:
@@ -373,7 +417,7 @@ class ReservationPlugins:
     def _can_be_nominated(
         self, state: CycleState, pod: ClusterPod, reservation: Reservation, node: str
     ) -> bool:
-        for loaded, plugin in _reservation_plugins(self._all, ReservationFilterPlugin):  # type: ignore[type-abstract]
+        for loaded, plugin in self._filters:
             work = partial(plugin.filter_nominate_reservation, state, pod, reservation, node)
             if not self._status(loaded, state, work).ok:
                 return False

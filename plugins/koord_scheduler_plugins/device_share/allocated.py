@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from koord.api.annotations import DEVICE_ALLOCATED, AllocatedDevice, device_allocations
 from koord.api.quantity import Quantity, memory_text
+from koord.api.reservation import RESERVE_POD_NAME
 from koord.plugin import InvalidObject
 from koord_scheduler.plugin import ClusterPod
 from koord_scheduler.plugin.koordinator import AccountKind, Holding
@@ -79,7 +80,8 @@ def allocated_devices(pod: ClusterPod) -> Mapping[str, Sequence[AllocatedDevice]
 def _holdings(pod: ClusterPod) -> Sequence[Holding]:
     """Return what a pod on a node holds of the node's devices.
 
-    An annotation counts as far as the agent grants it: not beyond what the containers request.
+    An annotation counts as far as the agent grants it: not beyond what the containers request. The
+    pod of a Reservation has what consumers have left, which need be no request that a pod can have.
 
     Raises:
         InvalidObject: it is malformed, or gives more than that.
@@ -89,6 +91,8 @@ def _holdings(pod: ClusterPod) -> Sequence[Holding]:
     given = allocated_devices(pod)
     if not given:
         return ()
+    if pod.name.startswith(RESERVE_POD_NAME):
+        return (Holding(pod.node, tuple(_all_amounts(given).items())),)
     requested = device_requests(pod.spec.requests)
     amounts: dict[str, int] = {}
     for kind in TYPES:
@@ -138,5 +142,53 @@ def _amounts(kind: str, one: AllocatedDevice, most: Amounts) -> Sequence[tuple[s
     return found
 
 
-DEVICES = AccountKind("devices", _holdings)
+def _all_amounts(given: Mapping[str, Sequence[AllocatedDevice]]) -> dict[str, int]:
+    amounts: dict[str, int] = {}
+    for kind, devices in given.items():
+        for one in devices:
+            for name, text in one.resources.items():
+                amounts[used_key(kind, one.minor, name)] = Quantity.parse(text).integer
+            for address in one.functions:
+                amounts[used_key(kind, one.minor, f"{FUNCTION}{address}")] = 1
+    return amounts
+
+
+def held_amounts(pod: ClusterPod) -> dict[str, int]:
+    """Return what the pod of a Reservation has of devices, by used_key.
+
+    Raises:
+        InvalidObject: its annotation is malformed.
+    """
+    return _all_amounts(allocated_devices(pod))
+
+
+def without_amounts(text: str, taken: Mapping[str, int]) -> str:
+    """Return an annotation without amounts that others have taken, by used_key.
+
+    Raises:
+        InvalidObject: it is malformed.
+    """
+    found: dict[str, tuple[GivenDevice, ...]] = {}
+    for kind, devices in device_allocations(text).items():
+        left = []
+        for one in devices:
+            amounts = {}
+            for name, quantity in one.resources.items():
+                amount = Quantity.parse(quantity).integer
+                amount -= taken.get(used_key(kind, one.minor, name), 0)
+                if amount > 0:
+                    amounts[name] = amount
+            functions = tuple(
+                address
+                for address in one.functions
+                if used_key(kind, one.minor, f"{FUNCTION}{address}") not in taken
+            )
+            if amounts or functions:
+                left.append(GivenDevice(one.minor, amounts, functions))
+        if left:
+            found[kind] = tuple(left)
+    return allocated_text(found, {}) if found else ""
+
+
+DEVICES = AccountKind("devices", _holdings, annotation=DEVICE_ALLOCATED, without=without_amounts)
 """Amounts and virtual functions of devices that pods hold, by node."""

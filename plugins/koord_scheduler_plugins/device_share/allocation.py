@@ -227,9 +227,12 @@ class AllocateOptions:
     templates: Mapping[str, str] = field(default_factory=dict)
     """Name of the template by vendor and model of GPUs, of pods that need one."""
     needs_template: bool = False
+    preferred: Collection[tuple[str, int]] = ()
+    """Type and minor of devices that come first where they are given one by one."""
 
 
 FILTERING = AllocateOptions()
+_PREFERRED = 1 << 20  # more than any score
 
 
 def allocate(
@@ -323,6 +326,9 @@ class _Work:
         free, devices = self._table.free(kind), self._table.devices(kind)
         candidates = self._candidates(kind)
         scores = {minor: self._score(kind, minor, request) for minor in candidates}
+        for minor in candidates:
+            if (kind, minor) in self._options.preferred:
+                scores[minor] += _PREFERRED
         most = max(count, len(switches)) if self._wanted.expand else count
         selector = self._wanted.hint(kind).functions
         given: list[GivenDevice] = []
@@ -361,7 +367,10 @@ class _Work:
             count,
             {minor for minor in candidates if fits(request, free[minor])},
             table.used_gpus,
-            lambda minor: self._score(GPU, minor, request),
+            lambda minor: (
+                self._score(GPU, minor, request)
+                + _PREFERRED * ((GPU, minor) in self._options.preferred)
+            ),
         )
         rules = GpuRules(
             scopes=table.layout.scopes,

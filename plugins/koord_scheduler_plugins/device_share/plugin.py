@@ -46,6 +46,9 @@ from koord_scheduler.plugin.koordinator import (
     PendingAdvice,
     PlannedReservePlugin,
     PluginRequest,
+    Reservation,
+    ReservationFilterPlugin,
+    ReservationRoom,
 )
 from koord_scheduler.plugin.vector import (
     Mask,
@@ -97,6 +100,7 @@ from koord_scheduler_plugins.device_share.requests import (
     device_requests,
     pod_devices,
 )
+from koord_scheduler_plugins.device_share.reserved import allocate_reserved, reserved_devices
 from koord_scheduler_plugins.device_share.tables import Answers, DeviceTables, each_once
 
 DEVICE_OBJECTS = ApiResource("scheduling.koordinator.sh/v1alpha1", "devices")
@@ -150,6 +154,7 @@ class DeviceShare(
     PlannedReservePlugin,
     PendingAdvice,
     APIServiceProvider,
+    ReservationFilterPlugin,
 ):
     """Places pods where the devices are that they request, and says which they get."""
 
@@ -261,8 +266,12 @@ class DeviceShare(
         row = nodes.row(node_name)
         written = dict(pod.annotations).get(DEVICE_ALLOCATED)
         changes = pod_changes(state).annotations
-        table = None
-        if row is not None and written is None:
+        table, room = None, self._room(pod, node_name)
+        if row is not None and room is not None:
+            room = room.on(NodeInfo(nodes, row))
+            account = room.without().with_pods([(pod, node_name)], ())
+            table = self.tables.table_in(nodes, row, account)
+        elif row is not None and written is None:
             table = self.tables.table(nodes, row)
         elif row is not None:  # its author has written something, which means nothing
             table = self.tables.table_without(nodes, row, pod)
@@ -274,7 +283,11 @@ class DeviceShare(
             asked.options, scorer=self._scorer, numa_nodes=self._near(state, node_name)
         )
         try:
-            found, way = allocate_with_way(table, asked.wanted, options)
+            if room is None:
+                found, way = allocate_with_way(table, asked.wanted, options)
+            else:
+                share = reserved_devices(room)
+                found, way = allocate_reserved(table, asked.wanted, options, share)
             found = with_memory(found, table, node_name)
         except DevicesUnavailable as err:
             self.metrics.allocated(asked.wanted.requests, "none", "failed")
@@ -284,6 +297,33 @@ class DeviceShare(
         if self._adapts and devices is not None:
             state.write(_RESERVED, ReservedDevices(found, devices))
         self.metrics.allocated(found, way, "given")
+        return None
+
+    def _room(self, pod: ClusterPod, node_name: str) -> ReservationRoom | None:
+        """The reservation that a pod gets on its node; None: it gets none."""
+        nominator = self._handle.reservations().nominator
+        found = None if nominator is None else nominator.nominated_reservation(pod, node_name)
+        return found if isinstance(found, ReservationRoom) else None
+
+    def filters_reservations(self, state: CycleState, pod: ClusterPod) -> bool:
+        return state.find(_KEY, DeviceRequest) is not None
+
+    def filter_reservation(
+        self, state: CycleState, pod: ClusterPod, reservation: Reservation, node_name: str
+    ) -> Status | None:
+        """Whether a pod gets its devices with a reservation, or beside all of a node."""
+        asked = state.find(_KEY, DeviceRequest)
+        if asked is None or not isinstance(reservation, ReservationRoom):
+            return None
+        node = reservation.node
+        table = self.tables.table_in(node.view, node.row, reservation.without())
+        if table is None:
+            return self._no_device_object()
+        options = replace(asked.options, numa_nodes=self._near(state, node_name))
+        try:
+            allocate_reserved(table, asked.wanted, options, reserved_devices(reservation))
+        except DevicesUnavailable as err:
+            return _rejection(err)
         return None
 
     def unreserve(self, state: CycleState, pod: ClusterPod, node_name: str) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from koord_scheduler.plugin import ClusterNode, ClusterPod, View, in_time
-from koord_scheduler.plugin.koordinator import Pool
+from koord_scheduler.plugin.koordinator import FrozenAccount, Pool
 from koord_scheduler.plugin.vector import Mask
 from koord_scheduler_plugins.device_share.allocated import DEVICES
 from koord_scheduler_plugins.device_share.devices import (
@@ -118,9 +118,14 @@ class DeviceTables:
 
     def table_without(self, nodes: View, row: int, pod: ClusterPod) -> DeviceTable | None:
         """Return the devices of a node as if a pod that is on it had none of them."""
+        account = nodes.account.with_pods([(pod, nodes.node(row).name)], ())
+        return self.table_in(nodes, row, account)
+
+    def table_in(self, nodes: View, row: int, account: FrozenAccount) -> DeviceTable | None:
+        """Return the devices of a node where pods hold what an account says."""
         node = nodes.node(row)
         devices = self.devices.get(node.name)
-        pool = nodes.account.with_pods([(pod, node.name)], ()).pool(DEVICES, node.name)
+        pool = account.pool(DEVICES, node.name)
         if devices is None and not self._is_missing(node.name, pool):
             return None
         layout = NO_DEVICES if devices is None else devices.layout

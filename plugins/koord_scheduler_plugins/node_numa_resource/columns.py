@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from koord_scheduler.plugin import ClusterPod, NodeInfo, Status, View
-from koord_scheduler.plugin.koordinator import NUMATopologyPolicy
+from koord_scheduler.plugin.koordinator import FrozenAccount, NUMATopologyPolicy
 from koord_scheduler.plugin.vector import Mask, Numbers, Scores, use_of_all, uses_of_node
 from koord_scheduler_plugins.node_numa_resource.accumulator import NOT_ENOUGH, BindPolicy, CpuLayout
 from koord_scheduler_plugins.node_numa_resource.allocation import AmountScorer, Need, allocate
@@ -170,6 +170,11 @@ class MachineTable:
         pool = account.pool(NUMA_HOLDINGS, nodes.node(row).name)
         machine = self.machine(nodes, row)
         return Machine(machine.node, machine.report, pool)
+
+    def machine_in(self, node: NodeInfo, account: FrozenAccount) -> Machine:
+        """A node where pods hold what an account says."""
+        pool = account.pool(NUMA_HOLDINGS, node.name)
+        return Machine(node.node, self._reports.get(node.name, NO_REPORT), pool)
 
     def report_of(self, name: str) -> MachineReport:
         return self._reports.get(name, NO_REPORT)

@@ -4,13 +4,15 @@ A pod's CPUs are kept as the list that is in its annotation. Where they are is a
 topology is known, so that pods which are known before it are counted as well.
 """
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
 from koord.api.annotations import annotation_fields
 from koord.api.machine import format_cpulist, parse_cpulist
 from koord.api.quantity import Quantity
+from koord.api.reservation import RESERVE_POD_NAME
 from koord.plugin import InvalidObject
 from koord_scheduler.plugin import ClusterPod
 from koord_scheduler.plugin.koordinator import AccountKind, Holding, Pool
@@ -80,7 +82,8 @@ def parse_allocation(text: str) -> Allocation:
 def allocation_of(pod: ClusterPod) -> Allocation:
     """Return what a pod has: no more than it requests, whatever its annotation says.
 
-    A list of more CPUs counts as none, as the node agent refuses it.
+    A list of more CPUs counts as none, as the node agent refuses it. The pod of a Reservation has
+    what consumers have left, whatever is left of its requests.
 
     Raises:
         InvalidObject: the annotation is malformed.
@@ -89,6 +92,8 @@ def allocation_of(pod: ClusterPod) -> Allocation:
     if not text:
         return NO_ALLOCATION
     found, requests = parse_allocation(text), dict(pod.spec.requests)
+    if pod.name.startswith(RESERVE_POD_NAME):
+        return found
     asked = requests.get(_CPU, 0)
     is_granted = len(found.cpus) * 1000 <= asked and not asked % 1000
     cpus = found.cpus if is_granted else frozenset()
@@ -150,7 +155,31 @@ def _amounts(found: Allocation, exclusive: ExclusivePolicy) -> list[tuple[str, i
     return amounts
 
 
-NUMA_HOLDINGS = AccountKind("numa-resources", _holdings)
+def without_amounts(text: str, taken: Mapping[str, int]) -> str:
+    """Return an annotation without what others have taken, as amounts of NUMA_HOLDINGS.
+
+    Raises:
+        InvalidObject: it is malformed.
+    """
+    found, gone = parse_allocation(text), Pool(taken, {}, 0, {})
+    cpus = found.cpus.difference(*(one.cpus for one in held_sets(gone)))
+    used, numa = held_amounts(gone), []
+    for node, amounts in found.numa:
+        of_node = used.get(node, {})
+        left = {
+            name: more
+            for name, amount in amounts.items()
+            if (more := amount - of_node.get(name, 0)) > 0
+        }
+        if left:
+            numa.append((node, left))
+    allocation = Allocation(cpus, tuple(numa))
+    return json.dumps(status_document(allocation), separators=(",", ":")) if allocation else ""
+
+
+NUMA_HOLDINGS = AccountKind(
+    "numa-resources", _holdings, annotation=RESOURCE_STATUS, without=without_amounts
+)
 """CPUs and amounts of NUMA nodes that pods hold; a pool is a node, by its name."""
 
 

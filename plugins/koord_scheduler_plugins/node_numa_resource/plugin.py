@@ -47,6 +47,9 @@ from koord_scheduler.plugin.koordinator import (
     PendingAdvice,
     PlannedReservePlugin,
     PluginRequest,
+    Reservation,
+    ReservationFilterPlugin,
+    ReservationRoom,
 )
 from koord_scheduler.plugin.vector import (
     Mask,
@@ -91,6 +94,12 @@ from koord_scheduler_plugins.node_numa_resource.pods import (
     need_on,
     policy_on,
     wish_of,
+)
+from koord_scheduler_plugins.node_numa_resource.reserved import (
+    OUT_OF_SCOPE,
+    ReservedCpus,
+    allocate_reserved,
+    reserved_cpus,
 )
 from koord_scheduler_plugins.node_numa_resource.topology import AMPLIFICATION, read_machine
 
@@ -195,6 +204,7 @@ class NodeNUMAResource(
     APIServiceProvider,
     PendingAdvice,
     PlannedReservePlugin,
+    ReservationFilterPlugin,
 ):
     """Chooses CPUs and NUMA nodes."""
 
@@ -512,8 +522,51 @@ class NodeNUMAResource(
                     return refused
             affinity = self._handle.numa().affinity(state, node.name)
             chosen = None if affinity is None else affinity.nodes
-        found = allocate(machine, need, chosen, most=self._most)
+        reserved = self._reserved(pod, node)
+        if reserved is None:
+            found = allocate(machine, need, chosen, most=self._most)
+        else:
+            found = allocate_reserved(machine, need, chosen, reserved, most=self._most)
+            if isinstance(found, Status):
+                return OUT_OF_SCOPE
         return found if isinstance(found, Status) else (machine, need, found)
+
+    # Reservations.
+
+    def _reserved(self, pod: ClusterPod, node: NodeInfo) -> ReservedCpus | None:
+        """What the reservation has that a pod gets on its node; None: it has nothing of it."""
+        nominator = self._handle.reservations().nominator
+        room = None if nominator is None else nominator.nominated_reservation(pod, node.name)
+        return reserved_cpus(room.on(node)) if isinstance(room, ReservationRoom) else None
+
+    def filters_reservations(self, state: CycleState, pod: ClusterPod) -> bool:
+        wish = state.find(_WISH, Wish)
+        return wish is not None and bool(wish.requests) and wish.asks
+
+    def filter_reservation(
+        self, state: CycleState, pod: ClusterPod, reservation: Reservation, node_name: str
+    ) -> Status | None:
+        """Whether a pod gets its CPUs with a reservation, or beside all of a node."""
+        wish = state.find(_WISH, Wish)
+        if wish is None or not isinstance(reservation, ReservationRoom):
+            return None
+        node = reservation.node
+        machine = self.table.machine_in(node, reservation.account)
+        policy, need = policy_on(wish, machine), need_on(wish, machine)
+        if isinstance(policy, Status):
+            return policy
+        if isinstance(need, Status):
+            return need
+        affinity = self._handle.numa().affinity(state, node_name)
+        nodes = None if policy is None or affinity is None else affinity.nodes
+        if not need.cpus and nodes is None:
+            return None
+        reserved = reserved_cpus(reservation)
+        if reserved is None:
+            found = allocate(machine, need, nodes, most=self._most)
+        else:
+            found = allocate_reserved(machine, need, nodes, reserved, most=self._most)
+        return found if isinstance(found, Status) else None
 
     # Beside the cycles.
 

@@ -150,11 +150,12 @@ def filter_node(
     room: NodeRoom,
     preemptible: Preemptible = NONE_PREEMPTIBLE,
     options: FitOptions = DEFAULT_OPTIONS,
-    others: Callable[[ReservationInfo], Sequence[str]] = lambda _: (),
+    others: Callable[[ReservationInfo | None], Sequence[str]] = lambda _: (),
 ) -> FilterResult:
     """Return whether a pod fits a node: through one of its reservations, or beside them.
 
-    others: why further plugins reject a reservation; none: they let the pod have it.
+    others: why further plugins reject a reservation, or with None a place beside them; none: they
+    let the pod have it.
     """
     if not matched:
         return _unmatched(demands, room, preemptible, options)
@@ -168,8 +169,8 @@ def filter_node(
             continue
         if demands.name not in ("", info.name):
             continue
-        short, rejected = misfits(demands, info, room, preemptible, options)
-        rejected = [*rejected, *others(info)]
+        short, own = misfits(demands, info, room, preemptible, options)
+        rejected = [*own, *others(info)]
         if short or rejected:
             shortages.update(short)
             reasons += rejected
@@ -182,7 +183,10 @@ def filter_node(
         return FilterResult(False, reasons=every or (NO_ROOM,))
     if shortages:
         return FilterResult(False, reasons=by_node(shortages))
-    return _beside(demands, room, preemptible, options)
+    found = _beside(demands, room, preemptible, options)
+    if found.passes and (beside := others(None)):
+        return FilterResult(False, reasons=tuple(beside))
+    return found
 
 
 def by_node(shortages: Iterable[str]) -> tuple[str, ...]:

@@ -65,8 +65,11 @@ from koord_scheduler.plugin.koordinator import (
     PendingAdvice,
     PlannedReservePlugin,
     PreFilterTransformer,
+    ReservationNominator,
+    ReservationRoom,
     Transformed,
 )
+from koord_scheduler.plugin.koordinator import Reservation as NamedReservation
 from koord_scheduler.plugin.preemption import NodeStatuses
 from koord_scheduler.plugin.vector import (
     Mask,
@@ -159,6 +162,7 @@ class ReservationPlugin(
     APIServiceProvider,
     PendingAdvice,
     PlannedReservePlugin,
+    ReservationNominator,
 ):
     """Schedules Reservations, and has their owners use what they hold."""
 
@@ -176,7 +180,8 @@ class ReservationPlugin(
             ignored_groups=frozenset(args.ignored_resource_groups),
             skip_node=services.gates("SkipReservationFitsNode"),
         )
-        self._rooms = Rooms(self.tracker, fit)
+        self._rooms = Rooms(self.tracker, fit, handle.reservations)
+        self._nominated: dict[str, tuple[str, ReservationRoom]] = {}  # by uid, with the node
         self._placing = Placing(self.tracker, args.pre_allocation_config, fit)
         self._cache = MatchCache(self.tracker, self._matching)
         services.failures.register(after=self._failed)
@@ -224,7 +229,7 @@ class ReservationPlugin(
         chosen = None
         if matches.nodes is not None and node.name in matches.by_node and not demands.ignored:
             data = CycleData(matches.nodes, demands, matches.by_node, matches.key)
-            chosen = self._rooms.nominated(data, demands, NodeInfo(matches.nodes, node.row))
+            chosen = self._rooms.nominated(data, demands, NodeInfo(matches.nodes, node.row), None)
         if chosen is not None:
             return {ALLOCATED: allocated_text(chosen.name, chosen.uid)}
         stale = any(key == ALLOCATED for key, _ in pod.annotations)
@@ -317,7 +322,11 @@ class ReservationPlugin(
 
     def filter_reuse_key(self, state: CycleState, pod: ClusterPod, nodes: View) -> Hashable | None:
         data = state.find(_DATA, CycleData)
-        return None if data is None or data.reservation is not None else data.key
+        if data is None or data.reservation is not None:
+            return None
+        if data.by_node and self._rooms.rejects((state, pod)):
+            return None  # what other plugins say of reservations counts
+        return data.key
 
     def filter(self, state: CycleState, pod: ClusterPod, node: NodeInfo) -> Status | None:
         data = state.find(_DATA, CycleData)
@@ -325,7 +334,7 @@ class ReservationPlugin(
             return None
         if data.reservation is not None:
             return self._placing.look(data, data.reservation, node)
-        return self._rooms.look(data, node)
+        return self._rooms.look(data, node, (state, pod))
 
     def filter_all(self, state: CycleState, pod: ClusterPod, nodes: View) -> Mask | Verdicts:
         return self.filter_among(state, pod, nodes, np.ones(len(nodes), np.bool_))
@@ -415,6 +424,8 @@ class ReservationPlugin(
         data = state.find(_DATA, CycleData)
         if data is None or data.reservation is not None or data.ordered:
             return None
+        if data.by_node and self._rooms.rejects((state, pod)):
+            return None
         return data.key
 
     def score(self, state: CycleState, pod: ClusterPod, node: NodeInfo) -> int:
@@ -429,7 +440,7 @@ class ReservationPlugin(
         preferred = state.find(_PREFERRED, Preferred)
         if preferred is not None and preferred.node == node.name:
             return PREFERRED
-        chosen = self._rooms.nominated(data, data.demands, node)
+        chosen = self._rooms.nominated(data, data.demands, node, (state, pod))
         return 0 if chosen is None else score_reservation(data.demands.requests, chosen)
 
     def score_all(self, state: CycleState, pod: ClusterPod, nodes: View) -> Scores:
@@ -454,6 +465,47 @@ class ReservationPlugin(
 
     # A node is chosen.
 
+    def reservation_nominate(
+        self, state: CycleState, pod: ClusterPod, node_name: str
+    ) -> Status | None:
+        """Choose the reservation of the node that the pod gets, before any plugin's Reserve."""
+        found = self.nominate_reservation(state, pod, node_name)
+        if isinstance(found, ReservationRoom):
+            self.add_nominated_reservation(pod, node_name, found)
+        return found if isinstance(found, Status) else None
+
+    def nominate_reservation(
+        self, state: CycleState, pod: ClusterPod, node_name: str
+    ) -> ReservationRoom | Status | None:
+        data = state.find(_DATA, CycleData)
+        if data is None or data.demands is None:
+            return None
+        demands, chosen, row = data.demands, None, data.nodes.row(node_name)
+        if row is None:
+            return NO_MATCHING if demands.required and not demands.ignored else None
+        node = NodeInfo(data.nodes, row)
+        if not demands.ignored:
+            chosen = self._rooms.nominated(data, demands, node, (state, pod))
+            if chosen is None and demands.required:
+                return NO_MATCHING
+        state.write(_CHOSEN, Chosen(None if chosen is None else chosen.reservation))
+        if not self._rooms.rejects((state, pod)):
+            return None  # no other plugin asks for it
+        return self._rooms.room_for(data, demands, node, chosen)
+
+    def add_nominated_reservation(
+        self, pod: ClusterPod, node_name: str, reservation: NamedReservation
+    ) -> None:
+        if isinstance(reservation, ReservationRoom):
+            self._nominated[pod.uid] = node_name, reservation
+
+    def nominated_reservation(self, pod: ClusterPod, node_name: str) -> ReservationRoom | None:
+        node, found = self._nominated.get(pod.uid, ("", None))
+        return found if node == node_name else None
+
+    def delete_nominated(self, pod: ClusterPod) -> None:
+        self._nominated.pop(pod.uid, None)
+
     def reserve(self, state: CycleState, pod: ClusterPod, node_name: str) -> Status | None:
         """Give the pod a reservation of the node, in the annotation by which it is counted."""
         data = state.find(_DATA, CycleData)
@@ -461,16 +513,12 @@ class ReservationPlugin(
             return None
         if data.reservation is not None:
             return self._reserve_reservation(state, data, data.reservation, node_name)
-        demands, chosen, row = data.demands, None, data.nodes.row(node_name)
-        if demands is not None and not demands.ignored and row is not None:
-            chosen = self._rooms.nominated(data, demands, NodeInfo(data.nodes, row))
-        if chosen is None:
-            if demands is not None and demands.required and not demands.ignored:
-                return NO_MATCHING
+        chosen = state.find(_CHOSEN, Chosen)
+        if chosen is None or chosen.reservation is None:
             if any(key == ALLOCATED for key, _ in pod.annotations):
                 pod_changes(state).annotations[ALLOCATED] = None
             return None
-        found = self.tracker.get(chosen.uid)
+        found = self.tracker.get(chosen.reservation.uid)
         if found is None or not found.available:
             return Status.unschedulable(NOT_FOUND)
         if found.deleting:

@@ -6,6 +6,7 @@ Source: Koordinator, pkg/util/reservation NewReservePod.
 from collections.abc import Mapping
 from typing import Any
 
+from koord.api.annotations import DEVICE_ALLOCATED, RESOURCE_STATUS
 from koord.api.reservation import (
     ALLOCATED,
     IS_PRE_ALLOCATION,
@@ -38,8 +39,11 @@ def reserve_pod(reservation: Reservation, used: Amounts | None = None) -> Json:
     template = _object(_object(raw, "spec"), "template")
     own, wanted = _object(raw, "metadata"), _object(template, "metadata")
     spec = _object(template, "spec")
-    annotations = {**_object(wanted, "annotations"), **_object(own, "annotations")}
-    annotations.pop(ALLOCATED, None)  # of the pod that the template was made of
+    templated, mine = _object(wanted, "annotations"), _object(own, "annotations")
+    for key in (ALLOCATED, DEVICE_ALLOCATED, RESOURCE_STATUS):
+        templated.pop(key, None)  # of the pod that the template was made of
+    mine.pop(ALLOCATED, None)
+    annotations = {**templated, **mine}
     annotations |= {RESERVE_POD: "true", RESERVATION_NAME: reservation.name}
     if _object(raw, "spec").get("preAllocation") is True:
         annotations[IS_PRE_ALLOCATION] = "true"

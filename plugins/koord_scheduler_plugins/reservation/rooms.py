@@ -6,14 +6,16 @@ All choices are made in one order: order label, score, creation, uid.
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
-from koord_scheduler.plugin import POD_COUNT, ClusterPod, NodeInfo, Status, View
-from koord_scheduler.plugin.koordinator import HypotheticalCluster
+from koord_scheduler.plugin import POD_COUNT, ClusterPod, CycleState, NodeInfo, Status, View
+from koord_scheduler.plugin.koordinator import FrozenAccount, HypotheticalCluster, ReservationRoom
 from koord_scheduler_plugins.reservation.amounts import Amounts
 from koord_scheduler_plugins.reservation.consumers import ReservationInfo
 from koord_scheduler_plugins.reservation.fit import (
     NO_MATCH,
     PREEMPTION_FAILED,
+    PREFIX,
     FilterResult,
     FitOptions,
     NodeRoom,
@@ -22,7 +24,7 @@ from koord_scheduler_plugins.reservation.fit import (
 )
 from koord_scheduler_plugins.reservation.matches import ByNode
 from koord_scheduler_plugins.reservation.matching import Demands
-from koord_scheduler_plugins.reservation.objects import Reservation
+from koord_scheduler_plugins.reservation.objects import Policy, Reservation
 from koord_scheduler_plugins.reservation.tracker import ReservationTracker
 
 
@@ -136,12 +138,30 @@ def _order(info: ReservationInfo) -> float:
 NO_MATCHING = Status.unresolvable(NO_MATCH)
 
 
+Cycle = tuple[CycleState, ClusterPod]
+"""The state of a cycle, and its pod."""
+
+
+class Rejections(Protocol):
+    """The plugins of a profile, as far as they look at reservations."""
+
+    def filters(self, state: CycleState, pod: ClusterPod) -> bool: ...
+
+    def filter(
+        self, state: CycleState, pod: ClusterPod, reservation: ReservationRoom, node: str
+    ) -> Status: ...
+
+
 class Rooms:
     """Whether pods fit, also in what-ifs in which consumers are elsewhere."""
 
-    def __init__(self, tracker: ReservationTracker, fit: FitOptions) -> None:
+    def __init__(
+        self, tracker: ReservationTracker, fit: FitOptions, plugins: Callable[[], Rejections]
+    ) -> None:
+        """plugins: of the profile, which may reject reservations."""
         self._tracker = tracker
         self._fit = fit
+        self._plugins = plugins
 
     def as_consumed(self, nodes: View, seen: View, by_node: ByNode) -> View:
         """A what-if in which the pods of reservations take what its consumers have left.
@@ -170,7 +190,11 @@ class Rooms:
                 cluster.add(pod, name)
         return seen if cluster is None else cluster.view()
 
-    def look(self, data: CycleData, node: NodeInfo) -> Status | None:
+    def rejects(self, cycle: Cycle) -> bool:
+        """Whether any plugin may reject a reservation for the pod of a cycle."""
+        return self._plugins().filters(*cycle)
+
+    def look(self, data: CycleData, node: NodeInfo, cycle: Cycle) -> Status | None:
         """Whether a pod fits a node, through one of its reservations or beside them."""
         demands, name = data.demands, node.name
         matched = data.by_node.get(name, ())
@@ -184,23 +208,90 @@ class Rooms:
             room, retaken = self._room(data, node)
             if retaken and node_shortages(demands.requests, room, options=self._fit):
                 return Status.unschedulable(PREEMPTION_FAILED)
-            return None
-        found = self._fitting(data, demands, node)
+            reasons = self._rejections(demands, node, cycle)(None)
+            return Status.unschedulable(*reasons) if reasons else None
+        found = self._fitting(data, demands, node, cycle)
         return None if found.passes else Status.unschedulable(*found.reasons)
 
-    def _fitting(self, data: CycleData, demands: Demands, node: NodeInfo) -> FilterResult:
+    def _fitting(
+        self, data: CycleData, demands: Demands, node: NodeInfo, cycle: Cycle | None
+    ) -> FilterResult:
         """The reservations of a node through which a pod fits there."""
         room, _ = self._room(data, node)
         infos = [self._now(info, node.view) for info in data.by_node.get(node.name, ())]
         return filter_node(
-            demands, [info for info in infos if not info.taken], room, options=self._fit
+            demands,
+            [info for info in infos if not info.taken],
+            room,
+            options=self._fit,
+            others=self._rejections(demands, node, cycle),
         )
 
+    def _rejections(
+        self, demands: Demands, node: NodeInfo, cycle: Cycle | None
+    ) -> Callable[[ReservationInfo | None], Sequence[str]]:
+        """Why other plugins reject a reservation of a node for a pod; None: a place beside them."""
+        if cycle is None or demands.ignored or not self.rejects(cycle):
+            return lambda _: ()
+        account = self._account(node)
+
+        def rejections(info: ReservationInfo | None) -> Sequence[str]:
+            room = self._offer(() if info is None else (info,), node, account)
+            status = self._plugins().filter(*cycle, room, node.name)
+            if status.ok:
+                return ()
+            return status.reasons if info is None else [f"{PREFIX}{one}" for one in status.reasons]
+
+        return rejections
+
+    def _account(self, node: NodeInfo) -> FrozenAccount:
+        """The account of a node with the pods of all its reservations, as consumers leave them."""
+        account = node.view.account
+        there = {pod.uid: pod for pod in node.pods}
+        gone: list[tuple[ClusterPod, str]] = []
+        added: list[tuple[ClusterPod, str]] = []
+        for found in self._tracker.on_node(node.name):
+            pod, known = self._tracker.pod_in(found, account), there.get(found.uid)
+            if pod is None or (known is not None and known.annotations == pod.annotations):
+                continue
+            added.append((pod, node.name))
+            if known is not None:
+                gone.append((known, node.name))
+        return account.with_pods(gone, added) if added else account
+
+    def _offer(
+        self, infos: Sequence[ReservationInfo], node: NodeInfo, account: FrozenAccount
+    ) -> ReservationRoom:
+        tracker, first = self._tracker, infos[0] if infos else None
+        pods = [tracker.pod_in(one.reservation, account) for one in infos]
+        reserved = [tracker.whole_pod(one.uid) for one in infos]
+        return ReservationRoom(
+            name="" if first is None else first.name,
+            labels={} if first is None else first.reservation.labels,
+            node=node,
+            account=account,
+            pods=tuple(filter(None, pods)),
+            reserved=tuple(filter(None, reserved)),
+            restricted=len(infos) == 1 and infos[0].policy is Policy.RESTRICTED,
+        )
+
+    def room_for(
+        self, data: CycleData, demands: Demands, node: NodeInfo, chosen: ReservationInfo | None
+    ) -> ReservationRoom | None:
+        """The room that a pod has on its node, for plugins; None: it has no reservation there."""
+        infos: Sequence[ReservationInfo] = () if chosen is None else (chosen,)
+        if demands.ignored:
+            infos = data.by_node.get(node.name, ())
+        return self._offer(infos, node, self._account(node)) if infos else None
+
     def nominated(
-        self, data: CycleData, demands: Demands, node: NodeInfo
+        self, data: CycleData, demands: Demands, node: NodeInfo, cycle: Cycle | None
     ) -> ReservationInfo | None:
-        """The reservation that a pod is to have on a node; None: none."""
-        fitting = self._fitting(data, demands, node).fitting
+        """The reservation that a pod is to have on a node; None: none.
+
+        cycle: None: there is none, and other plugins are not asked.
+        """
+        fitting = self._fitting(data, demands, node, cycle).fitting
         return nominate(fitting, lambda info: score_reservation(demands.requests, info))
 
     def _room(self, data: CycleData, node: NodeInfo) -> tuple[NodeRoom, bool]:

@@ -6,11 +6,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from koord.api.reservation import API_VERSION, KIND
+from koord.api.reservation import API_VERSION, KIND, RESERVE_POD_NAME
 from koord.plugin import OK, InvalidObject, PartHealth, Stop, get_logger
 from koord.plugin.kube import Event, EventType, KubeError, ObjectRef
 from koord_scheduler.plugin import POD, POD_COUNT, ClusterPod, Services
-from koord_scheduler.plugin.koordinator import FrozenAccount, SchedulerControl
+from koord_scheduler.plugin.koordinator import AccountKind, FrozenAccount, SchedulerControl
 from koord_scheduler_plugins.reservation import status
 from koord_scheduler_plugins.reservation.amounts import Amounts
 from koord_scheduler_plugins.reservation.consumers import (
@@ -226,7 +226,18 @@ class ReservationTracker:
     def pod_in(self, found: Reservation, account: FrozenAccount) -> ClusterPod | None:
         """The pod that takes what consumers have left, as an account says; None: there is none."""
         pod = self._pods.get(found.uid)
-        return None if pod is None else reduced(pod, self.info(found, account).used)
+        return None if pod is None else self._left(pod, found, account)
+
+    def whole_pod(self, uid: str) -> ClusterPod | None:
+        """The pod of a Reservation as if nobody consumed it; None: there is none."""
+        return self._pods.get(uid)
+
+    def _left(self, pod: ClusterPod, found: Reservation, account: FrozenAccount) -> ClusterPod:
+        """The pod of a reservation with what consumers have left, as an account says."""
+        taken = account.pool(CONSUMERS, pool_name(found.uid, found.node)).allocated
+        if not taken:
+            return pod
+        return reduced(pod, reservation_info(found, taken).used, taken, account.kinds)
 
     def pod_key(self, uid: str) -> str | None:
         """namespace/name of the pod that takes a reservation's room; None: there is none."""
@@ -334,9 +345,23 @@ class ReservationTracker:
     def _read(self, found: Reservation) -> ClusterPod:
         """The reserve pod, as if nobody consumed it. Raises InvalidObject."""
         pod = self._services.pod_decoder.read(reserve_pod(found))
-        pod = replace(pod, name=f"reservation:{found.name}")  # no tenant can name a pod so
+        pod = self._checked(pod, found)
+        pod = replace(pod, name=f"{RESERVE_POD_NAME}{found.name}")  # no tenant can name a pod so
         if found.available:
             pod = replace(pod, priority=HIGHEST_PRIORITY)  # no preemption can make it leave
+        return pod
+
+    def _checked(self, pod: ClusterPod, found: Reservation) -> ClusterPod:
+        """A reserve pod without annotations by which it would hold more than it requests."""
+        for kind in self._services.cluster.account.kinds:
+            if not kind.annotation or all(key != kind.annotation for key, _ in pod.annotations):
+                continue
+            try:
+                kind.holdings(pod)
+            except Exception as err:  # the function is another plugin's
+                self._report(found, f"annotation {kind.annotation}: {err}")
+                left = tuple(one for one in pod.annotations if one[0] != kind.annotation)
+                pod = replace(pod, annotations=left)
         return pod
 
     def _put(self, found: Reservation, pod: ClusterPod) -> None:
@@ -344,8 +369,7 @@ class ReservationTracker:
         if control is None:
             return
         if found.available:
-            account = self._services.cluster.account
-            pod = reduced(pod, self.info(found, account).used)
+            pod = self._left(pod, found, self._services.cluster.account)
         try:
             control.put_own_pod(pod)
         except ValueError as err:
@@ -371,7 +395,7 @@ class ReservationTracker:
             self._note(found.uid)
             pod = self._pods.get(found.uid)
             if pod is not None:
-                yield reduced(pod, self.info(found, now).used)
+                yield self._left(pod, found, now)
 
     # A part that runs while this process leads.
 
@@ -445,8 +469,23 @@ class ReservationTracker:
         self._services.events.emit(Event(about, type_, reason, message[:1024], "koord-scheduler"))
 
 
-def reduced(pod: ClusterPod, used: Amounts) -> ClusterPod:
-    """Return a reserve pod that takes what consumers have left: each is a pod there itself."""
+def reduced(
+    pod: ClusterPod, used: Amounts, taken: Amounts, kinds: Iterable[AccountKind]
+) -> ClusterPod:
+    """Return a reserve pod that takes what consumers have left: each is a pod there itself.
+
+    used: of what it reserves. taken: the sums of its pool, with its consumers' devices and CPUs by
+    the names that kinds have in it.
+    """
+    for kind in kinds:
+        prefix = kind.nested_name("")
+        gone = {
+            name.removeprefix(prefix): amount
+            for name, amount in taken.items()
+            if name.startswith(prefix)
+        }
+        if gone:
+            pod = _without(pod, kind, gone)
     if not used:
         return pod
     spec = pod.spec
@@ -461,3 +500,16 @@ def reduced(pod: ClusterPod, used: Amounts) -> ClusterPod:
         nonzero_memory=max(0, spec.nonzero_memory - used.get("memory", 0)),
     )
     return replace(pod, spec=smaller)
+
+
+def _without(pod: ClusterPod, kind: AccountKind, gone: Amounts) -> ClusterPod:
+    """A reserve pod whose annotation is without what consumers hold of a kind."""
+    text = dict(pod.annotations).get(kind.annotation)
+    if not text or kind.without is None:
+        return pod
+    try:
+        left = kind.without(text, gone)
+    except InvalidObject:
+        return pod  # it holds nothing: the account says so
+    rest = tuple(one for one in pod.annotations if one[0] != kind.annotation)
+    return replace(pod, annotations=(*rest, (kind.annotation, left)) if left else rest)

@@ -264,3 +264,23 @@ def test_what_ifs_of_a_view_have_the_account_that_they_would_have():
     assert what_if.view().account.pool(TEAM, "x").allocated == {"cpu": 2000}
     assert what_if.view().account.pool(CARDS, "a").allocated == {}
     assert snapshot.view().account.pool(CARDS, "a").allocated == {"0": 1, "1": 1}
+
+
+def test_pools_that_nest_have_what_their_pods_hold_of_annotated_kinds() -> None:
+    """So it follows from the account alone what is left of a reservation; in what-ifs, too."""
+    annotated = AccountKind(
+        "cards", lambda pod: (Holding(pod.node, (("0", 50),)),) if pod.node else (), annotation="a"
+    )
+    other = AccountKind("other", lambda pod: (Holding("all", (("x", 1),)),))
+    nesting = AccountKind("group", lambda pod: (Holding("g", (("cpu", 1),)),), nests=True)
+    account = Account([nesting, annotated, other])
+    one = read_pod(pod("one", "n1"))
+    account.put(one)
+    account.put(read_pod(pod("two", "n2")))
+    frozen = account.freeze()
+    assert dict(frozen.pool(nesting, "g").allocated) == {"cpu": 2, "cards:0": 100}
+    assert dict(frozen.pool(annotated, "n1").allocated) == {"0": 50}
+    left = frozen.with_pods([(one, "n1")], ()).pool(nesting, "g").allocated
+    assert dict(left) == {"cpu": 1, "cards:0": 50}
+    account.remove(one.key)
+    assert dict(account.freeze().pool(nesting, "g").allocated) == {"cpu": 1, "cards:0": 50}

@@ -1,0 +1,101 @@
+"""Devices of reservations: what their owners get of them.
+
+Source: Koordinator, pkg/scheduler/plugins/deviceshare (reservation.go).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from koord.plugin import InvalidObject
+from koord_scheduler.plugin import ClusterPod
+from koord_scheduler.plugin.koordinator import ReservationRoom
+from koord_scheduler_plugins.device_share.allocated import held_amounts
+from koord_scheduler_plugins.device_share.allocation import (
+    AllocateOptions,
+    Allocation,
+    DevicesUnavailable,
+    allocate_with_way,
+)
+from koord_scheduler_plugins.device_share.devices import FUNCTION, DeviceTable, used_key
+from koord_scheduler_plugins.device_share.requests import PodDevices
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReservedShare:
+    """The devices of a reservation. Amounts are by used_key."""
+
+    left: Mapping[str, int]  # by its consumers
+    types: frozenset[str]  # of devices that it reserves, also where nothing is left
+    restricted: bool = False  # nothing of these types comes from the rest of the node
+
+
+def reserved_devices(room: ReservationRoom) -> ReservedShare:
+    """Return the devices of a reservation with what is left of them."""
+    left: dict[str, int] = {}
+    types: set[str] = set()
+    for pod in room.pods:
+        left.update(_amounts(pod))
+    for pod in room.reserved:
+        types.update(key.partition("/")[0] for key in _amounts(pod))
+    return ReservedShare(left=left, types=frozenset(types), restricted=room.restricted)
+
+
+def allocate_reserved(
+    table: DeviceTable, wanted: PodDevices, options: AllocateOptions, found: ReservedShare
+) -> tuple[Allocation, str]:
+    """Return the devices of a pod that has a reservation, and the way by which they were found.
+
+    First all of them are looked for in the reservation alone. If that is not enough, those of the
+    node count, too, unless the reservation is restricted; its own ones come first.
+
+    table: without what is left of the reservation.
+
+    Raises:
+        DevicesUnavailable: there are none.
+    """
+    if not found.types & wanted.requests.keys():
+        return allocate_with_way(table, wanted, options)
+    try:
+        return allocate_with_way(_inside(table, wanted, found), wanted, options)
+    except DevicesUnavailable:
+        if found.restricted:
+            raise
+    preferred = frozenset((kind, minor) for kind, minor, _ in map(_split, found.left))
+    return allocate_with_way(table, wanted, replace(options, preferred=preferred))
+
+
+def _inside(table: DeviceTable, wanted: PodDevices, found: ReservedShare) -> DeviceTable:
+    """A node of whose devices no more is free than is left of a reservation."""
+    used = [
+        (used_key(kind, minor, name), amount)
+        for kind, devices in table.used.items()
+        for minor, amounts in devices.items()
+        for name, amount in amounts.items()
+        if kind not in found.types
+    ]
+    for kind in found.types & wanted.requests.keys():
+        for minor, total in table.total(kind).items():
+            free = table.free(kind)[minor]
+            for name, amount in total.items():
+                key = used_key(kind, minor, name)
+                there = min(free.get(name, 0), found.left.get(key, 0))
+                if there < amount:
+                    used.append((key, amount - there))
+    used += [
+        (used_key(kind, minor, f"{FUNCTION}{address}"), 1)
+        for (kind, minor), addresses in table.functions.items()
+        for address in addresses
+    ]
+    return DeviceTable(table.layout, table.node, used)
+
+
+def _split(key: str) -> tuple[str, int, str]:
+    kind, minor, name = key.split("/", 2)
+    return kind, int(minor), name
+
+
+def _amounts(pod: ClusterPod) -> Mapping[str, int]:
+    try:
+        return held_amounts(pod)
+    except InvalidObject:
+        return {}  # the account says so, too

@@ -1,0 +1,279 @@
+"""Devices and CPUs of reservations: given to their owners, and to nobody else."""
+
+import json
+from typing import Any
+
+import pytest
+
+from koord.api.annotations import DEVICE_ALLOCATED, RESOURCE_STATUS
+from koord.api.reservation import AFFINITY
+from koord.cluster.decoder import Decoder
+from koord.cluster.keptfields import reads_of
+from koord.cluster.kinds import NODE
+from koord.controlplane.testing import api_error_response
+from koord_scheduler_plugins.device_share.allocated import DEVICES
+from koord_scheduler_plugins.device_share.args import DeviceShareArgs
+from koord_scheduler_plugins.device_share.plugin import DEVICE_OBJECTS, DeviceShare
+from koord_scheduler_plugins.node_numa_resource.holdings import NUMA_HOLDINGS
+from koord_scheduler_plugins.node_numa_resource.plugin import (
+    TOPOLOGIES,
+    NodeNUMAResource,
+    NodeNUMAResourceArgs,
+)
+from koord_scheduler_plugins.reservation.plugin import ReservationPlugin
+from tests.support.clusters import node, read_node
+from tests.support.scheduler.devices import CORE, RATIO, device_object, gpu
+from tests.support.scheduler.numa import topology_object
+from tests.support.scheduler.reservations import World
+
+Json = dict[str, Any]
+LSR = {"koordinator.sh/qosClass": "LSR"}
+MUST = {AFFINITY: "{}"}
+CPUS, CARDS = 16, 2
+
+
+class HeldWorld(World):
+    """Nodes with two cards and 16 CPUs each; the profile has all three plugins."""
+
+    async def open(self, *names: str) -> "HeldWorld":
+        self.registry.register(
+            "DeviceShare", lambda _, handle: DeviceShare(DeviceShareArgs(), handle)
+        )
+        self.registry.register(
+            "NodeNUMAResource",
+            lambda _, handle: NodeNUMAResource(NodeNUMAResourceArgs(), handle),
+        )
+        each = {"NodeNUMAResource": None, "DeviceShare": None}
+        points = ("preFilter", "filter", "reserve", "preBind")
+        await self.begin(more={point: dict(each) for point in points})
+        reads = reads_of(ReservationPlugin) | reads_of(DeviceShare) | reads_of(NodeNUMAResource)
+        self.api.decoder = Decoder(reads)
+        self.services.pod_decoder._decoder = self.api.decoder
+        informers: Any = self.services.informers
+        for name in names:
+            amounts = {"cpu": str(CPUS), "pods": "110", CORE: "200", RATIO: "200"}
+            self.api.nodes[name] = node(name, None, amounts)
+            self.state.put(NODE, read_node(self.api.nodes[name]))
+            informers.apply(DEVICE_OBJECTS, device_object(name, [gpu(0), gpu(1)]))
+            informers.apply(TOPOLOGIES, topology_object(name, "1x2x4x2"))
+        await self.settle()
+        return self
+
+    async def reserve(self, name: str, percent: int = 0, cpu: int = 0, **more: Any) -> None:
+        """A Reservation of cards in percent, or of CPUs of its own."""
+        if cpu:
+            more = {"labels": LSR, **more}
+        template = {
+            "containers": [container(percent, cpu)],
+            "priority": 9999,
+            **more.pop("template", {}),
+        }
+        await self.reservation(name, template=template, **more)
+        await self.advance(1)  # its status is written anew: its annotations have changed before
+
+    async def owner(
+        self, name: str, percent: int = 0, cpu: int = 0, app: str = "web", **annotations: str
+    ) -> str:
+        """A pod of the owner of all reservations; of another app, of none."""
+        labels = {"app": app, **(LSR if cpu else {})}
+        key = self.api.add_pod(
+            name, labels=labels, containers=[container(percent, cpu)], priority=9999
+        )
+        if annotations:
+            self.api.change(key, metadata={"annotations": annotations})
+        await self.settle()
+        return key
+
+    def annotation(self, key: str, name: str) -> Json:
+        annotations = self.api.pods[key]["metadata"].get("annotations") or {}
+        found: Json = json.loads(annotations.get(name) or "{}")
+        return found
+
+    def cards(self, key: str) -> dict[int, int]:
+        """Percent by minor that a pod has."""
+        found = self.annotation(key, DEVICE_ALLOCATED).get("gpu", ())
+        return {one["minor"]: int(one["resources"][CORE]) for one in found}
+
+    def cards_of(self, name: str) -> dict[int, int]:
+        annotations = self.api.reservations[name]["metadata"]["annotations"]
+        found = json.loads(annotations[DEVICE_ALLOCATED])["gpu"]
+        return {one["minor"]: int(one["resources"][CORE]) for one in found}
+
+    def cpus(self, key: str) -> str:
+        found: str = self.annotation(key, RESOURCE_STATUS).get("cpuset", "")
+        return found
+
+    def cpus_of(self, name: str) -> str:
+        annotations = self.api.reservations[name]["metadata"]["annotations"]
+        found: str = json.loads(annotations[RESOURCE_STATUS])["cpuset"]
+        return found
+
+    def used(self, name: str = "n0") -> dict[int, int]:
+        """Percent by minor that the account has given away of a node."""
+        pool = self.state.view().account.pool(DEVICES, name)
+        return {
+            int(key.split("/")[1]): amount
+            for key, amount in pool.allocated.items()
+            if key.endswith(f"/{CORE}")
+        }
+
+    def used_cpus(self, name: str = "n0") -> list[str]:
+        """The lists of CPUs that the account has given away of a node."""
+        pool = self.state.view().account.pool(NUMA_HOLDINGS, name)
+        return sorted(key.split("/")[2] for key in pool.allocated if key.startswith("pod/"))
+
+
+def container(percent: int, cpu: int) -> Json:
+    amounts = {CORE: str(percent), RATIO: str(percent)} if percent else {}
+    if cpu:
+        amounts["cpu"] = str(cpu)
+    return {"name": "main", "resources": {"requests": amounts, "limits": dict(amounts)}}
+
+
+@pytest.fixture
+async def world():
+    made = await HeldWorld().open("n0")
+    yield made
+    await made.end()
+
+
+@pytest.mark.parametrize("policy", ["Aligned", "Restricted"])
+async def test_an_owner_gets_the_card_of_its_reservation(world: HeldWorld, policy: str) -> None:
+    await world.reserve("r", 100, allocatePolicy=policy)
+    held = world.cards_of("r")
+    stranger = await world.owner("stranger", 100, app="other")
+    assert set(world.cards(stranger)).isdisjoint(held)
+    late = await world.owner("late", 100, app="other")
+    assert world.where(late) == ""
+    first = await world.owner("first", 100)
+    assert (world.given(first), world.cards(first)) == ("r", held)
+    assert world.used() == {0: 100, 1: 100}
+
+
+async def test_what_is_left_of_a_card_is_the_reservations(world: HeldWorld) -> None:
+    """Its pod holds what consumers leave; with the last one it has all of it again."""
+    await world.reserve("r", 200, allocatePolicy="Restricted")
+    first = await world.owner("first", 50)
+    assert world.given(first) == "r"
+    assert world.used() == {0: 100, 1: 100}
+    stranger = await world.owner("stranger", 50, app="other")
+    assert world.where(stranger) == ""
+    second = await world.owner("second", 100)
+    assert set(world.cards(second)).isdisjoint(world.cards(first))
+    third = await world.owner("third", 50)
+    assert world.cards(third) == world.cards(first)
+    assert world.used() == {0: 100, 1: 100}
+    for key in (first, second, third):
+        world.api.delete_pod(key)
+    await world.settle()
+    assert world.used() == {0: 100, 1: 100}
+    world.api.drop("r")
+    await world.settle()
+    await world.advance(600)
+    assert world.used() == {0: 50} or world.used() == {1: 50}  # the stranger's
+
+
+async def test_a_restricted_reservation_gives_no_more_than_it_has(world: HeldWorld) -> None:
+    await world.reserve("r", 50, allocatePolicy="Restricted")
+    first = await world.owner("first", 30, **MUST)
+    assert world.cards(first).keys() == world.cards_of("r").keys()
+    second = await world.owner("second", 30, **MUST)
+    assert world.where(second) == ""
+
+
+async def test_beyond_an_aligned_reservation_the_node_gives(world: HeldWorld) -> None:
+    await world.reserve("r", 50, allocatePolicy="Aligned")
+    (minor,) = world.cards_of("r")
+    first = await world.owner("first", 80)
+    assert (world.given(first), world.cards(first)) == ("r", {minor: 80})
+    assert world.used() == {minor: 80}
+
+
+async def test_of_several_reservations_an_owner_gets_the_cards_of_its_own(
+    world: HeldWorld,
+) -> None:
+    """The other card is reserved by a reservation that the pod matches, too."""
+    for name in ("a", "b"):
+        await world.reserve(name, 100, allocateOnce=True, allocatePolicy="Restricted")
+    keys = [await world.owner(name, 100) for name in ("first", "second")]
+    assert sorted(world.given(key) for key in keys) == ["a", "b"]
+    for key in keys:
+        assert world.cards(key) == world.cards_of(world.given(key))
+    assert world.used() == {0: 100, 1: 100}
+
+
+async def test_an_owner_that_needs_two_cards_fits_in_no_single_reservation(
+    world: HeldWorld,
+) -> None:
+    for name in ("a", "b"):
+        await world.reserve(name, 100, allocatePolicy="Aligned")
+    key = await world.owner("both", 200)
+    assert world.where(key) == ""
+
+
+async def test_a_reservation_is_right_again_after_a_failed_binding(world: HeldWorld) -> None:
+    await world.reserve("r", 100, allocatePolicy="Restricted")
+    held = world.cards_of("r")
+
+    def refuse(call: Any) -> None:
+        raise api_error_response(call, 500, "InternalError", "not now")
+
+    world.api.faults += [refuse] * 20
+    key = await world.owner("first", 100)
+    assert world.where(key) == ""
+    assert world.used() == held
+    world.api.faults.clear()
+    await world.advance(120)
+    assert (world.where(key), world.cards(key)) == ("n0", held)
+
+
+@pytest.mark.parametrize("policy", ["Aligned", "Restricted"])
+async def test_an_owner_gets_the_cpus_of_its_reservation(world: HeldWorld, policy: str) -> None:
+    await world.reserve("r", cpu=8, allocatePolicy=policy)
+    held = world.cpus_of("r")
+    stranger = await world.owner("stranger", cpu=8, app="other")
+    assert world.where(stranger) == "n0"
+    first = await world.owner("first", cpu=8)
+    assert (world.given(first), world.cpus(first)) == ("r", held)
+    assert world.used_cpus() == sorted([held, world.cpus(stranger)])
+
+
+async def test_cpus_that_are_left_stay_reserved(world: HeldWorld) -> None:
+    await world.reserve("r", cpu=8, allocatePolicy="Restricted")
+    first = await world.owner("first", cpu=4)
+    stranger = await world.owner("stranger", cpu=8, app="other")
+    second = await world.owner("second", cpu=4)
+    assert [world.given(one) for one in (first, stranger, second)] == ["r", "", "r"]
+    lists = [world.cpus(one) for one in (first, stranger, second)]
+    assert world.used_cpus() == sorted(lists)
+    assert len(set(lists)) == 3
+
+
+async def test_after_a_takeover_all_is_as_the_objects_say(world: HeldWorld) -> None:
+    await world.reserve("r", 200, cpu=4, allocatePolicy="Restricted")
+    first = await world.owner("first", 50, cpu=2)
+    assert world.given(first) == "r"
+    before = world.used(), world.used_cpus()
+    other = await HeldWorld().open("n0")
+    other.api.pods = world.api.pods
+    for key in other.api.pods:  # before the Reservation, as it happens after a restart
+        other.api._publish(key)
+    other.api.put(world.api.reservations["r"])
+    await other.settle()
+    assert (other.used(), other.used_cpus()) == before
+    second = await other.owner("second", 50, cpu=2)
+    assert other.given(second) == "r"
+    assert other.used() == before[0]
+    await other.end()
+
+
+async def test_what_a_reservation_says_beyond_its_requests_does_not_count(
+    world: HeldWorld,
+) -> None:
+    text = json.dumps({"gpu": [{"minor": at, "resources": {CORE: "100"}} for at in (0, 1)]})
+    await world.reserve(
+        "r", cpu=2, annotations={DEVICE_ALLOCATED: text}, node="n0", phase="Available"
+    )
+    assert world.used() == {}
+    key = await world.owner("stranger", 200, app="other")
+    assert world.where(key) == "n0"
