@@ -10,6 +10,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+_EXTRA = frozenset({"numpy", "msgspec", "httptools"})
+"""Packages that the extras of the control plane install."""
+
 
 @dataclass(frozen=True, slots=True)
 class Command:
@@ -25,8 +28,26 @@ def dispatch(
 ) -> int:
     """Run the command that is named first, else the daemon; return the exit status.
 
-    daemon: a module that has run(argv, *more). argv None: that of the process.
+    daemon: a module that has run(argv, *more), in the package of its program. argv None: that of
+    the process. Status 1, with one line on stderr: a package of the program's extra is missing.
     """
+    try:
+        return _dispatch(commands, daemon, argv, *more)
+    except ModuleNotFoundError as err:
+        if err.name not in _EXTRA:
+            raise
+        program = daemon.partition(".")[0].replace("_", "-")
+        print(
+            f"{program}: the Python package {err.name} is not installed; "
+            f"pip install 'koordlet[{program.removeprefix('koord-')}]'",
+            file=sys.stderr,
+        )
+        return 1
+
+
+def _dispatch(
+    commands: Mapping[str, Command], daemon: str, argv: Sequence[str] | None, *more: object
+) -> int:
     given = sys.argv[1:] if argv is None else argv
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:

@@ -1,14 +1,19 @@
 """Which module a command line is for, and what ^C does meanwhile."""
 
 import signal
+import subprocess
 import sys
+import tomllib
 import types
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pytest
 
 from koord.controlplane.dispatch import Command, dispatch
 
+PACKAGES = ("numpy", "msgspec", "httptools")
+ROOT = Path(__file__).parents[3]
 COMMANDS = {"plan": Command("fake_plan"), "record": Command("fake_record", handles_interrupt=False)}
 
 
@@ -85,3 +90,38 @@ def test_what_is_given_besides_goes_to_the_daemon_and_to_commands_that_take_it(
         ("fake_more", ([], "extra")),
         ("fake_daemon", ([], "extra")),
     ]
+
+
+@pytest.mark.parametrize(
+    ("program", "module", "argv", "package"),
+    [
+        *(("koord-descheduler", "koord_descheduler.cli.descheduler", [], one) for one in PACKAGES),
+        *(("koord-scheduler", "koord_scheduler.command", [], one) for one in PACKAGES),
+        *(("koord-manager", "koord_manager.command", [], one) for one in PACKAGES),
+        ("koord-descheduler", "koord_descheduler.cli.descheduler", ["plan", "--help"], "numpy"),
+        ("koord-manager", "koord_manager.command", ["explain", "n1"], "msgspec"),
+    ],
+)
+def test_without_its_extra_a_command_says_what_to_install(
+    program: str, module: str, argv: list[str], package: str
+) -> None:
+    """One line, and the extra is one of pyproject.toml that has the package."""
+    script = f"import sys; sys.modules[{package!r}] = None; from {module} import main; "
+    script += f"sys.exit(main({argv!r}))"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+    )
+    [line] = done.stderr.splitlines()
+    extra = program.removeprefix("koord-")
+    assert line == (
+        f"{program}: the Python package {package} is not installed; pip install 'koordlet[{extra}]'"
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert any(one.startswith(package) for one in extras["optional-dependencies"][extra])
+
+
+def test_another_missing_module_is_an_error_of_the_program() -> None:
+    """As a wrong installation, or a plugin's fault: its traceback is what helps."""
+    with pytest.raises(ModuleNotFoundError, match="not_there"):
+        dispatch({}, "not_there", [])
