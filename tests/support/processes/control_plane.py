@@ -137,7 +137,7 @@ async def _running(
     log = directory / f"{program}.log"
     with log.open("ab") as output:
         daemon = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", f"koord_{program}.cli.{program}",
+            Path(sys.executable).with_name(f"koord-{program}"),
             f"--config={file}", "--secure-port=0", *flags, stderr=output,
         )  # fmt: skip
     try:
