@@ -1,4 +1,4 @@
-"""The status page of koord-scheduler: the queue, the latest decisions, the scores of a pod.
+"""The status page of koord-scheduler: the queue, the latest decisions, a pod's scores, nodes.
 
 Imported only while the page is served.
 """
@@ -13,11 +13,13 @@ from koord.component.page.sections import SectionPage, health_section
 from koord.component.page.serving import Page
 from koord.util.clock import Clock
 from koord.util.health import Health
-from koord_scheduler.framework.types import QueuedPod
+from koord_scheduler.framework.extension.providers import node_parts
+from koord_scheduler.framework.types import NodeInfo, QueuedPod
 from koord_scheduler.framework.waitingpods import WaitingPod
 from koord_scheduler.planning.report import MAX_KEY_LENGTH, Running, explanation
 
 MAX_PODS = 200  # that wait
+MAX_HOLDERS = 500  # pods of a node that are named
 MAX_NODES = 20  # of the scores of a pod, and of the nodes that are excluded
 
 Json = dict[str, Any]
@@ -45,9 +47,13 @@ class SchedulerPage(SectionPage):
         self._sources = sources
 
     async def detail(self, kind: str, name: str) -> Mapping[str, Any] | None:
-        """Where a pod would go now by which scores, and why not elsewhere; as /explain, shorter."""
+        """Return where a pod would go now, as /explain, but shorter; or the parts of a node."""
         running = self._sources.running()
-        if kind != "pod" or not 0 < len(name) <= MAX_KEY_LENGTH or running is None:
+        if not 0 < len(name) <= MAX_KEY_LENGTH or running is None:
+            return None
+        if kind == "node":
+            return _node(running, name)
+        if kind != "pod":
             return None
         found = await explanation(running, name, is_leader=self._sources.is_leader())
         if found is None or found["decision"] is None:
@@ -94,6 +100,34 @@ class SchedulerPage(SectionPage):
                 for one in reversed(recent.kept)
             ],
         }
+
+
+def _node(running: Running, name: str) -> Json | None:
+    """Return the parts of a node by plugin and the pods that have some; None: no such node."""
+    nodes = running.state.view()
+    row = nodes.row(name)
+    if row is None:
+        return None
+    profiles = (one.plugins for one in running.scheduler.profiles.values())
+    numbers: dict[str, int] = {}  # of pods that are named
+    plugins = {
+        plugin: [
+            {
+                "place": one.place,
+                "name": one.name,
+                "used": round(one.used, 2),
+                "note": one.note,
+                "pods": [
+                    numbers.setdefault(pod, len(numbers))
+                    for pod in one.pods
+                    if pod in numbers or len(numbers) < MAX_HOLDERS
+                ],
+            }
+            for one in parts
+        ]
+        for plugin, parts in node_parts(profiles, NodeInfo(nodes, row)).items()
+    }
+    return {"node": name, "pods": list(numbers), "plugins": plugins}
 
 
 def _waiting(place: str, queued: QueuedPod, to_wall: float) -> Json:

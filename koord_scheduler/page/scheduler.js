@@ -1,4 +1,4 @@
-// The scheduler's page: throughput, the queue, the latest decisions, and the scores of a pod.
+// The scheduler's page: throughput, the queue, the latest decisions, a pod's scores, a node's parts.
 
 import { healthSection } from "./health.js";
 import { Chart, DataTable, el, facts, format, openDetail, opener, section } from "./page.js";
@@ -39,15 +39,53 @@ function drawExplained(content, found) {
   }).set(decision.excluded);
 }
 
+/** Parts inside of their places: [name, places inside, parts] as nested lists. */
+function nested(parts, pods) {
+  const top = { places: new Map(), parts: [] };
+  for (const part of parts) {
+    let at = top;
+    for (const place of part.place) {
+      if (!at.places.has(place)) at.places.set(place, { places: new Map(), parts: [] });
+      at = at.places.get(place);
+    }
+    at.parts.push(part);
+  }
+  return drawPlace(top, pods);
+}
+
+function drawPlace({ places, parts }, pods) {
+  return el("ul", { class: "parts" }, ...parts.map((part) => {
+    const who = part.pods.map((at) => pods[at]).join(", ");
+    const says = [who, part.used > 0 && part.used < 1 ? format.percent(part.used) : "", part.note].filter(Boolean).join("; ");
+    const state = part.used >= 1 ? "full" : part.used > 0 || who ? "shared" : part.note ? "out" : "free";
+    return el("li", { class: `part ${state}`, title: `${part.name}: ${says || "free"}` }, part.name);
+  }), ...[...places].map(([name, inside]) => el("li", { class: "place" }, el("span", {}, name), drawPlace(inside, pods))));
+}
+
+/** The CPUs and devices of a node, and which pods have them. */
+function drawNode(content, found) {
+  const plugins = Object.entries(found.plugins);
+  if (!plugins.length) { content.append(el("p", {}, "No plugin here gives pods parts of this node, or none are known.")); return; }
+  content.append(el("p", { class: "legend" }, ...[["free", "free"], ["shared", "in part"], ["full", "a pod has it"], ["out", "not given"]]
+    .flatMap(([state, text]) => [el("span", { class: `part ${state}` }, text), " "])));
+  for (const [name, parts] of plugins) content.append(el("h3", {}, name), nested(parts, found.pods));
+  const rows = found.pods.map((name, at) => ({ pod: name, has: plugins.flatMap(([, parts]) => parts.filter((part) => part.pods.includes(at))
+    .map((part) => part.name + (part.used < 1 ? ` (in part)` : ""))).join(", ") }));
+  new DataTable(content, { label: "pods with parts of the node", empty: "no pod has any", filter: true,
+    columns: [{ title: "Pod", name: true, value: (row) => row.pod }, { title: "Has", name: true, value: (row) => row.has }] }).set(rows);
+}
+
+const openNode = (name) => openDetail(name, "node", name, drawNode);
+
 const openPod = (name) => openDetail(name, "pod", name, drawExplained);
 const pod = (kind) => ({ title: "Pod", name: true, value: (row) => row.pod,
   show: (row) => opener(row.pod, `${kind} ${row.uid ?? row.t} ${row.pod}`, () => openPod(row.pod)) });
 
-/** A field for the name of any pod. */
-function asking(parent) {
-  const field = el("input", { type: "search", id: "asked", placeholder: "namespace/name" });
-  parent.append(el("form", { submit: (event) => { event.preventDefault(); if (field.value.trim()) openPod(field.value.trim()); } },
-    el("label", { class: "filter", for: "asked" }, "Explain the pod", field), " ", el("button", { class: "plain" }, "Explain")));
+/** A field for the name of any pod or node. */
+function asking(parent, id, title, placeholder, button, open) {
+  const field = el("input", { type: "search", id, placeholder });
+  parent.append(el("form", { submit: (event) => { event.preventDefault(); if (field.value.trim()) open(field.value.trim()); } },
+    el("label", { class: "filter", for: id }, title, field), " ", el("button", { class: "plain" }, button)));
 }
 
 /** Build the page; returns what draws a line of the stream. */
@@ -59,7 +97,7 @@ export function start() {
   const waiting = new Chart(throughput, { title: "Waiting", unit: "pods", seconds: 1800, write: (value) => format.number(value, 0),
     series: [{ key: "active", label: "active" }, { key: "backoff", label: "in backoff" }, { key: "unschedulable", label: "unschedulable" }, { key: "gated", label: "gated" }] });
   const queueBody = section("queue", "Queue");
-  asking(queueBody);
+  asking(queueBody, "asked", "Explain the pod", "namespace/name", "Explain", openPod);
   const queueNote = el("p", {}, "not known yet");
   queueBody.append(queueNote);
   const queue = new DataTable(queueBody, {
@@ -70,11 +108,14 @@ export function start() {
       { title: "Attempts", number: true, value: (row) => row.attempts }, { title: "Why", name: true, value: (row) => row.why },
     ],
   });
-  const recent = new DataTable(section("decisions", "Latest decisions"), {
+  const decisions = section("decisions", "Latest decisions");
+  asking(decisions, "asked-node", "CPUs and devices of the node", "name", "Show", openNode);
+  const recent = new DataTable(decisions, {
     label: "decisions", filter: true, descending: true, empty: "no attempt has ended here",
     columns: [
       { title: "Time", value: (row) => row.t, show: (row) => format.time(row.t) }, pod("decided"),
-      { title: "Node", name: true, value: (row) => row.node, show: (row) => row.node || el("span", { class: "warn" }, "none") },
+      { title: "Node", name: true, value: (row) => row.node, 
+        show: (row) => (row.node ? opener(row.node, `node ${row.t} ${row.pod}`, () => openNode(row.node)) : el("span", { class: "warn" }, "none")) },
       { title: "Attempt, ms", number: true, value: (row) => row.seconds, show: (row) => milliseconds(row.seconds) },
       { title: "Attempts", number: true, value: (row) => row.attempts }, { title: "Why", name: true, value: (row) => row.message },
     ],

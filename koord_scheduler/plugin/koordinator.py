@@ -28,6 +28,8 @@ from koord_scheduler.framework.extension.providers import (
     ControllerProvider,
     Endpoint,
     InformerFactoryProvider,
+    NodePart,
+    NodePartsProvider,
     PendingAdvice,
     PluginRequest,
     PrivateInformer,
@@ -94,6 +96,8 @@ __all__ = [
     "NextPodPlugin",  # interface that Koordinator adds
     "NoGroupPlan",  # answer of a GroupPlanner that found none
     "NodeOrder",  # argument of a GroupPlanner
+    "NodePart",  # answer of a NodePartsProvider
+    "NodePartsProvider",  # for the picture of a node on the status page
     "PendingAdvice",  # says in explanations what a pod waits for
     "PlannedReservePlugin",
     "PluginRequest",

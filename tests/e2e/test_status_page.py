@@ -20,7 +20,14 @@ from koordlet.plugin.testing import FakeHost
 from tests.support.kube.apiserver import ApiServer
 from tests.support.processes.agent import BUSY_POD, running_alone
 from tests.support.processes.browser import ELSEWHERE, NARROW, WIDE, Browser, browser
-from tests.support.processes.control_plane import running_control_plane
+from tests.support.processes.control_plane import (
+    running_control_plane,
+    running_scheduler,
+    scheduler_config,
+)
+from tests.support.processes.prometheus import free_port
+from tests.support.scheduler.devices import CORE, RATIO, d8
+from tests.support.scheduler.numa import topology_object
 
 PODS_OF_A_NODE = 150
 ROOM = {"cpu": "8", "memory": "16Gi", "pods": "110"}
@@ -304,3 +311,63 @@ async def test_the_pages_of_the_control_plane(
     async with running_control_plane(tmp_path, cluster.url) as targets:
         await asyncio.to_thread(look, targets["koord-descheduler"], look_at_descheduler)
         await asyncio.to_thread(look, targets["koord-scheduler"], look_at_scheduler)
+
+
+def topology_and_devices(server: ApiServer) -> None:
+    """A node with two sockets and eight GPUs, and pods that hold some of them."""
+    room = {**ROOM, "cpu": "16", "nvidia.com/gpu": "8"}
+    status = {**node("d8")["status"], "allocatable": room, "capacity": room}
+    server.objects.create(NODES.collection(), {**node("d8"), "status": status})
+    found = d8()
+    found["spec"]["devices"][0]["topology"]["pcieID"] = MARKUP
+    topologies = "/apis/topology.node.k8s.io/v1alpha1/noderesourcetopologies"
+    devices = "/apis/scheduling.koordinator.sh/v1alpha1/devices"
+    server.objects.create(topologies, topology_object("d8"))
+    server.objects.create(devices, found)
+    cards = [{"minor": 3, "resources": {RATIO: "50", CORE: "50"}}]
+    one = pending("bound", "4")
+    one["metadata"]["labels"] = {"koordinator.sh/qosClass": "LSR"}
+    one["metadata"]["annotations"] = {
+        "scheduling.koordinator.sh/resource-status": json.dumps({"cpuset": "4-7"}),
+        "scheduling.koordinator.sh/device-allocated": json.dumps({"gpu": cards}),
+    }
+    one["spec"]["nodeName"] = "d8"
+    one["spec"]["containers"][0]["resources"]["requests"] |= {RATIO: "50", CORE: "50"}
+    one["status"] = {"phase": "Running"}
+    server.objects.create(PODS.collection(), one)
+
+
+async def test_the_picture_of_a_node(window: Browser, tmp_path: Path) -> None:
+    """Its sockets, cores and GPUs, and who has them; what others name is text."""
+    server = ApiServer()
+    topology_and_devices(server)
+    await server.start()
+    config = scheduler_config("koord-scheduler", "NodeNUMAResource", "DeviceShare")
+    port = free_port()
+
+    def look() -> None:
+        window.open(f"http://127.0.0.1:{port}/")
+        window.until_says("#state", "Leads, and schedules.")
+        window.find("#asked-node").send_keys("d8", Keys.ENTER)
+        window.until_says("dialog[open]", "NUMA node 1", "core 7", "shop/bound", MARKUP[:40])
+        window.until_says("dialog[open] table", "CPU 4, CPU 5, CPU 6, CPU 7, gpu 3 (in part)")
+        shown = window.driver.find_elements(By.CSS_SELECTOR, "dialog[open] li.part.full")
+        assert [one.text for one in shown] == ["CPU 4", "CPU 5", "CPU 6", "CPU 7"]
+        (card,) = (
+            one
+            for one in window.driver.find_elements(By.CSS_SELECTOR, "dialog[open] li.part.shared")
+            if one.text.startswith("gpu")
+        )
+        assert card.get_attribute("title") == "gpu 3: shop/bound; 50 %"
+        for dark in (False, True):
+            window.look(dark=dark)
+            assert window.violations() == []
+        window.look()
+        assert window.messages() == []
+        assert "owned" not in window.driver.title
+
+    try:
+        async with running_scheduler(tmp_path, server.url, config, port=port):
+            await asyncio.to_thread(look)
+    finally:
+        await server.stop()

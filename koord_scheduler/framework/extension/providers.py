@@ -22,6 +22,7 @@ from koord_scheduler.config.profiles import Point
 from koord_scheduler.framework.calls import ExtensionPointError, Loaded
 from koord_scheduler.framework.interfaces import Plugin
 from koord_scheduler.framework.profile import ProfilePlugins
+from koord_scheduler.framework.types import NodeInfo
 
 
 class ControllerProvider(Plugin, ABC):
@@ -110,6 +111,65 @@ def pending_advice(profile: ProfilePlugins, pod: ClusterPod) -> list[str]:
 def _sentences(plugin: PendingAdvice, pod: ClusterPod) -> list[str]:
     sentences = islice(plugin.pending_advice(pod), MAX_ADVICE)
     return [str(one)[:MAX_ADVICE_LENGTH] for one in sentences]
+
+
+@dataclass(frozen=True, slots=True)
+class NodePart:
+    """A part of a node that pods can have of their own, such as a CPU or a device."""
+
+    place: tuple[str, ...]  # where it is, the largest first: "socket 0", "NUMA node 1", "core 3"
+    name: str
+    pods: tuple[str, ...] = ()  # that have some of it, by namespace/name
+    used: float = 0.0  # how much of it they have, 0 to 1
+    note: str = ""  # why no pod gets it, or what is left
+
+
+class NodePartsProvider(Plugin, ABC):
+    """Knows the parts of nodes, for the picture of a node on the status page."""
+
+    @abstractmethod
+    def node_parts(self, node: NodeInfo) -> Iterable[NodePart]:
+        """Return the parts of a node in the order in which they are shown.
+
+        Of the first MAX_PARTS the first MAX_PART_LENGTH characters of each text are shown, and
+        MAX_PART_PODS pods. It changes nothing.
+        """
+
+
+MAX_PARTS = 4608  # of a node and a plugin: 4,097 CPUs, and NUMA nodes
+MAX_PART_LENGTH = 64  # characters of a name, a note or a place
+MAX_PART_PODS = 16  # of a part
+_MAX_KEY_LENGTH = 320  # characters of namespace/name
+_MAX_DEPTH = 4  # of a place
+
+
+def node_parts(profiles: Iterable[ProfilePlugins], node: NodeInfo) -> dict[str, list[NodePart]]:
+    """Return the parts of a node by plugin, cut to size; a plugin that fails says nothing."""
+    found: dict[str, list[NodePart]] = {}
+    for profile in profiles:
+        for name, plugin in profile.plugins.items():
+            if isinstance(plugin, NodePartsProvider) and name not in found:
+                ask = partial(_parts, plugin, node)
+                with suppress(ExtensionPointError):  # it is logged
+                    found[name] = profile.calls.ask(profile.loaded(name), Point.FILTER, ask)
+    return {name: parts for name, parts in found.items() if parts}
+
+
+def _parts(plugin: NodePartsProvider, node: NodeInfo) -> list[NodePart]:
+    return [
+        NodePart(
+            tuple(_cut(text) for text in one.place[:_MAX_DEPTH]),
+            _cut(one.name),
+            tuple(str(pod)[:_MAX_KEY_LENGTH] for pod in one.pods[:MAX_PART_PODS]),
+            min(max(float(one.used), 0.0), 1.0),
+            _cut(one.note),
+        )
+        for one in islice(plugin.node_parts(node), MAX_PARTS)
+    ]
+
+
+def _cut(text: str) -> str:
+    return str(text)[:MAX_PART_LENGTH]
 
 
 class PrivateInformer(Protocol):

@@ -7,9 +7,11 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from koord.plugin import InvalidObject
 from koord_scheduler.plugin import ClusterPod
+from koord_scheduler.plugin.koordinator import NodePart
 from koord_scheduler_plugins.device_share.allocated import allocated_devices, amounts_text
 from koord_scheduler_plugins.device_share.allocation import DevicesUnavailable, instance_request
 from koord_scheduler_plugins.device_share.devices import (
+    ANY_NUMA,
     GPU,
     GPU_MEMORY_RATIO,
     LEVELS,
@@ -82,6 +84,32 @@ def node_summary(table: DeviceTable, pods: Iterable[ClusterPod]) -> dict[str, An
         "deviceUsedDetail": _details(table.used),
         "allocateSet": allocated,
     }
+
+
+def device_parts(table: DeviceTable, pods: Iterable[ClusterPod]) -> Iterator[NodePart]:
+    """Yield the devices of a node by type, NUMA node and PCIe switch."""
+    holders: dict[tuple[str, int], list[str]] = {}
+    for pod in pods:
+        try:
+            given = {} if pod.finished else allocated_devices(pod)
+        except InvalidObject:
+            continue  # it has nothing in the account either
+        for kind, devices in given.items():
+            for one in devices:
+                holders.setdefault((kind, one.minor), []).append(pod.key)
+    for kind, known in sorted(table.layout.by_type.items()):
+        for minor, device in sorted(known.items()):
+            total, free = dict(device.total), table.free(kind).get(minor, {})
+            taken = [1 - free.get(name, 0) / amount for name, amount in total.items() if amount]
+            where = [kind]
+            if device.numa_node is not None and device.numa_node != ANY_NUMA:
+                where.append(f"NUMA node {device.numa_node}")
+            if device.pcie:
+                where.append(f"PCIe {device.pcie}")
+            pods_of = tuple(sorted(holders.get((kind, minor), ())))
+            note = "" if total else "not healthy"
+            used = max(taken, default=float(bool(pods_of)))
+            yield NodePart(tuple(where), f"{kind} {minor}", pods_of, used, note)
 
 
 def _sums(found: Details) -> Mapping[str, str]:

@@ -41,6 +41,8 @@ from koord_scheduler.plugin import (
 from koord_scheduler.plugin.koordinator import (
     APIServiceProvider,
     Endpoint,
+    NodePart,
+    NodePartsProvider,
     NUMATopologyHint,
     NUMATopologyHintProvider,
     PendingAdvice,
@@ -83,7 +85,12 @@ from koord_scheduler_plugins.device_share.allocation import (
     instance_request,
     with_memory,
 )
-from koord_scheduler_plugins.device_share.answers import DeviceMetrics, fragmentation, node_summary
+from koord_scheduler_plugins.device_share.answers import (
+    DeviceMetrics,
+    device_parts,
+    fragmentation,
+    node_summary,
+)
 from koord_scheduler_plugins.device_share.args import DeviceShareArgs, node_score
 from koord_scheduler_plugins.device_share.devices import (
     ISOLATION_PROVIDER,
@@ -153,6 +160,7 @@ class DeviceShare(
     NUMATopologyHintProvider,
     PlannedReservePlugin,
     PendingAdvice,
+    NodePartsProvider,
     APIServiceProvider,
     ReservationFilterPlugin,
 ):
@@ -459,6 +467,10 @@ class DeviceShare(
             if table is not None and count
         ]
         return fragmentation(asked.wanted, every)
+
+    def node_parts(self, node: NodeInfo) -> Iterable[NodePart]:
+        table = self.tables.table(node.view, node.row)
+        return () if table is None else device_parts(table, node.view.pods(node.row))
 
     def endpoints(self) -> Iterable[Endpoint]:
         yield Endpoint("GET", "/nodeDeviceSummaries/{name}", self._summary)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 MAX_CPU = 4096  # the highest number of a CPU
 MAX_NUMA_NODE = 63
 
-_CORES_OF_A_SOCKET = 65536  # core ids are unique only inside of a socket
+CORES_OF_A_SOCKET = 65536  # core ids are unique only inside of a socket, ours on the node
 
 
 class LogicalCpu(NamedTuple):
@@ -31,7 +31,7 @@ class CpuLayout:
     def __init__(self, cpus: Iterable[tuple[int, int, int, int]] = ()) -> None:
         """cpus: number, core, socket and NUMA node of each."""
         self.cpus: Mapping[int, LogicalCpu] = {
-            cpu: LogicalCpu(socket, node, socket * _CORES_OF_A_SOCKET + core, cpu)
+            cpu: LogicalCpu(socket, node, socket * CORES_OF_A_SOCKET + core, cpu)
             for cpu, core, socket, node in cpus
         }
 

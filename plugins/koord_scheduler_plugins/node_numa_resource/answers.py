@@ -8,10 +8,11 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from koord.api.machine import format_cpulist
 from koord.plugin import InvalidObject
 from koord_scheduler.plugin import ClusterPod
-from koord_scheduler.plugin.koordinator import NUMATopologyPolicy
-from koord_scheduler_plugins.node_numa_resource.accumulator import BindPolicy
+from koord_scheduler.plugin.koordinator import NodePart, NUMATopologyPolicy
+from koord_scheduler_plugins.node_numa_resource.accumulator import CORES_OF_A_SOCKET, BindPolicy
 from koord_scheduler_plugins.node_numa_resource.columns import MachineTable, policy_number
 from koord_scheduler_plugins.node_numa_resource.holdings import (
+    NO_ALLOCATION,
     allocation_of,
     exclusive_policy,
     quantity_text,
@@ -119,6 +120,47 @@ def _zones(zones: Zones) -> list[Json]:
 
 def _amounts(amounts: Amounts) -> Mapping[str, str]:
     return {name: quantity_text(name, amount) for name, amount in sorted(amounts.items())}
+
+
+def machine_parts(machine: Machine, pods: Iterable[ClusterPod]) -> Iterator[NodePart]:
+    """Yield the NUMA nodes of a node, and its CPUs by socket, NUMA node and core."""
+    of_cpu: dict[int, list[str]] = {}
+    of_zone: dict[int, list[str]] = {}
+    for pod in pods:
+        try:
+            found = NO_ALLOCATION if pod.finished else allocation_of(pod)
+        except InvalidObject:
+            continue  # it has nothing in the account either
+        for cpu in found.cpus:
+            of_cpu.setdefault(cpu, []).append(pod.key)
+        for zone, _ in found.numa:
+            of_zone.setdefault(zone, []).append(pod.key)
+    for zone, amounts in sorted(machine.zones.items()):
+        used = machine.used.get(zone, {})
+        shares = [used.get(name, 0) / amount for name, amount in amounts.items() if amount]
+        left = ", ".join(
+            f"{name} {quantity_text(name, amount)}"
+            for name, amount in sorted(machine.available().get(zone, {}).items())
+        )
+        yield NodePart(
+            ("amounts",),
+            f"NUMA node {zone}",
+            tuple(sorted(of_zone.get(zone, ()))),
+            max(shares, default=0.0),
+            f"left: {left}",
+        )
+    layout = machine.layout
+    for number in sorted(layout.cpus, key=layout.cpus.__getitem__):
+        where = layout.cpus[number]
+        core = where.core - where.socket * CORES_OF_A_SOCKET
+        holders = tuple(sorted(of_cpu.get(number, ())))
+        yield NodePart(
+            (f"socket {where.socket}", f"NUMA node {where.node}", f"core {core}"),
+            f"CPU {number}",
+            holders,
+            1.0 if holders else 0.0,
+            "reserved" if number in machine.report.reserved else "",
+        )
 
 
 def advice(wish: Wish, table: MachineTable) -> Iterator[str]:

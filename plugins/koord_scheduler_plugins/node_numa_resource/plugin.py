@@ -41,6 +41,8 @@ from koord_scheduler.plugin.koordinator import (
     APIServiceProvider,
     Endpoint,
     FailedPod,
+    NodePart,
+    NodePartsProvider,
     NUMATopologyHint,
     NUMATopologyHintProvider,
     NUMATopologyPolicy,
@@ -67,7 +69,12 @@ from koord_scheduler_plugins.node_numa_resource.allocation import (
     amplified_requests,
     numa_hints,
 )
-from koord_scheduler_plugins.node_numa_resource.answers import NUMAMetrics, advice, node_document
+from koord_scheduler_plugins.node_numa_resource.answers import (
+    NUMAMetrics,
+    advice,
+    machine_parts,
+    node_document,
+)
 from koord_scheduler_plugins.node_numa_resource.columns import (
     REJECTIONS,
     ColumnScorer,
@@ -203,6 +210,7 @@ class NodeNUMAResource(
     NUMATopologyHintProvider,
     APIServiceProvider,
     PendingAdvice,
+    NodePartsProvider,
     PlannedReservePlugin,
     ReservationFilterPlugin,
 ):
@@ -572,6 +580,10 @@ class NodeNUMAResource(
 
     def endpoints(self) -> Iterable[Endpoint]:
         return (Endpoint("GET", "/nodes/{node}", self._node),)
+
+    def node_parts(self, node: NodeInfo) -> Iterable[NodePart]:
+        self.table.follow(node.view)
+        return machine_parts(self.table.machine(node.view, node.row), node.view.pods(node.row))
 
     def pending_advice(self, pod: ClusterPod) -> Iterable[str]:
         wish = wish_of(pod, self._default)

@@ -8,6 +8,7 @@ import aiohttp
 import pytest
 
 from koord_scheduler import page
+from koord_scheduler.plugin.koordinator import NodePart
 from tests.support.kube.apiserver import ApiServer
 from tests.support.scheduler.replicas import PODS, Replica, pending, placed
 
@@ -75,9 +76,29 @@ async def test_the_queue_is_bounded(
     assert (len(sections["queue"]), sections["counts"]["unschedulable"]) == (2, 5)
 
 
+async def test_the_parts_of_a_node(leading: Replica, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without plugins that know any there are none; of many pods the first are named."""
+    status, text = await leading.get("/page/detail/node?name=n1")
+    assert (status, json.loads(text)) == (200, {"node": "n1", "pods": [], "plugins": {}})
+    parts = [
+        NodePart(("socket 0",), "CPU 0", ("a/a",), 1.0),
+        NodePart(("socket 0",), "CPU 1", ("a/a", "b/b"), 0.123456, "note"),
+    ]
+    monkeypatch.setattr(page, "node_parts", lambda profiles, node: {"Parts": parts})
+    monkeypatch.setattr(page, "MAX_HOLDERS", 1)
+    found = json.loads((await leading.get("/page/detail/node?name=n1"))[1])
+    assert found["pods"] == ["a/a"]
+    place = {"place": ["socket 0"]}
+    assert found["plugins"]["Parts"] == [
+        {**place, "name": "CPU 0", "used": 1.0, "note": "", "pods": [0]},
+        {**place, "name": "CPU 1", "used": 0.12, "note": "note", "pods": [0]},
+    ]
+
+
 async def test_who_gets_nothing(leading: Replica) -> None:
     assert (await leading.get("/page/detail/pod?name=default/gone"))[0] == 404
-    assert (await leading.get("/page/detail/node?name=n1"))[0] == 404
+    assert (await leading.get("/page/detail/node?name=gone"))[0] == 404
+    assert (await leading.get("/page/detail/zone?name=n1"))[0] == 404
     other = {"Host": "evil.example"}
     assert (await leading.get("/page/detail/pod?name=default/first", other))[0] == 401
     status, text = await leading.get("/")

@@ -8,15 +8,23 @@ from koord.component.plugins.shared import SharedParts
 from koord.util.health import OK, PartHealth
 from koord.util.stop import Stop
 from koord_scheduler.framework.extension.providers import (
+    MAX_PART_LENGTH,
+    MAX_PART_PODS,
+    MAX_PARTS,
     APIServiceProvider,
     ControllerProvider,
     Endpoint,
     InformerFactoryProvider,
+    NodePart,
+    NodePartsProvider,
     PluginRequest,
     PrivateInformer,
     ProvidedServices,
     ProvidedServicesError,
+    node_parts,
 )
+from koord_scheduler.plugin import NodeInfo
+from koord_scheduler.plugin.testing import fake_cluster
 from tests.support.scheduler.framework import FreeCpu, Kit
 
 
@@ -108,3 +116,32 @@ async def test_two_endpoints_of_one_place_are_refused() -> None:
         ProvidedServicesError, match=r"plugin One: endpoints\(\): GET /x is there twice"
     ):
         await provided(One=Provides("/x", "/x"))
+
+
+class Parts(FreeCpu, NodePartsProvider):
+    """More than is shown, and all of it long."""
+
+    def node_parts(self, node: NodeInfo) -> Iterable[NodePart]:
+        pods = tuple(f"default/{at}" for at in range(100))
+        for number in range(10_000):
+            yield NodePart(("x" * 1000,) * 9, f"{number} " * 100, pods, 7.0, "n" * 1000)
+
+
+class BrokenParts(FreeCpu, NodePartsProvider):
+    def node_parts(self, node: NodeInfo) -> Iterable[NodePart]:
+        yield NodePart((), "first")
+        raise ValueError("it is broken")
+
+
+async def test_parts_of_a_node_are_cut_to_size() -> None:
+    """And a plugin that fails says nothing."""
+    cluster = fake_cluster()
+    cluster.node("n1")
+    profile = await Kit().profile(filter={"Parts": Parts(), "Broken": BrokenParts()})
+    view = cluster.state.view()
+    found = node_parts([profile, profile], NodeInfo(view, 0))
+    assert list(found) == ["Parts"]
+    assert len(found["Parts"]) == MAX_PARTS
+    part = found["Parts"][0]
+    assert {len(text) for text in (*part.place, part.name, part.note)} == {MAX_PART_LENGTH}
+    assert (len(part.pods), len(part.place), part.used) == (MAX_PART_PODS, 4, 1.0)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from koord.api.annotations import DEVICE_ALLOCATED
-from koord_scheduler.plugin import POD_DELETED, Action, ClusterEvent, EventResource
+from koord_scheduler.plugin import POD_DELETED, Action, ClusterEvent, EventResource, NodeInfo
 from koord_scheduler.plugin.koordinator import PluginRequest
 from koord_scheduler.plugin.testing import (
     FakeCluster,
@@ -442,3 +442,19 @@ async def test_secondary_devices_that_are_not_well_planned_are_counted(cluster):
 def test_bad_args(args):
     with pytest.raises(Exception, match=r"is not supported|not in valid range|not a quantity"):
         PluginHarness(DeviceShare, args=args)
+
+
+async def test_the_parts_of_a_node(cluster):
+    """NUMA node and switch of each device, who has it, and how much."""
+    found = d8()
+    found["spec"]["devices"][7]["health"] = False
+    async with harness(cluster, found) as at:
+        await at.schedule(pod("whole", {"nvidia.com/gpu": 2}))
+        await at.schedule(pod("part", {RATIO: 30, CORE: 30}))
+        parts = list(at.subject.node_parts(NodeInfo(cluster.state.view(), 0)))
+    assert [one.name for one in parts if one.used == 1] == ["gpu 0", "gpu 1"]
+    (part,) = (one for one in parts if 0 < one.used < 1)
+    assert (part.pods, part.used) == (("default/part",), pytest.approx(0.3))
+    assert parts[2].place == ("gpu", "NUMA node 0", "PCIe 1")
+    assert parts[7].note == "not healthy"
+    assert [one.name for one in parts[8:]] == [f"rdma {minor}" for minor in range(1, 5)]

@@ -17,6 +17,7 @@ from koord_scheduler.plugin import (
     ClusterPod,
     Code,
     EventResource,
+    NodeInfo,
     Status,
 )
 from koord_scheduler.plugin.koordinator import PluginRequest
@@ -744,6 +745,29 @@ async def test_fragmentation_by_numa_node_is_named() -> None:
         )
         assert list(plugin.pending_advice(pod_of(cpu=4, qos="LS"))) == []
         assert list(plugin.pending_advice(pod_of(cpu=10, qos="LS"))) == []
+
+
+async def test_the_parts_of_a_node() -> None:
+    """Socket, NUMA node and core of each CPU, and who has it."""
+    cluster = Cluster()
+    reserved = {"kubelet.koordinator.sh/cpu-manager-policy": {"reservedCPUs": "8"}}
+    cluster.node(annotations=reserved)
+    cluster.placed("a", "n1", 2, held("0-1", {0: {"cpu": "2"}}))
+    cluster.placed("liar", "n1", 1, held("2-7"))
+    async with cluster.harness as harness:
+        plugin = harness.subject
+        assert isinstance(plugin, NodeNUMAResource)
+        first, second, *cpus = plugin.node_parts(NodeInfo(cluster.cluster.state.view(), 0))
+        assert (first.name, first.pods, first.used) == ("NUMA node 0", ("default/a",), 0.25)
+        assert first.note == "left: cpu 6, memory 32Gi"
+        assert (second.name, second.pods) == ("NUMA node 1", ())
+        assert [(one.name, one.pods, one.note) for one in cpus if one.pods or one.note] == [
+            ("CPU 0", ("default/a",), ""),
+            ("CPU 1", ("default/a",), ""),
+            ("CPU 8", (), "reserved"),
+        ]
+        assert cpus[9].place == ("socket 1", "NUMA node 1", "core 4")
+        assert len(cpus) == 16
 
 
 async def test_only_so_many_nodes_are_tried() -> None:
