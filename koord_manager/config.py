@@ -141,10 +141,19 @@ def to_document(config: Configuration) -> dict[str, object]:
 
 
 # Source: Koordinator, pkg/features (koord-manager).
-GATES = {"EnableSyncGPUSharedResource": FeatureSpec()}
+_ON = FeatureSpec(default=True, stage=Stage.BETA)
+GATES = {
+    "EnableSyncGPUSharedResource": FeatureSpec(),
+    "PodMutatingWebhook": _ON,
+    "PodValidatingWebhook": _ON,
+    "ColocationProfileSkipMutatingResources": FeatureSpec(),
+    "ColocationProfileSkipValidatingPriority": FeatureSpec(),
+    "DisableDeviceResourceSpec": FeatureSpec(),
+    "DisableExtendedResourceSpec": FeatureSpec(),
+    "ValidatePodDeviceResource": FeatureSpec(),
+}
 
 
 def feature_gates(plugins: Iterable[str]) -> FeatureGates:
     """Return the table, all at their defaults. plugins: names of gates that are on by default."""
-    on = FeatureSpec(default=True, stage=Stage.BETA)
-    return FeatureGates({**GATES, **dict.fromkeys(plugins, on)}, NAME)
+    return FeatureGates({**GATES, **dict.fromkeys(plugins, _ON)}, NAME)

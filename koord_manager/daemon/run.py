@@ -9,7 +9,7 @@ from koord.component.http.endpoints import guarded
 from koord.component.http.exposition import Exposition
 from koord.component.metrics import FamilyRules
 from koord.component.plugins.discovery import discover
-from koord.component.supervisor import supervise
+from koord.component.supervisor import Run, supervise
 from koord.controlplane import serving
 from koord.controlplane.cluster_access import ClusterAccess, LeaderClient, connect
 from koord.controlplane.daemon import (
@@ -39,6 +39,7 @@ from koord_manager.daemon.settings import Settings, load_settings
 from koord_manager.explanation import explain_handler
 from koord_manager.framework.calculator import Calculator
 from koord_manager.framework.facts import ClusterConfig, load_cluster_config
+from koord_manager.framework.interfaces import Services
 from koord_manager.framework.loading import Plugins, fields_read
 
 PROGRAM = ComponentInfo(NAME, PREFIX, __version__)
@@ -103,6 +104,12 @@ class Daemon:
             settings.gates,
             clock,
             lambda name: metrics.plugin_runs.inc(name, "failed", "ResourceCalculate"),
+            Services(
+                client=client,
+                informer=connection.informers.informer,
+                emit=connection.events.emit,
+                dry_run=configuration.dry_run,
+            ),
         )
         self._config: ConfigSource[ClusterConfig] = ConfigSource(
             connection.client,
@@ -182,6 +189,8 @@ class Daemon:
         health.register("plugins", self._plugins.health)
         for worker in self._workers:
             health.register(worker.name, worker.health)
+        for plugin in self._plugins.controllers:
+            health.register(plugin.name, plugin.health)
 
     def _create_app(self, sources: HttpSources) -> web.Application:
         app = serving.create_app(sources)
@@ -197,7 +206,9 @@ class Daemon:
     async def _work(self, stop: Stop) -> None:
         settings = self._settings
         facts = {
-            "plugins": [one.name for one in self._plugins.node_resource],
+            "plugins": [
+                one.name for one in (*self._plugins.node_resource, *self._plugins.controllers)
+            ],
             "dry_run": settings.configuration.dry_run,
         }
         self._common.announce(facts, settings.document())
@@ -213,12 +224,13 @@ class Daemon:
         log.info("cluster.synced", nodes=len(self._connection.state.snapshot), seconds=seconds)
         async with run_in_background(self._clock) as start:
             for worker in self._workers:
-                start(partial(self._run_worker, worker))
+                start(partial(self._run_supervised, worker.name, worker.run))
+            for plugin in self._plugins.controllers:
+                start(partial(self._run_supervised, plugin.name, plugin.run))
             await stop.wait()
 
-    async def _run_worker(self, worker: NodeWorker, stop: Stop) -> None:
-        health = self._common.components.health
-        await supervise(worker.name, worker.run, stop, self._clock, health)
+    async def _run_supervised(self, name: str, run: Run, stop: Stop) -> None:
+        await supervise(name, run, stop, self._clock, self._common.components.health)
 
     async def _know_cluster(self) -> None:
         await self._connection.feed.wait_synced()

@@ -3,11 +3,18 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 from koord.component.features import FeatureGates
 from koord.component.plugins.registry import FactoryRegistry
+from koord.kube.client import ApiClient, Resource
+from koord.kube.events import Event
+from koord.kube.informer import SharedInformer
+from koord.kube.listwatch import MissingKind
+from koord.kube.responses import Object
 from koord.util.clock import Clock
+from koord.util.health import OK, PartHealth
+from koord.util.stop import Stop
 from koord_manager.framework.facts import Calculation, NodeFacts
 
 
@@ -36,6 +43,36 @@ class NodeResourcePlugin(Plugin, ABC):
         """
 
 
+class ControllerPlugin(Plugin, ABC):
+    """Keeps objects of the cluster that belong to no node."""
+
+    @abstractmethod
+    async def run(self, stop: Stop) -> None:
+        """Work until stop, while this replica leads. When it raises, it is started again."""
+
+    def health(self) -> PartHealth:
+        """Degraded while something cannot be kept as it should be."""
+        return OK
+
+
+class GetInformer(Protocol):
+    """Returns the informer of a kind; see InformerFactory.informer."""
+
+    def __call__(
+        self, resource: Resource, *, absent: MissingKind | None = None, without: str = ""
+    ) -> SharedInformer[Object]: ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Services:
+    """The API server, as plugins use it. What changes something is sent by the leader alone."""
+
+    client: ApiClient
+    informer: GetInformer
+    emit: Callable[[Event], None]
+    dry_run: bool  # decide, but write nothing
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Handle:
     """What a plugin may use."""
@@ -43,6 +80,7 @@ class Handle:
     name: str  # of the plugin
     clock: Clock
     gates: FeatureGates
+    services: Services | None = None  # None: in a command beside the daemon
 
 
 PluginFactory = Callable[[Any, Handle], Plugin]

@@ -13,7 +13,14 @@ from koord.util.health import OK, HealthStatus, PartHealth
 from koord.util.logs import get_logger
 from koord_manager.framework.calculator import ORIGIN
 from koord_manager.framework.facts import Calculation, NodeFacts
-from koord_manager.framework.interfaces import Handle, NodeResourcePlugin, Plugin, PluginRegistry
+from koord_manager.framework.interfaces import (
+    ControllerPlugin,
+    Handle,
+    NodeResourcePlugin,
+    Plugin,
+    PluginRegistry,
+    Services,
+)
 
 STEP = 2.0  # seconds of real time that a plugin may hold the event loop
 ALL = "*"
@@ -80,6 +87,7 @@ class Plugins:
         gates: FeatureGates,
         clock: Clock,
         failed: Callable[[str], None] = lambda plugin: None,
+        services: Services | None = None,
     ) -> None:
         """A plugin that cannot be made is left out and named; the others work without it."""
         self.broken: dict[str, str] = {}
@@ -92,15 +100,15 @@ class Plugins:
             if entry is None:
                 continue
             code = PluginCode(name, clock, step_seconds=STEP, accounted=False)
-            handle = Handle(name=name, clock=clock, gates=gates)
+            handle = Handle(name=name, clock=clock, gates=gates, services=services)
             try:
                 plugin = code.call(entry.plugin, args.get(name), handle)
             except Exception as err:  # a third party's code
                 self._leave_out(name, error_text(err))
                 continue
-            if not isinstance(plugin, NodeResourcePlugin):
-                found = type(plugin).__name__
-                self._leave_out(name, f"wanted a NodeResourcePlugin, found {found}")
+            if not isinstance(plugin, NodeResourcePlugin | ControllerPlugin):
+                wanted, found = "a NodeResourcePlugin or ControllerPlugin", type(plugin).__name__
+                self._leave_out(name, f"wanted {wanted}, found {found}")
                 continue
             plugin.name = name
             self._loaded[name] = _Loaded(plugin, code)
@@ -114,6 +122,12 @@ class Plugins:
         """Those that say what nodes are to have."""
         found = (one.plugin for one in self._loaded.values())
         return [one for one in found if isinstance(one, NodeResourcePlugin)]
+
+    @property
+    def controllers(self) -> list[ControllerPlugin]:
+        """Those that keep objects of the cluster."""
+        found = (one.plugin for one in self._loaded.values())
+        return [one for one in found if isinstance(one, ControllerPlugin)]
 
     def calculate(
         self, plugin: NodeResourcePlugin, node: NodeFacts, earlier: Calculation

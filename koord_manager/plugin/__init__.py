@@ -8,7 +8,13 @@ from koord.cluster.facts import ClusterNode, ClusterPod, ReportedPodUsage, Repor
 from koord.cluster.keptfields import KeptFields, reads
 from koord.cluster.kinds import UsageReport
 from koord_manager.framework.facts import NOTHING, Calculation, NodeFacts, Offered, Term
-from koord_manager.framework.interfaces import Handle, NodeResourcePlugin, Plugin
+from koord_manager.framework.interfaces import (
+    ControllerPlugin,
+    Handle,
+    NodeResourcePlugin,
+    Plugin,
+    Services,
+)
 from koord_manager.framework.objects import CpuModel, NodeDevice, NodeDevices, NodeTopology, Zone
 
 __all__ = [
@@ -16,6 +22,7 @@ __all__ = [
     "Calculation",
     "ClusterNode",
     "ClusterPod",
+    "ControllerPlugin",
     "CpuModel",
     "Handle",
     "KeptFields",
@@ -28,6 +35,7 @@ __all__ = [
     "Plugin",
     "ReportedPodUsage",
     "ReportedUsage",
+    "Services",
     "Term",
     "UsageReport",
     "Zone",

@@ -70,6 +70,8 @@ def test_the_role_covers_what_is_followed_and_writes_no_pod() -> None:
         ("slo.koordinator.sh", "nodeslos"),
         ("topology.node.k8s.io", "noderesourcetopologies"),
         ("scheduling.koordinator.sh", "devices"),
+        ("config.koordinator.sh", "clustercolocationprofiles"),
+        ("scheduling.k8s.io", "priorityclasses"),
     }
     rules = MANIFESTS.one("ClusterRole")["rules"]
     listed = {
@@ -88,7 +90,13 @@ def test_the_role_covers_what_is_followed_and_writes_no_pod() -> None:
     }
     specs = {(what, verb) for what in ("nodemetrics", "nodeslos")
              for verb in ("create", "patch", "delete")}  # fmt: skip
-    assert writes == specs | {
+    policies = {
+        (f"{how}admissionpolic{what}", verb)
+        for how in ("mutating", "validating")
+        for what in ("ies", "ybindings")
+        for verb in ("create", "update", "delete")
+    }
+    assert writes == specs | policies | {
         ("nodes/status", "patch"),
         ("noderesourcetopologies", "patch"),
         ("events", "create"),

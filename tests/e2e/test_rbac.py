@@ -111,6 +111,7 @@ def _asked_by_agents(asked: dict[str, set[Right]]) -> set[Right]:
         "test_device_share.py",
         "test_manager.py",
         "test_node_numa_resource.py",
+        "test_profiles.py",
         "test_quotas.py",
     }
     return set().union(*(rights for file, rights in asked.items() if file not in others))

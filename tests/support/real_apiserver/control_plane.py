@@ -15,7 +15,7 @@ import urllib.request
 from pathlib import Path
 
 from koord.kube.credentials import ApiConfig
-from tests.support.programs import KUBERNETES
+from tests.support.programs import KUBERNETES, MINOR
 
 START_SECONDS = 120.0
 ISSUER = "https://kubernetes.default.svc"
@@ -85,6 +85,10 @@ class ControlPlane:
     def start_server(self) -> None:
         """Start kube-apiserver, after stop_server on the same port."""
         key = self._service_accounts
+        beta = (
+            "--feature-gates=MutatingAdmissionPolicy=true",  # on by default from 1.36 on
+            "--runtime-config=admissionregistration.k8s.io/v1beta1=true",
+        )
         self._server = self._spawn(
             KUBERNETES.called("kube-apiserver"),
             f"--etcd-servers={self._etcd_url}",
@@ -103,6 +107,7 @@ class ControlPlane:
             # Not on by default: the agent has a right for clusters that have it.
             "--enable-admission-plugins=OwnerReferencesPermissionEnforcement",
             "--profiling=false",
+            *(beta if MINOR >= 34 else ()),
         )
         _until_ready(f"{self._url}/readyz", self._server)
 

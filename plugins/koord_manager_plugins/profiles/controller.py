@@ -1,0 +1,382 @@
+"""ColocationProfilePolicies: keeps the admission policies of profiles, GPUs and pod rules.
+
+Everything that it keeps has a label, and nothing without that label is touched. It stays when the
+daemon stops: the API server then goes on by itself. A profile that cannot be used keeps its last
+good policy.
+"""
+
+import asyncio
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from koord.plugin import (
+    OK,
+    HealthStatus,
+    InvalidObject,
+    LogState,
+    PartHealth,
+    Stop,
+    get_logger,
+)
+from koord.plugin.kube import (
+    AlreadyExists,
+    ApiClient,
+    ApiError,
+    ApiResource,
+    Change,
+    Conflict,
+    Event,
+    EventType,
+    KubeError,
+    MissingKind,
+    NotFound,
+    ObjectRef,
+)
+from koord_manager.plugin import ControllerPlugin, Handle, Services
+from koord_manager_plugins.profiles import policies, rules
+from koord_manager_plugins.profiles.mutation import MutationOptions, PriorityClass, class_names
+from koord_manager_plugins.profiles.policies import MANAGED_BY, NAME, PROFILE, Object
+from koord_manager_plugins.profiles.profile import Profile, parse_profile
+
+API_VERSION, KIND = "config.koordinator.sh/v1alpha1", "ClusterColocationProfile"
+PROFILES = ApiResource(API_VERSION, "clustercolocationprofiles")
+PRIORITY_CLASSES = ApiResource("scheduling.k8s.io/v1", "priorityclasses")
+GROUP = "admissionregistration.k8s.io"
+VERSIONS = ("v1", "v1beta1", "v1alpha1")  # of mutating policies, the best first
+LOOK = 30.0  # seconds between two looks at policies that nothing has happened to
+RECHECK = 600.0  # seconds between two questions for the versions that are served
+SETTLE = 0.5  # seconds in which profiles change together
+MAX_PROFILES = 256
+_PLURALS = {
+    policies.POLICY: "mutatingadmissionpolicies",
+    policies.BINDING: "mutatingadmissionpolicybindings",
+    rules.POLICY: "validatingadmissionpolicies",
+    rules.BINDING: "validatingadmissionpolicybindings",
+}
+_OURS = {"labelSelector": f"{MANAGED_BY}={NAME}"}
+
+log = get_logger("koord_manager.profiles")
+
+Key = tuple[str, str]  # kind and name
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wanted:
+    """What the API server is to have."""
+
+    objects: Mapping[Key, Object]
+    kept: frozenset[str]  # names of policies that stay as they are, whatever they are
+    problems: Mapping[str, str]  # by profile: why it has no new policy
+    notes: Mapping[str, tuple[tuple[str, str], ...]]  # by profile: reason and text
+
+
+@dataclass(slots=True)
+class _Written:
+    """What was written last, and what the server has made of it."""
+
+    wanted: Object
+    stored: Object = field(default_factory=dict)
+
+
+def wanted_objects(
+    profiles: Iterable[Mapping[str, Any]],
+    classes: Mapping[str, PriorityClass],
+    options: MutationOptions,
+    *,
+    mutating: str,
+    validating: Iterable[Object],
+) -> Wanted:
+    """Return what there is to be for profiles, which are objects of the API server. Pure.
+
+    mutating: the version of mutating policies; "": there are to be none. validating: the policies
+    of rules.
+    """
+    found: list[Profile] = []
+    problems: dict[str, str] = {}
+    notes: dict[str, list[tuple[str, str]]] = {}
+    names = sorted(((one["metadata"]["name"], one) for one in profiles), key=lambda one: one[0])
+    for name, item in names:
+        if len(found) >= MAX_PROFILES:
+            problems[name] = f"there are more than {MAX_PROFILES} profiles"
+            continue
+        try:
+            found.append(parse_profile(item))
+        except InvalidObject as err:
+            problems[name] = str(err)
+    objects = [*validating]
+    named = {one.priority_class for one in found}
+    known = {name: one for name, one in class_names(classes).items() if name in named}
+    for profile in found if mutating else ():
+        if profile.priority_class and profile.priority_class not in classes:
+            problems[profile.name] = (
+                f"spec.priorityClassName: wanted a PriorityClass, found {profile.priority_class!r}"
+            )
+            continue
+        try:
+            made = policies.profile_policy(profile, found, known, mutating, options)
+        except InvalidObject as err:
+            problems[profile.name] = str(err)
+            continue
+        objects += made.objects
+        said = [("NotExpressible", one) for one in made.not_applied]
+        if made.overruled:
+            said.append(("Overruled", ", ".join(made.overruled[:10])))
+        if profile.matches_everything:
+            said.append(("SelectsEverything", "it is for all pods of all namespaces"))
+        if said:
+            notes[profile.name] = said
+    if mutating and options.devices:
+        objects += policies.device_policy(mutating)
+    if mutating and options.extended_spec:
+        objects += policies.extended_spec_policy(mutating)
+    return Wanted(
+        objects={(one["kind"], one["metadata"]["name"]): one for one in objects},
+        kept=frozenset(policies.policy_name(name) for name in problems)
+        if mutating
+        else frozenset(),
+        problems=problems,
+        notes={name: tuple(said) for name, said in notes.items()},
+    )
+
+
+class ColocationProfilePolicies(ControllerPlugin):
+    """Keeps them; see the module."""
+
+    def __init__(self, args: None, handle: Handle) -> None:
+        """It has no arguments."""
+        gates = handle.gates.enabled
+        self._clock = handle.clock
+        self._services = handle.services
+        self._mutates, self._validates = gates("PodMutatingWebhook"), gates("PodValidatingWebhook")
+        self._options = MutationOptions(
+            translate=not gates("ColocationProfileSkipMutatingResources"),
+            extended_spec=not gates("DisableExtendedResourceSpec"),
+            devices=not gates("DisableDeviceResourceSpec"),
+        )
+        self._rules: list[Object] = []
+        if self._validates:
+            fixed = not gates("ColocationProfileSkipValidatingPriority")
+            self._rules += rules.qos_policy(sub_priority_is_fixed=fixed)
+            if gates("ValidatePodDeviceResource"):
+                self._rules += rules.device_rules_policy()
+        self._changed = asyncio.Event()
+        self._versions: tuple[str, str] | None = None  # of mutating and of validating policies
+        self._asked = float("-inf")
+        self._written: dict[Key, _Written] = {}
+        self._problems: dict[str, str] = {}
+        self._refusals: dict[str, str] = {}  # by profile or policy: what the server has said
+        self._refused_before: dict[str, str] = {}
+        self._said: dict[str, set[tuple[str, str]]] = {}
+        self._trouble = LogState(log)
+        self._trouble_text = ""
+        if handle.services is not None:
+            informer = handle.services.informer
+            self._profiles = informer(
+                PROFILES,
+                absent=MissingKind(pause=60.0, hint="install its CRD: there are no profiles"),
+                without="there are no profiles",
+            )
+            self._classes = informer(PRIORITY_CLASSES)
+            for one in (self._profiles, self._classes):
+                one.add_handler(self._note)
+
+    def _note(self, change: Change[Any]) -> None:
+        self._changed.set()
+
+    def health(self) -> PartHealth:
+        reasons = [f"{name}: {text}" for name, text in sorted(self._problems.items())]
+        if self._trouble_text:
+            reasons.insert(0, self._trouble_text)
+        if not reasons:
+            return OK
+        return PartHealth(HealthStatus.DEGRADED, "; ".join(reasons[:5]))
+
+    async def run(self, stop: Stop) -> None:
+        services = self._services
+        if services is None:
+            return
+        await stop.bound(self._profiles.wait_answered())
+        await stop.bound(self._classes.wait_synced())
+        async for _ in stop.every(LOOK, self._changed):
+            await stop.sleep(SETTLE)
+            self._changed.clear()
+            try:
+                await self._reconcile(services)
+            except KubeError as err:
+                self._trouble_text = str(err)
+                self._trouble.failed("policies.failed", error=str(err))
+            else:
+                self._trouble_text = self._unserved()
+                self._trouble.ended("policies.recovered")
+
+    def _unserved(self) -> str:
+        mutating, validating = self._versions or ("", "")
+        lacking = [
+            kind
+            for kind, wanted, served in (
+                (policies.POLICY, self._mutates, mutating),
+                (rules.POLICY, self._validates, validating),
+            )
+            if wanted and not served
+        ]
+        return f"the API server has no {' and no '.join(lacking)}" if lacking else ""
+
+    async def _reconcile(self, services: Services) -> None:
+        """Bring all policies in line. Raises KubeError."""
+        mutating, validating = await self._served(services.client)
+        wanted = wanted_objects(
+            self._profiles.objects.values(),
+            dict(_priority_classes(self._classes.objects.values())),
+            self._options,
+            mutating=mutating if self._mutates else "",
+            validating=self._rules if validating else (),
+        )
+        self._refusals, self._refused_before = {}, self._refusals
+        self._problems = dict(wanted.problems)
+        self._say(services, wanted)
+        versions = {
+            policies.POLICY: mutating,
+            policies.BINDING: mutating,
+            rules.POLICY: validating,
+            rules.BINDING: validating,
+        }
+        found: dict[Key, Object] = {}
+        for kind, version in versions.items():
+            if version:
+                listed = await services.client.list(_resource(kind, version).collection(), _OURS)
+                found |= {(kind, one["metadata"]["name"]): one for one in listed.items}
+        for key, item in wanted.objects.items():  # a policy before its binding
+            await self._write(services, key, item, found.get(key))
+        # A binding before its policy. While the profiles are not known, none is deleted.
+        known = self._profiles.synced
+        for key, old in sorted(found.items(), reverse=True, key=lambda one: "Binding" in one[0][0]):
+            is_of_profile = PROFILE in (old["metadata"].get("annotations") or {})
+            if key not in wanted.objects and key[1] not in wanted.kept and (
+                known or not is_of_profile
+            ):  # fmt: skip
+                await self._delete(services, key, old, versions[key[0]])
+
+    async def _served(self, client: ApiClient) -> tuple[str, str]:
+        now = self._clock.monotonic()
+        if self._versions is not None and now - self._asked < RECHECK:
+            return self._versions
+        found: dict[str, str] = {}
+        for version in VERSIONS:
+            try:
+                listed = await client.get(f"/apis/{GROUP}/{version}")
+            except NotFound:
+                continue
+            resources = listed.get("resources")
+            for one in resources if isinstance(resources, list) else ():
+                if isinstance(one, dict):
+                    found.setdefault(str(one.get("name")), version)
+        mutating = found.get(_PLURALS[policies.POLICY], "")
+        validating = found.get(_PLURALS[rules.POLICY], "")
+        self._versions = (mutating, validating if validating == rules.VERSION else "")
+        self._asked = now
+        return self._versions
+
+    async def _write(
+        self, services: Services, key: Key, wanted: Object, found: Object | None
+    ) -> None:
+        """Create or correct one object. Raises KubeError where the others cannot be written too."""
+        written = self._written.get(key)
+        if found is not None and _same(found, wanted, written):
+            return
+        profile = wanted["metadata"].get("annotations", {}).get(PROFILE, "")
+        is_edited = found is not None and written is not None and written.wanted == wanted
+        resource = _resource(key[0], wanted["apiVersion"].rpartition("/")[2])
+        if services.dry_run:
+            return
+        try:
+            if found is None:
+                stored = await services.client.create(
+                    resource.collection(), wanted, field_manager=NAME
+                )
+            else:
+                version = found["metadata"]["resourceVersion"]
+                body = {**wanted, "metadata": {**wanted["metadata"], "resourceVersion": version}}
+                stored = await services.client.replace(resource.object(key[1]), body)
+        except AlreadyExists:
+            self._refused(
+                services, profile, key[1], f"there is a {key[0]} {key[1]} that is not ours"
+            )
+            return
+        except Conflict:  # the next look has the newer one
+            self._changed.set()
+            return
+        except ApiError as err:
+            if err.status not in (400, 413, 422):
+                raise
+            self._refused(services, profile, key[1], err.message or str(err))
+            return
+        self._written[key] = _Written(wanted, stored.get("spec") or {})
+        log.info("policy.written", kind=key[0], name=key[1], edited=is_edited)
+        if is_edited and profile:
+            text = f"{key[0]} {key[1]} was changed by hand: taken back"
+            self._emit(services, profile, "PolicyEdited", text)
+
+    def _refused(self, services: Services, profile: str, name: str, text: str) -> None:
+        """Note that the server takes no new policy; the old one stays."""
+        if self._refused_before.get(name) != text and name not in self._refusals:
+            log.warning("policy.refused", name=name, error=text)
+            if profile:
+                self._emit(services, profile, "PolicyRefused", text)
+        self._refusals[name] = self._problems[profile or name] = text
+
+    async def _delete(self, services: Services, key: Key, old: Object, version: str) -> None:
+        self._written.pop(key, None)
+        if services.dry_run:
+            return
+        try:
+            path = _resource(key[0], version).object(key[1])
+            await services.client.delete(path, uid=old["metadata"]["uid"])
+        except (NotFound, Conflict):
+            return
+        log.info("policy.deleted", kind=key[0], name=key[1])
+
+    def _say(self, services: Services, wanted: Wanted) -> None:
+        """Send an event for what is new about a profile."""
+        said: dict[str, set[tuple[str, str]]] = {}
+        for name, problem in wanted.problems.items():
+            said.setdefault(name, set()).add(("InvalidProfile", problem))
+        for name, notes in wanted.notes.items():
+            said.setdefault(name, set()).update(notes)
+        for name, texts in said.items():
+            for reason, text in sorted(texts - self._said.get(name, set())):
+                log.warning("profile.note", profile=name, reason=reason, message=text)
+                self._emit(services, name, reason, text)
+        self._said = said
+
+    def _emit(self, services: Services, profile: str, reason: str, text: str) -> None:
+        found = self._profiles.objects.get(profile)
+        uid = str(found["metadata"].get("uid", "")) if found else ""
+        about = ObjectRef(API_VERSION, KIND, profile, uid=uid)
+        services.emit(Event(about, EventType.WARNING, reason, text, NAME))
+
+
+def _priority_classes(items: Iterable[Object]) -> Iterator[tuple[str, PriorityClass]]:
+    for one in items:
+        value = one.get("value", 0)
+        if isinstance(value, int):
+            policy = str(one.get("preemptionPolicy") or "PreemptLowerPriority")
+            yield one["metadata"]["name"], PriorityClass(value, policy)
+
+
+def _resource(kind: str, version: str) -> ApiResource:
+    return ApiResource(f"{GROUP}/{version}", _PLURALS[kind])
+
+
+def _same(found: Object, wanted: Object, written: _Written | None) -> bool:
+    """Whether an object is as wanted, or as the server has stored what was wanted."""
+    meta, mine = found["metadata"], wanted["metadata"]
+    for part in ("labels", "annotations"):
+        if not (mine.get(part) or {}).items() <= (meta.get(part) or {}).items():
+            return False
+    if "ownerReferences" in mine and meta.get("ownerReferences") != mine["ownerReferences"]:
+        return False
+    spec = found.get("spec")
+    if spec == wanted["spec"]:
+        return True
+    return written is not None and written.wanted == wanted and spec == written.stored
