@@ -18,6 +18,7 @@ from koord_scheduler.plugin import (
     Action,
     ClusterEvent,
     ClusterPod,
+    Code,
     CycleState,
     EnqueueExtensions,
     EventResource,
@@ -59,6 +60,7 @@ from koord_scheduler_plugins.elastic_quota.checks import (
 from koord_scheduler_plugins.elastic_quota.preemption import LEAVING, QuotaPreemption
 from koord_scheduler_plugins.elastic_quota.profile import QuotaProfiles, follow_profiles
 from koord_scheduler_plugins.elastic_quota.quotas import QuotaOptions, Quotas, pod_request
+from koord_scheduler_plugins.elastic_quota.reclaim import QuotaReclaim
 from koord_scheduler_plugins.elastic_quota.revoke import QuotaRevoker
 from koord_scheduler_plugins.elastic_quota.runtime import RuntimeOptions
 from koord_scheduler_plugins.elastic_quota.status import (
@@ -111,6 +113,7 @@ class ElasticQuotaArgs:
     quota_snapshot_update_interval: Seconds = 120.0  # accepted; there are no snapshots
     hook_plugins: tuple[HookPlugin, ...] = ()
     profile_controller: bool = False  # quotas of ElasticQuotaProfiles, if no koord-manager does it
+    enable_reclaim: bool = False  # pods of quotas that use too much leave for those below min
     check_all_resources: bool = False  # as Koordinator: also those that a pod does not ask for
 
     def validate(self) -> Iterator[FieldError]:
@@ -194,7 +197,7 @@ class ElasticQuota(
             raise KoordError("profiles have different ElasticQuotaArgs; all must have the same")
         services.failures.register(after=self._failed)
         self._pod_groups: Mapping[str, PodGroup] = {}
-        if self._revokes:
+        if self._revokes or args.enable_reclaim:
             self._pod_groups = services.custom_resources.follow(
                 POD_GROUPS, read_pod_group, without=WITHOUT_POD_GROUPS
             ).objects
@@ -268,7 +271,7 @@ class ElasticQuota(
         """
         quotas = self.tracker.current().with_account(nodes.account)
         if self._rejection(quotas, pod) is None:
-            return Status.unschedulable()
+            return await self._reclaim(state, pod, nodes, quotas, statuses)
         if self._preemptions.under_way(pod.uid):
             return _no(LEAVING)
         if statuses.absent.plugin != self.name:
@@ -288,6 +291,36 @@ class ElasticQuota(
         except ExtensionPointError as err:
             return err.status
         return _no(found) if isinstance(found, str) else found
+
+    async def _reclaim(
+        self,
+        state: CycleState,
+        pod: ClusterPod,
+        nodes: View,
+        quotas: Quotas,
+        statuses: NodeStatuses,
+    ) -> Candidate | Status:
+        """A node and victims of quotas that use too much; a rejection lets other plugins try."""
+        rows = statuses.having(Code.UNSCHEDULABLE)
+        if not self._args.enable_reclaim or not rows.any():
+            return Status.unschedulable()
+        if self._preemptions.under_way(pod.uid):
+            return _no(LEAVING)
+        work = QuotaReclaim(
+            pod=pod,
+            state=state,
+            nodes=nodes,
+            quotas=quotas,
+            filters=self._handle.filters(),
+            budgets=by_namespace(self._handle.services.cluster.budgets.values()),
+            rows=rows,
+            pod_groups=self._pod_groups,
+        )
+        try:
+            found = await work.find()
+        except ExtensionPointError as err:
+            return err.status
+        return Status.unschedulable(f"reclaim: {found}") if isinstance(found, str) else found
 
     def _rejection(self, quotas: Quotas, pod: ClusterPod) -> Rejection | None:
         """Why the quota of a pod does not admit it; None: it does, or there is none."""

@@ -6,11 +6,12 @@ quota there. Nobody is evicted unless the pod is admitted and has a node afterwa
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from koord.api.elasticquota import DEFAULT_QUOTA, Amounts, is_preemptible
+from koord.api.podgroup import PodGroup, gang_of, is_of_pod_group, spec_of_pod
 from koord_scheduler.plugin import ClusterPod, CycleState, View, is_time_over, remaining_time
 from koord_scheduler.plugin.koordinator import HypotheticalCluster
 from koord_scheduler.plugin.preemption import (
@@ -42,6 +43,74 @@ class QuotaPod:
     def importance(self) -> tuple[int, float, str]:
         """Sort key: the least important pod first; of equal priority the one started last."""
         return (self.priority, -self.started, self.key)
+
+
+def quota_pod(pod: ClusterPod, quota: str) -> QuotaPod:
+    """Return a pod as its quota sees it; none is protected."""
+    return QuotaPod(
+        key=pod.key,
+        uid=pod.uid,
+        quota=quota,
+        node=pod.node,
+        priority=pod.priority or 0,
+        started=pod.started or 0.0,
+        request=pod_request(pod),
+        preemptible=is_preemptible(pod.labels),
+        gang=gang_of(pod.labels, dict(pod.annotations), pod.namespace),
+    )
+
+
+@dataclass(slots=True)
+class _Gang:
+    running: int = 0  # pods on nodes, without those that leave
+    minimum: int = 0
+
+    @property
+    def spare(self) -> int:
+        """How many members it can lose; all, if it lacks some of its minimum already."""
+        if self.running < self.minimum:
+            return self.running
+        return self.running - self.minimum
+
+
+class RunningGangs:
+    """Gangs with pods on nodes, as far as they were counted."""
+
+    def __init__(self, pod_groups: Mapping[str, PodGroup]) -> None:
+        """pod_groups: those of the cluster, by namespace/name; live."""
+        self._pod_groups = pod_groups
+        self._gangs: dict[str, _Gang] = {}
+
+    def count(self, pod: ClusterPod) -> None:
+        """Count a pod on a node, and find the minimum of its gang."""
+        if pod.finished or pod.deleting:
+            return
+        annotations = dict(pod.annotations)
+        name = gang_of(pod.labels, annotations, pod.namespace)
+        if not name:
+            return
+        gang = self._gangs.setdefault(name, _Gang())
+        gang.running += 1
+        group = self._pod_groups.get(name)
+        spec = group.spec if group is not None else None
+        if group is None and not is_of_pod_group(pod.labels):
+            spec = spec_of_pod(name, pod.labels, annotations)
+        if spec is not None:
+            gang.minimum = max(gang.minimum, spec.min_members)
+
+    def lose(self, name: str) -> None:
+        """A pod of a gang, or of none, leaves."""
+        if name in self._gangs:
+            self._gangs[name].running -= 1
+
+    def running(self, name: str) -> int:
+        """How many pods a gang has on nodes."""
+        return self._gangs[name].running if name in self._gangs else 0
+
+    @property
+    def spare(self) -> Mapping[str, int]:
+        """How many members each gang can lose and still have its minimum."""
+        return {name: gang.spare for name, gang in self._gangs.items()}
 
 
 def candidates(
@@ -104,7 +173,7 @@ def revoked(
     """
     left = {key: amount for key, amount in used.items() if key in limit}
     collected: list[tuple[QuotaPod, ...]] = []
-    for unit in _units(pods, spare or {}):
+    for unit in units_of(pods, spare or {}):
         if not over_use(left, limit):
             break
         _add_all(left, unit, -1)
@@ -120,7 +189,7 @@ def revoked(
     return evicted
 
 
-def _units(pods: Iterable[QuotaPod], spare: Mapping[str, int]) -> list[tuple[QuotaPod, ...]]:
+def units_of(pods: Iterable[QuotaPod], spare: Mapping[str, int]) -> list[tuple[QuotaPod, ...]]:
     """Pods that leave together, the least important ones first, then whole gangs."""
     alone: list[tuple[QuotaPod, ...]] = []
     together: dict[str, list[QuotaPod]] = {}
@@ -180,8 +249,11 @@ NO_NODE = "pods of the quota could make room in it, but no node is feasible with
 
 
 @dataclass(kw_only=True)
-class QuotaPreemption:
-    """A pod that its quota has no room for, and the cluster in its cycle. None of it is changed."""
+class VictimSearch:
+    """A pod that pods of quotas are to leave for, and the cluster in its cycle.
+
+    None of it is changed.
+    """
 
     pod: ClusterPod
     state: CycleState  # after PreFilter
@@ -189,9 +261,15 @@ class QuotaPreemption:
     quotas: Quotas
     filters: NodeFilters
     budgets: BudgetsByNamespace
+    _pods: dict[str, ClusterPod] = field(default_factory=dict)  # that may leave, by key
+
+
+@dataclass(kw_only=True)
+class QuotaPreemption(VictimSearch):
+    """A pod that its quota has no room for."""
+
     options: AdmissionOptions
     spare_default: bool  # pods of the default quota are no victims
-    _pods: dict[str, ClusterPod] = field(default_factory=dict)  # that may leave, by key
     _leaving: dict[str, int] = field(default_factory=dict)  # requests of those that do
 
     async def find(self) -> Candidate | str:
@@ -240,20 +318,7 @@ class QuotaPreemption:
                 await remaining_time()
         pods = sorted(self._pods.values(), key=lambda one: (-(one.priority or 0), one.key))
         protected = violated_budgets(pods, self.budgets)
-        return [
-            QuotaPod(
-                key=pod.key,
-                uid=pod.uid,
-                quota=quota,
-                node=pod.node,
-                priority=pod.priority or 0,
-                started=pod.started or 0.0,
-                request=pod_request(pod),
-                preemptible=is_preemptible(pod.labels),
-                protected=pod.key in protected,
-            )
-            for pod in pods
-        ]
+        return [replace(quota_pod(pod, quota), protected=pod.key in protected) for pod in pods]
 
     def _admitted(self, name: str, freed: Amounts) -> bool:
         """Whether the quota admits the pod when so much is freed, and what leaves already."""
@@ -277,7 +342,7 @@ class QuotaPreemption:
         self, lower: list[QuotaPod], victims: list[QuotaPod]
     ) -> tuple[str, list[QuotaPod]] | None:
         """A node, and which pods there leave beyond the victims; None: there is none."""
-        cluster = _Cluster(self)
+        cluster = WhatIf(self)
         cluster.remove([self._pods[one.key] for one in victims])
         feasible = np.flatnonzero(cluster.feasible())
         if len(feasible):
@@ -302,9 +367,7 @@ class QuotaPreemption:
                     best = cost, node, also
         return None if best is None else (best[1], best[2])
 
-    def _also(
-        self, cluster: "_Cluster", node: str, others: list[QuotaPod]
-    ) -> list[QuotaPod] | None:
+    def _also(self, cluster: "WhatIf", node: str, others: list[QuotaPod]) -> list[QuotaPod] | None:
         """The further pods that have to leave a node, as few as possible; None: none suffice."""
         pods = [self._pods[one.key] for one in others]
         trial = cluster.clone()
@@ -340,10 +403,10 @@ class QuotaPreemption:
         return [*fixed, *(quota_victims(free, admitted) or ())]
 
 
-class _Cluster:
+class WhatIf:
     """The cluster without some pods, as the plugins of the profile see it."""
 
-    def __init__(self, of: QuotaPreemption, without: Iterable[ClusterPod] = ()) -> None:
+    def __init__(self, of: VictimSearch, without: Iterable[ClusterPod] = ()) -> None:
         self._of = of
         self._cluster = HypotheticalCluster(of.nodes)
         self._state = of.state.clone()
@@ -351,8 +414,8 @@ class _Cluster:
         self._without: dict[str, ClusterPod] = {}
         self.remove(without)
 
-    def clone(self) -> "_Cluster":
-        return _Cluster(self._of, self._without.values())
+    def clone(self) -> "WhatIf":
+        return WhatIf(self._of, self._without.values())
 
     def remove(self, pods: Iterable[ClusterPod]) -> None:
         of = self._of

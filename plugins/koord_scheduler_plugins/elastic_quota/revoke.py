@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry, Counter
 
-from koord.api.elasticquota import SYSTEM_QUOTA, Amounts, is_preemptible
-from koord.api.podgroup import PodGroup, gang_of, is_of_pod_group, spec_of_pod
+from koord.api.elasticquota import SYSTEM_QUOTA, Amounts
+from koord.api.podgroup import PodGroup
 from koord.plugin import OK, HealthStatus, PartHealth, Stop, get_logger
 from koord.plugin.kube import (
     PODS,
@@ -26,7 +26,9 @@ from koord_scheduler_plugins.elastic_quota.checks import list_text
 from koord_scheduler_plugins.elastic_quota.preemption import (
     OverUse,
     QuotaPod,
+    RunningGangs,
     over_use,
+    quota_pod,
     revoked,
 )
 from koord_scheduler_plugins.elastic_quota.quotas import Quotas, pod_request
@@ -56,21 +58,6 @@ class _Due:
     used: dict[str, int]  # without what leaves already
     limit: Amounts
     pods: list[QuotaPod] = field(default_factory=list)  # its own ones on nodes
-
-
-@dataclass(slots=True)
-class _Gang:
-    """A gang with pods on nodes."""
-
-    running: int = 0  # pods on nodes, without those that leave
-    minimum: int = 0
-
-    @property
-    def spare(self) -> int:
-        """How many members it can lose; all, if it lacks some of its minimum already."""
-        if self.running < self.minimum:
-            return self.running
-        return self.running - self.minimum
 
 
 class QuotaRevoker(SharedPart):
@@ -120,18 +107,16 @@ class QuotaRevoker(SharedPart):
         due = self._due(quotas)
         if not due:
             return
-        gangs: dict[str, _Gang] = {}
+        gangs = RunningGangs(self._pod_groups)
         await self._add_pods(quotas, due, gangs)
         left = MAX_EVICTIONS
         for name, found in due.items():
-            spare = {gang: one.spare for gang, one in gangs.items()}
-            victims = revoked(found.pods, found.used, found.limit, spare)
+            victims = revoked(found.pods, found.used, found.limit, gangs.spare)
             if len(victims) > left:
                 self._over[name] = before[name]  # the next round goes on
             for victim in victims[:left]:
                 await self._evict(victim, found)
-                if victim.gang in gangs:
-                    gangs[victim.gang].running -= 1
+                gangs.lose(victim.gang)
             left -= len(victims[:left])
 
     def _due(self, quotas: Quotas) -> dict[str, _Due]:
@@ -149,33 +134,14 @@ class QuotaRevoker(SharedPart):
         self._over = states
         return due
 
-    async def _add_pods(
-        self, quotas: Quotas, due: Mapping[str, _Due], gangs: dict[str, "_Gang"]
-    ) -> None:
+    async def _add_pods(self, quotas: Quotas, due: Mapping[str, _Due], gangs: RunningGangs) -> None:
         clock, nodes = self._services.clock, self._services.cluster.view()
         for row in range(len(nodes)):
             if row % SLICE == SLICE - 1:
                 await clock.sleep(0)
             for pod in nodes.pods(row):
-                self._count_member(pod, gangs)
+                gangs.count(pod)
             self._add_pods_of(quotas, due, nodes.pods(row))
-
-    def _count_member(self, pod: ClusterPod, gangs: dict[str, "_Gang"]) -> None:
-        """Count a pod that its gang has on a node, and find the minimum of the gang."""
-        if pod.finished or pod.deleting:
-            return
-        annotations = dict(pod.annotations)
-        name = gang_of(pod.labels, annotations, pod.namespace)
-        if not name:
-            return
-        gang = gangs.setdefault(name, _Gang())
-        gang.running += 1
-        group = self._pod_groups.get(name)
-        spec = group.spec if group is not None else None
-        if group is None and not is_of_pod_group(pod.labels):
-            spec = spec_of_pod(name, pod.labels, annotations)
-        if spec is not None:
-            gang.minimum = max(gang.minimum, spec.min_members)
 
     def _add_pods_of(
         self, quotas: Quotas, due: Mapping[str, _Due], pods: Collection[ClusterPod]
@@ -185,24 +151,11 @@ class QuotaRevoker(SharedPart):
             found = None if name is None else due.get(name[0])
             if name is None or found is None:
                 continue
-            request = pod_request(pod)
-            if pod.deleting:
-                for key, amount in request.items() if quotas.options.leaving else ():
+            if not pod.deleting:
+                found.pods.append(quota_pod(pod, name[0]))
+            elif quotas.options.leaving:
+                for key, amount in pod_request(pod).items():
                     found.used[key] = found.used.get(key, 0) - amount
-                continue
-            found.pods.append(
-                QuotaPod(
-                    key=pod.key,
-                    uid=pod.uid,
-                    quota=name[0],
-                    node=pod.node,
-                    priority=pod.priority or 0,
-                    started=pod.started or 0.0,
-                    request=request,
-                    preemptible=is_preemptible(pod.labels),
-                    gang=gang_of(pod.labels, dict(pod.annotations), pod.namespace),
-                )
-            )
 
     async def _evict(self, pod: QuotaPod, found: _Due) -> None:
         """Evict exactly this pod; a PodDisruptionBudget may forbid it for now."""
