@@ -2,11 +2,13 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from prometheus_client import CollectorRegistry, Histogram
+from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric, UnknownMetricFamily
 from prometheus_client.registry import Collector
 
 from koord_manager import PREFIX
+
+ENABLED, STALE, DOUBTFUL, SHORT = "enabled", "stale", "doubtful", "short"
 
 
 class UnsuffixedCounter:
@@ -63,12 +65,27 @@ class NodeResourceMetrics(Collector):
             buckets=(0.1, 0.25, 0.5, 1, 2, 5, 10, 30, 60),
             registry=registry,
         )
+        self.rejections = Counter(
+            f"{PREFIX}_config_map_rejections_total",
+            "Versions of slo-controller-config of which a key keeps its last good value.",
+            registry=registry,
+        )
         self.offered: dict[str, Mapping[str, int | None]] = {}
+        self.states: dict[str, frozenset[str]] = {}  # of nodes that are to offer something
         registry.register(self)
 
     def describe(self) -> Iterator[Metric]:
         """Yield the gauge without values."""
         yield self._family()
+        yield self._nodes()
+
+    def _nodes(self) -> GaugeMetricFamily:
+        return GaugeMetricFamily(
+            f"{PREFIX}_nodes",
+            "Nodes with colocation: all (enabled), those whose report is missing or old (stale) or "
+            "cannot be right (doubtful), those whose pods hold more than is offered (short).",
+            labels=["state"],
+        )
 
     def _family(self) -> GaugeMetricFamily:
         return GaugeMetricFamily(
@@ -87,6 +104,10 @@ class NodeResourceMetrics(Collector):
                     value = amount / 1000 if name.endswith("cpu") else float(amount)
                     family.add_metric([node, name, unit], value)
         yield family
+        states, nodes = tuple(self.states.values()), self._nodes()
+        for state in (ENABLED, STALE, DOUBTFUL, SHORT):
+            nodes.add_metric([state], sum(state in one for one in states))
+        yield nodes
 
 
 class SpecMetrics:

@@ -14,7 +14,13 @@ from koord.util.clock import Clock
 from koord.util.logs import get_logger
 from koord_manager import NAME
 from koord_manager.cluster import ManagerCluster, NodeObjects
-from koord_manager.controllers.metrics import NodeResourceMetrics
+from koord_manager.controllers.metrics import (
+    DOUBTFUL,
+    ENABLED,
+    SHORT,
+    STALE,
+    NodeResourceMetrics,
+)
 from koord_manager.controllers.worker import NodeWorker
 from koord_manager.framework.calculator import Calculator, NodeResult
 from koord_manager.framework.decrease import History
@@ -146,6 +152,7 @@ class NodeResources(NodeWorker):
         result = self._calculator.calculate(facts, state.history)
         self._metrics.offered[name] = {key: one.calculated for key, one in result.resources.items()}
         self._note_shortages(facts, result, state)
+        self._note_state(facts, result, state)
         try:
             await self._write_zones(facts, result, state)
         except KubeError as err:  # the node is written all the same
@@ -207,8 +214,16 @@ class NodeResources(NodeWorker):
             self._emit(Event(about, EventType.WARNING, "LessThanHeld", message, NAME))
         state.short = frozenset(found)
 
+    def _note_state(self, facts: NodeFacts, result: NodeResult, state: _NodeState) -> None:
+        if not facts.strategy.enable:
+            self._metrics.states.pop(facts.name, None)
+            return
+        holds = {ENABLED: True, STALE: facts.stale, DOUBTFUL: result.doubts, SHORT: state.short}
+        self._metrics.states[facts.name] = frozenset(name for name, is_so in holds.items() if is_so)
+
     def _forget(self, name: str) -> None:
         self._states.pop(name, None)
+        self._metrics.states.pop(name, None)
         self._metrics.offered.pop(name, None)
 
     def _count(self, status: str, reason: str) -> None:

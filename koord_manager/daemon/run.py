@@ -96,7 +96,7 @@ class Daemon:
         client = LeaderClient(connection.transport, clock, self._common.is_leader)
         registry, cluster = exposition.internal, connection.state
         configuration, own = settings.configuration, settings.own
-        metrics = NodeResourceMetrics(registry)
+        self._metrics = metrics = NodeResourceMetrics(registry)
         self._plugins = Plugins(
             settings.registry,
             settings.enabled,
@@ -252,6 +252,7 @@ class Daemon:
             CONFIG_MAPS.api_version, "ConfigMap", own.config_name.value, own.config_namespace.value
         )
         log.warning("config_map.rejected", message=text)
+        self._metrics.rejections.inc()
         if self._common.is_leader():
             self._connection.events.emit(
                 Event(about, EventType.WARNING, "SLOCfgUnmarshalFailed", text, NAME)

@@ -19,6 +19,8 @@ AGENT = 'job="koordlet-system/koordlet",instance="10.0.0.1:9316",node="n1"'
 OTHER = 'job="koordlet-system/koordlet",instance="10.0.0.2:9316",node="n2"'
 MOVER = 'job="koordlet-system/koord-descheduler",instance="10.0.0.3:10251"'
 SECOND = 'job="koordlet-system/koord-descheduler",instance="10.0.0.4:10251"'
+MANAGER = 'job="koordinator-system/koord-manager",instance="10.0.0.7:10252"'
+NEXT = 'job="koordinator-system/koord-manager",instance="10.0.0.8:10252"'
 PLACER = 'job="koord-scheduler",instance="10.0.0.5:10251"'
 STANDBY = 'job="koord-scheduler",instance="10.0.0.6:10251"'
 
@@ -220,6 +222,69 @@ CASES = {
             f'descheduler_eviction_outcomes_total{{{MOVER},outcome="relieved"}}': "0+2x500",
         },
     ),
+    "KoordManagerDown": Case(
+        15,
+        {f"up{{{MANAGER}}}": "0x30", f"up{{{NEXT}}}": "1x30"},
+        {f"up{{{MANAGER}}}": "0x5 1x30"},
+    ),
+    "KoordManagerNoLeader": Case(
+        15,
+        {
+            f'leader_election_master_status{{{MANAGER},name="l"}}': "0x30",
+            f'leader_election_master_status{{{NEXT},name="l"}}': "0x30",
+        },
+        {
+            f'leader_election_master_status{{{MANAGER},name="l"}}': "0x30",
+            f'leader_election_master_status{{{NEXT},name="l"}}': "1x30",
+        },
+    ),
+    "KoordManagerConfigRefused": Case(
+        5,
+        {f"slo_controller_config_map_rejections_total{{{MANAGER}}}": "0 1x20"},
+        {f"slo_controller_config_map_rejections_total{{{MANAGER}}}": "3x20"},
+    ),
+    "KoordManagerPluginFails": Case(
+        65,
+        {
+            f'slo_controller_node_resource_run_plugin_status{{{MANAGER},plugin="p",'
+            'status="failed",reason="ResourceCalculate"}': "0+1x90"
+        },
+        {
+            f'slo_controller_node_resource_run_plugin_status{{{MANAGER},plugin="p",'
+            'status="failed",reason="ResourceCalculate"}': "0 1x90"
+        },
+    ),
+    "KoordManagerWritesFail": Case(
+        35,
+        {
+            f'slo_controller_node_resource_reconcile_count{{{MANAGER},status="failed",'
+            'reason="updateNodeStatus"}': "0+1x60"
+        },
+        {
+            f'slo_controller_node_resource_reconcile_count{{{MANAGER},status="failed",'
+            'reason="updateNodeStatus"}': "0+0.1x60",
+            f'slo_controller_node_resource_reconcile_count{{{MANAGER},status="succeeded",'
+            'reason="reconcileSuccess"}': "0+9x60",
+        },
+    ),
+    "KoordManagerReportsStale": Case(
+        20,
+        {
+            f'slo_controller_nodes{{{MANAGER},state="stale"}}': "3x40",
+            f'slo_controller_nodes{{{MANAGER},state="enabled"}}': "20x40",
+            f'slo_controller_nodes{{{NEXT},state="stale"}}': "0x40",
+            f'slo_controller_nodes{{{NEXT},state="enabled"}}': "0x40",
+        },
+        {
+            f'slo_controller_nodes{{{MANAGER},state="stale"}}': "1x40",
+            f'slo_controller_nodes{{{MANAGER},state="enabled"}}': "20x40",
+        },
+    ),
+    "KoordManagerNodesShort": Case(
+        40,
+        {f'slo_controller_nodes{{{MANAGER},state="short"}}': "2x60"},
+        {f'slo_controller_nodes{{{MANAGER},state="short"}}': "2x20 0x40"},
+    ),
     "KoordSchedulerDown": Case(10, {f"up{{{PLACER}}}": "0x30"}, {f"up{{{PLACER}}}": "1x30"}),
     "KoordSchedulerNoLeader": Case(
         10,
@@ -363,6 +428,21 @@ RECORDED: dict[str, tuple[Series, dict[str, float]]] = {  # and what is recorded
             for node in ("n1", "n2")
         },
         {'result="success"': 10},
+    ),
+    "cluster:slo_controller_node_extended_resource_allocatable:sum": (
+        {
+            f"slo_controller_node_extended_resource_allocatable_internal{{{MANAGER},{each}}}": text
+            for each, text in (
+                ('node="n1",resource="kubernetes.io/batch-cpu",unit="core"', "4x20"),
+                ('node="n2",resource="kubernetes.io/batch-cpu",unit="core"', "3x20"),
+                ('node="n2",resource="kubernetes.io/mid-cpu",unit="core"', "1x20"),
+            )
+        },
+        {'resource="kubernetes.io/batch-cpu"': 7, 'resource="kubernetes.io/mid-cpu"': 1},
+    ),
+    "cluster:slo_controller_node_resource_patch_latency_seconds:p99_5m": (
+        slow("slo_controller_node_resource_patch_latency_seconds", MANAGER),
+        {"": 0.991},
     ),
     "cluster:scheduler_schedule_attempts:rate5m": (
         {

@@ -1,8 +1,9 @@
-"""Alerts on koord-descheduler and koord-scheduler."""
+"""Alerts on koord-descheduler, koord-manager and koord-scheduler."""
 
 from reference.alerting.alert import Alert
 
 _DESCHEDULER = 'job=~"(.*/)?koord-descheduler"'
+_MANAGER = 'job=~"(.*/)?koord-manager"'
 _SCHEDULER = 'job=~"(.*/)?koord-scheduler"'
 
 DESCHEDULER_ALERTS = (
@@ -81,6 +82,80 @@ DESCHEDULER_ALERTS = (
         "workloads; still, pods are disturbed for nothing.",
         action="See [ledger](ledger.md). Does the scheduler look at load? Thresholds below what "
         "the cluster can reach have this effect, too: `koord-descheduler plan`.",
+    ),
+)
+
+MANAGER_ALERTS = (
+    Alert(
+        name="KoordManagerDown",
+        expr=f"up{{{_MANAGER}}} == 0",
+        wait="10m",
+        severity="warning",
+        summary="koord-manager at {{ $labels.instance }} has not answered for 10 minutes.",
+        meaning="Prometheus cannot scrape a replica. While none leads, nodes keep what they offer, "
+        "whatever their prod pods use.",
+        action="`kubectl -n koordinator-system describe pod`; exit status 1 is a lost lease or a "
+        "failed start, 2 flags or a file that cannot be used.",
+    ),
+    Alert(
+        name="KoordManagerNoLeader",
+        expr=f"max by (job, name) (leader_election_master_status{{{_MANAGER}}}) == 0",
+        wait="10m",
+        severity="warning",
+        summary="No koord-manager leads by the lease {{ $labels.name }}.",
+        meaning="All replicas stand by: Koordinator's koord-manager holds the lease, or writing it "
+        "is refused.",
+        action="`kubectl -n koordinator-system get lease koordinator-manager -o yaml` names the "
+        "holder; [changing over](manager.md#beside-koordinators-koord-manager).",
+    ),
+    Alert(
+        name="KoordManagerConfigRefused",
+        expr="increase(slo_controller_config_map_rejections_total[1h]) > 0",
+        wait="0m",
+        severity="warning",
+        summary="koord-manager at {{ $labels.instance }} refused a part of slo-controller-config.",
+        meaning="The key keeps its last good value; a restart begins with its default.",
+        action="An event on the ConfigMap and `/healthz?verbose` say what is wrong.",
+    ),
+    Alert(
+        name="KoordManagerPluginFails",
+        expr='increase(slo_controller_node_resource_run_plugin_status{status="failed"}[30m]) > 0',
+        wait="30m",
+        severity="warning",
+        summary="Plugin {{ $labels.plugin }} of koord-manager fails.",
+        meaning="It raises or takes too long. Nodes keep what they have of it; the others go on.",
+        action="The log line `plugin.failed` has the error and a node.",
+    ),
+    Alert(
+        name="KoordManagerWritesFail",
+        expr="sum without (reason) (increase(slo_controller_node_resource_reconcile_count"
+        '{status="failed"}[15m])) > 5',
+        wait="15m",
+        severity="warning",
+        summary="koord-manager at {{ $labels.instance }} cannot write nodes.",
+        meaning="Nodes offer what they offered before.",
+        action="`/healthz?verbose` names a node and the answer of the API server.",
+    ),
+    Alert(
+        name="KoordManagerReportsStale",
+        expr='max by (job) (slo_controller_nodes{state="stale"}) > 0.1 * '
+        'max by (job) (slo_controller_nodes{state="enabled"})',
+        wait="15m",
+        severity="warning",
+        summary="More than a tenth of all nodes have no NodeMetric that counts.",
+        meaning="They offer nothing to batch and mid pods.",
+        action="See whether koordlet runs there, and `koord-manager explain NODE`.",
+    ),
+    Alert(
+        name="KoordManagerNodesShort",
+        expr='max by (job) (slo_controller_nodes{state="short"}) > 0',
+        wait="30m",
+        severity="info",
+        summary="{{ $value }} nodes offer less than their batch and mid pods hold.",
+        meaning="No more such pods come there. Agents squeeze those that are there, and evict them "
+        "as NodeSLOs say.",
+        action="Events `LessThanHeld` and `koord-manager explain NODE` name the pods; a "
+        "descheduler moves them.",
     ),
 )
 

@@ -6,10 +6,11 @@ import yaml
 
 from reference.alerting.agent import ALERTS
 from reference.alerting.alert import Alert
-from reference.alerting.controlplane import DESCHEDULER_ALERTS, SCHEDULER_ALERTS
+from reference.alerting.controlplane import DESCHEDULER_ALERTS, MANAGER_ALERTS, SCHEDULER_ALERTS
 from reference.alerting.recording import (
     AGENT_RECORDINGS,
     DESCHEDULER_RECORDINGS,
+    MANAGER_RECORDINGS,
     SCHEDULER_RECORDINGS,
     Recording,
 )
@@ -20,25 +21,27 @@ from reference.promql import check_names, known_metrics
 GROUPS: Mapping[str, Sequence[Alert]] = {
     "koordlet": ALERTS,
     "koord-descheduler": DESCHEDULER_ALERTS,
+    "koord-manager": MANAGER_ALERTS,
     "koord-scheduler": SCHEDULER_ALERTS,
 }
 RECORDINGS: Mapping[str, Sequence[Recording]] = {
     "koordlet-recordings": AGENT_RECORDINGS,
     "koord-descheduler-recordings": DESCHEDULER_RECORDINGS,
+    "koord-manager-recordings": MANAGER_RECORDINGS,
     "koord-scheduler-recordings": SCHEDULER_RECORDINGS,
 }
 _HEADER = "# Written by `make docs` from docs/reference/alerting; do not edit.\n"
 _RUNBOOK = "docs/alerts.md#"  # in this repository
 _INTRO = """
-Rules for Prometheus on the metrics of the three daemons. With the Prometheus operator add
+Rules for Prometheus on the metrics of the four daemons. With the Prometheus operator add
 `../koordlet/deploy/alerts` to the `components` of your kustomization.yaml; without it,
 [rules.yml](../deploy/alerts/rules.yml) is a file for `rule_files`. A program that is not there has
 no series, and no alerts.
 
-Jobs have these names: `koordlet`, `koord-descheduler` and `koord-scheduler`, alone or after
-a `/`, as the [PodMonitors](operations.md#components) make them. `critical` wants a person now,
-`warning` today; `info` explains others. Thresholds are those of the default sizes; change them in a
-copy. Each alert below is tested on a case where it fires, and on one where it must not.
+Jobs have these names: `koordlet`, `koord-descheduler`, `koord-manager` and `koord-scheduler`, alone
+or after a `/`, as the [PodMonitors](operations.md#components) make them. `critical` wants a person
+now, `warning` today; `info` explains others. Thresholds are those of the default sizes; change them
+in a copy. Each alert below is tested on a case where it fires, and on one where it must not.
 """
 _RECORDED = """
 These are computed once a minute. Ask for them where a question covers weeks or thousands of nodes:

@@ -87,6 +87,19 @@ DESCHEDULER_RECORDINGS = (
     ),
 )
 
+MANAGER_RECORDINGS = (
+    Recording(
+        name="cluster:slo_controller_node_extended_resource_allocatable:sum",
+        expr="sum by (resource) (slo_controller_node_extended_resource_allocatable_internal)",
+        meaning="What all nodes together offer, in cores and bytes.",
+    ),
+    Recording(
+        name="cluster:slo_controller_node_resource_patch_latency_seconds:p99_5m",
+        expr=_p99("slo_controller_node_resource_patch_latency_seconds", "5m"),
+        meaning="Seconds from a report's arrival to the patch of its node.",
+    ),
+)
+
 SCHEDULER_RECORDINGS = (
     Recording(
         name="cluster:scheduler_schedule_attempts:rate5m",

@@ -1,4 +1,4 @@
-"""Dashboards on koord-descheduler and koord-scheduler."""
+"""Dashboards on koord-descheduler, koord-manager and koord-scheduler."""
 
 from reference.dashboards.board import Board, Panel, Query, Section
 
@@ -138,6 +138,105 @@ DESCHEDULER_BOARD = Board(
             ),
         ),
         _own("descheduler", "koord-descheduler"),
+    ),
+)
+
+MANAGER_BOARD = Board(
+    "koord-manager",
+    "koord-manager",
+    "What nodes offer to batch and mid pods, and how soon after a report.",
+    (),
+    (
+        Section(
+            "Nodes",
+            (
+                Panel(
+                    "CPU",
+                    "Cores that all nodes offer, by resource.",
+                    "short",
+                    (
+                        Query(
+                            "sum by (resource) (slo_controller_node_extended_resource_"
+                            'allocatable_internal{unit="core",resource=~".*cpu"})',
+                            "{{resource}}",
+                        ),
+                    ),
+                ),
+                Panel(
+                    "Memory",
+                    "Memory that all nodes offer, by resource.",
+                    "bytes",
+                    (
+                        Query(
+                            "sum by (resource) (slo_controller_node_extended_resource_"
+                            'allocatable_internal{unit="byte"})',
+                            "{{resource}}",
+                        ),
+                    ),
+                ),
+                Panel(
+                    "Reports",
+                    "Nodes where colocation is enabled, and those of them whose report is missing, "
+                    "old or doubtful, or whose pods hold more than is offered.",
+                    "short",
+                    (Query("max by (state) (slo_controller_nodes)", "{{state}}"),),
+                ),
+            ),
+        ),
+        Section(
+            "Writing",
+            (
+                Panel(
+                    "Patches",
+                    "Patches of nodes and zones a second, by outcome.",
+                    "ops",
+                    (
+                        Query(
+                            "sum by (status, reason) "
+                            f"(rate(slo_controller_node_resource_reconcile_count{_RATE}))",
+                            "{{status}} {{reason}}",
+                        ),
+                    ),
+                ),
+                Panel(
+                    "From report to node",
+                    "Time from a report's arrival to the patch of its node.",
+                    "s",
+                    _quantiles("slo_controller_node_resource_patch_latency_seconds"),
+                ),
+                Panel(
+                    "Specs",
+                    "Writes of NodeMetrics and NodeSLOs a second, by outcome.",
+                    "ops",
+                    (
+                        Query(
+                            "sum by (status) "
+                            f"(rate(slo_controller_nodemetric_reconcile_count{_RATE}))",
+                            "NodeMetric {{status}}",
+                        ),
+                        Query(
+                            "sum by (status) "
+                            f"(rate(slo_controller_nodeslo_reconcile_count{_RATE}))",
+                            "NodeSLO {{status}}",
+                        ),
+                    ),
+                ),
+                Panel(
+                    "Failures of plugins",
+                    "Failures a second, by plugin.",
+                    "ops",
+                    (
+                        Query(
+                            "sum by (plugin) "
+                            f"(rate(slo_controller_node_resource_run_plugin_status{_RATE}))",
+                            "{{plugin}}",
+                        ),
+                    ),
+                    sometimes="no plugin has failed",
+                ),
+            ),
+        ),
+        _own("slo_controller", "koord-manager"),
     ),
 )
 

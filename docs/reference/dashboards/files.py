@@ -5,11 +5,18 @@ from functools import partial
 
 from reference.dashboards.agent import FLEET_BOARD, NODE_BOARD, PLUGINS_BOARD
 from reference.dashboards.board import Board, dashboard_json
-from reference.dashboards.controlplane import DESCHEDULER_BOARD, SCHEDULER_BOARD
+from reference.dashboards.controlplane import DESCHEDULER_BOARD, MANAGER_BOARD, SCHEDULER_BOARD
 from reference.fakedaemon import measured_exposition
 from reference.promql import Known, check_names, known_metrics
 
-BOARDS = (NODE_BOARD, FLEET_BOARD, PLUGINS_BOARD, DESCHEDULER_BOARD, SCHEDULER_BOARD)
+BOARDS = (
+    NODE_BOARD,
+    FLEET_BOARD,
+    PLUGINS_BOARD,
+    DESCHEDULER_BOARD,
+    MANAGER_BOARD,
+    SCHEDULER_BOARD,
+)
 
 
 def dashboard_files() -> Mapping[str, Callable[[], str]]:

@@ -127,7 +127,7 @@ async def test_one_bad_report_does_not_take_all(start, server, clock, pass_time)
 
 async def test_pods_that_hold_more_than_is_offered_are_named(start, server, clock, pass_time):
     server.objects.create(PODS, pod("be", {BATCH_CPU: "20000"}, qos="BE"))
-    start()
+    replica = start()
     await pass_time(lambda: batch(server) == "25k", step=0.25)
 
     await pass_time(after(clock, 60))
@@ -137,10 +137,12 @@ async def test_pods_that_hold_more_than_is_offered_are_named(start, server, cloc
     [event] = server.asked("create", "/api/v1/namespaces/default/events")
     assert event.json["reason"] == "LessThanHeld"
     assert "default/be" in event.json["message"]
+    counts = [replica.metric("slo_controller_nodes", state=one) for one in ("enabled", "short")]
+    assert counts == [1, 1]
 
 
 async def test_an_old_report_removes_what_was_offered(start, server, clock, pass_time):
-    start()
+    replica = start()
     await pass_time(lambda: batch(server) == "25k", step=0.25)
 
     for _ in range(3):
@@ -149,6 +151,7 @@ async def test_an_old_report_removes_what_was_offered(start, server, clock, pass
     await pass_time(lambda: batch(server) is None)
 
     assert clock.monotonic() > 900
+    assert replica.metric("slo_controller_nodes", state="stale") == 1
 
 
 async def test_a_broken_configuration_leaves_the_last_good_one(start, server, clock, pass_time):
@@ -164,6 +167,7 @@ async def test_a_broken_configuration_leaves_the_last_good_one(start, server, cl
 
     health = await replica.healthz()
     assert health["slo config"]["status"] == "degraded"
+    assert replica.metric("slo_controller_config_map_rejections_total") == 1
 
 
 async def test_specs_of_node_metric_and_node_slo_are_kept(start, server, clock, pass_time):
