@@ -245,7 +245,9 @@ class ColocationProfilePolicies(ControllerPlugin):
         for kind, version in versions.items():
             if version:
                 listed = await services.client.list(_resource(kind, version).collection(), _OURS)
-                found |= {(kind, one["metadata"]["name"]): one for one in listed.items}
+                for one in listed.items:
+                    if (one["metadata"].get("labels") or {}).get(MANAGED_BY) == NAME:
+                        found[kind, one["metadata"]["name"]] = one
         for key, item in wanted.objects.items():  # a policy before its binding
             await self._write(services, key, item, found.get(key))
         # A binding before its policy. While the profiles are not known, none is deleted.
