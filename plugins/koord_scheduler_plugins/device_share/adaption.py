@@ -4,25 +4,26 @@ Source: Koordinator, pkg/scheduler/plugins/deviceshare (device_plugin_adapter).
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from koord.plugin import KoordError
+from koord_scheduler.plugin import Status
 from koord_scheduler_plugins.device_share.allocation import Allocation, GivenDevice
 from koord_scheduler_plugins.device_share.devices import (
+    CAMBRICON_LOCK,
     GPU,
     GPU_CORE,
     GPU_MEMORY,
     ISOLATION_PROVIDER,
+    METAX_LOCK,
     NodeDevices,
 )
 
 GATE = "DevicePluginAdaption"
 BIND_TIMESTAMP = "scheduling.koordinator.sh/bind-timestamp"
 GPU_MINORS = "scheduling.koordinator.sh/gpu-minors"
-_CAMBRICON_LOCK, _METAX_LOCK = "cambricon.com/dsmlu.lock", "hami.io/mutex.lock"
-"""Annotations of Nodes: a pod is being given devices there, and others have to wait."""
 LOCK_SECONDS = 300.0  # after which a lock is void
 _CAMBRICON_UNIT = 256 * 2**20  # bytes
 _METAX_UNIT = 2**20
@@ -88,7 +89,7 @@ def _cambricon(found: Adaption, gpus: Gpus, devices: NodeDevices, now: int) -> N
     found.annotations["CAMBRICON_DSMLU_ASSIGHED"] = "false"  # as its device plugin spells it
     profile = f"{gpus[0].minor}_{core}_{memory // _CAMBRICON_UNIT}"
     found.annotations["CAMBRICON_DSMLU_PROFILE"] = profile
-    found.lock = _CAMBRICON_LOCK
+    found.lock = CAMBRICON_LOCK
 
 
 def _metax(found: Adaption, gpus: Gpus, devices: NodeDevices, now: int) -> None:
@@ -99,7 +100,7 @@ def _metax(found: Adaption, gpus: Gpus, devices: NodeDevices, now: int) -> None:
         cards.append({"uuid": name, "compute": core, "vRam": memory // _METAX_UNIT})
     text = json.dumps([cards], separators=(",", ":"))
     found.annotations["metax-tech.com/gpu-devices-allocated"] = text
-    found.lock = _METAX_LOCK
+    found.lock = METAX_LOCK
 
 
 def _share(one: GivenDevice, unit: int) -> tuple[int, int]:
@@ -112,11 +113,32 @@ def _share(one: GivenDevice, unit: int) -> tuple[int, int]:
     return core, memory
 
 
+LOCKING_VENDORS = ("cambricon", "metax")
+
 _VENDORS: Mapping[str, Callable[[Adaption, Gpus, NodeDevices, int], None]] = {
     "huawei": _huawei,
     "cambricon": _cambricon,
     "metax": _metax,
 }
+
+
+LOCKED = Status.unresolvable("node(s) have been locked for another pod's devices")
+
+
+def lock_status(
+    locks: Iterable[str], now: float, pod_exists: Callable[[str], bool]
+) -> Status | None:
+    """Return why a node is rejected that has locks: PreBind would fail there; None: none counts.
+
+    One that is malformed rejects it, too: no lock can be taken there.
+    """
+    for text in locks:
+        try:
+            if is_locked(text, now, pod_exists):
+                return LOCKED
+        except CannotAdapt as err:
+            return Status.unresolvable(str(err))
+    return None
 
 
 def lock_text(now: float, namespace: str, name: str) -> str:

@@ -1,9 +1,12 @@
 """What people and other components see of devices: metrics, REST, reasons."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
 
 from koord.plugin import InvalidObject
 from koord_scheduler.plugin import ClusterPod
@@ -26,8 +29,19 @@ from koord_scheduler_plugins.device_share.devices import (
 )
 from koord_scheduler_plugins.device_share.requests import PodDevices
 
+_SUMS = {
+    "total": (
+        "What the healthy devices of all nodes have, by type and resource: percent of devices, or "
+        "bytes of memory.",
+        ("type", "resource"),
+    ),
+    "free": ("What of that no pod has.", ("type", "resource")),
+    "fragmented": ("Devices of which pods have a part.", ("type",)),
+    "unhealthy": ("Devices that are not healthy, or not usable.", ("type",)),
+}
 
-class DeviceMetrics:
+
+class DeviceMetrics(Collector):
     """Metrics of the devices of all profiles of a process."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -44,6 +58,44 @@ class DeviceMetrics:
             ["type", "way", "result"],
             registry=registry,
         )
+
+        self._shown: Callable[[], Iterable[tuple[DeviceTable, int]]] = tuple
+        registry.register(self)
+
+    def show(self, counted: Callable[[], Iterable[tuple[DeviceTable, int]]]) -> None:
+        """Have sums over nodes computed when they are asked for, in any thread."""
+        self._shown = counted
+
+    def describe(self) -> Iterator[Metric]:
+        return self._families([])
+
+    def collect(self) -> Iterator[Metric]:
+        return self._families(list(self._shown()))
+
+    def _families(self, counted: Sequence[tuple[DeviceTable, int]]) -> Iterator[Metric]:
+        """Sums by type: of nodes one by one they would be too many."""
+        sums = {
+            name: GaugeMetricFamily(f"scheduler_deviceshare_{name}", text, labels=labels)
+            for name, (text, labels) in _SUMS.items()
+        }
+        amounts: dict[tuple[str, str], list[int]] = {}
+        for kind in TYPES:
+            partly = unhealthy = 0
+            for table, nodes in counted:
+                for minor, device in table.devices(kind).items():
+                    total, free = dict(device.total), table.free(kind).get(minor, {})
+                    unhealthy += nodes * (not total)
+                    partly += nodes * any(0 < free.get(name, 0) < total[name] for name in total)
+                for at, each in enumerate(table.sums(kind)):
+                    for name, amount in each.items():
+                        amounts.setdefault((kind, name), [0, 0])[at] += nodes * amount
+            if any(table.devices(kind) for table, _ in counted):
+                sums["unhealthy"].add_metric([kind], unhealthy)
+                sums["fragmented"].add_metric([kind], partly)
+        for labels, (total_amount, free_amount) in sorted(amounts.items()):
+            sums["total"].add_metric(labels, total_amount)
+            sums["free"].add_metric(labels, free_amount)
+        return iter(sums.values())
 
     def allocated(self, kinds: Iterable[str], way: str, result: str) -> None:
         """Count a choice of devices in Reserve."""

@@ -366,6 +366,11 @@ NODE_LABELS = (VENDOR, MODEL, PARTITION_POLICY, ISOLATION_PROVIDER)
 """Labels of Nodes that matter."""
 
 
+CAMBRICON_LOCK, METAX_LOCK = "cambricon.com/dsmlu.lock", "hami.io/mutex.lock"
+NODE_LOCKS = (CAMBRICON_LOCK, METAX_LOCK)
+"""Annotations of Nodes: a pod is being given devices there, and others have to wait."""
+
+
 def partitions_of(layout: DeviceLayout, node: NodeTraits) -> tuple[Partitions | None, bool]:
     """Return the partitions of a node, None without a table, and whether only they are given."""
     if layout.partitions is not None:

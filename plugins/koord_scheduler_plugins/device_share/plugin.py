@@ -5,6 +5,7 @@ Source: Koordinator, pkg/scheduler/plugins/deviceshare; docs/differences.md for 
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -63,9 +64,11 @@ from koord_scheduler.plugin.vector import (
 )
 from koord_scheduler_plugins.device_share.adaption import (
     GATE,
+    LOCKING_VENDORS,
     CannotAdapt,
     adaption,
     is_locked,
+    lock_status,
     lock_text,
 )
 from koord_scheduler_plugins.device_share.allocated import (
@@ -95,6 +98,7 @@ from koord_scheduler_plugins.device_share.args import DeviceShareArgs, node_scor
 from koord_scheduler_plugins.device_share.devices import (
     ISOLATION_PROVIDER,
     NODE_LABELS,
+    NODE_LOCKS,
     DeviceTable,
     NodeDevices,
     read_devices,
@@ -112,6 +116,7 @@ from koord_scheduler_plugins.device_share.tables import Answers, DeviceTables, e
 
 DEVICE_OBJECTS = ApiResource("scheduling.koordinator.sh/v1alpha1", "devices")
 _EVENTS = "devices.v1alpha1.scheduling.koordinator.sh"
+_FOLLOW_SECONDS = 5.0  # between two looks at all nodes for metrics
 _KEY, _RESERVED = "DeviceShare/request", "DeviceShare/reserved"
 _CLAIMED = tuple(
     name for name in RESOURCES if name.startswith(("koordinator.sh/", "kubernetes.io/"))
@@ -144,6 +149,7 @@ class ReservedDevices:
 @takes_args(DeviceShareArgs)
 @reads(
     pod_annotations={DEVICE_ALLOCATED: 64 << 10, **dict.fromkeys(HINT_ANNOTATIONS, 32 << 10)},
+    node_annotations=dict.fromkeys(NODE_LOCKS, 1024),
 )
 @claims_pods_with(*_CLAIMED, *HINT_ANNOTATIONS)
 class DeviceShare(
@@ -186,13 +192,16 @@ class DeviceShare(
         self.tables.unread = followed.rejected
         self._adapts = services.gates(GATE)
         self._clock, self._client = services.clock, services.client
-        self._verdicts: Answers[Status | None] = Answers()
-        self._scores: Answers[int] = Answers()
+        self._verdicts: Answers[Status | None] = Answers(self.tables)
+        self._scores: Answers[int] = Answers(self.tables)
+        self._followed_at = 0.0  # when all nodes were looked at last, in monotonic seconds
+        self.metrics.show(self.tables.counted)
 
     def events_to_register(self) -> Iterable[HintedEvent]:
         gone = ClusterEvent(EventResource.ASSIGNED_POD, Action.DELETE)
         device = ClusterEvent(_EVENTS, Action.ALL)
-        node = ClusterEvent(EventResource.NODE, Action.ADD | Action.UPDATE_NODE_LABEL)
+        labels = Action.UPDATE_NODE_LABEL | Action.UPDATE_NODE_ANNOTATION
+        node = ClusterEvent(EventResource.NODE, Action.ADD | labels)
         changed = ClusterEvent(EventResource.UNSCHEDULED_POD, Action.UPDATE)
         return (
             HintedEvent(gone, self._pod_helps),
@@ -207,6 +216,10 @@ class DeviceShare(
         except InvalidRequest as err:
             return Status.unresolvable(str(err))
         if found is None:
+            now = self._clock.monotonic()
+            if now - self._followed_at > _FOLLOW_SECONDS:  # for metrics
+                self._followed_at = now
+                self.tables.codes(nodes)
             return Status.skip()
         state.write(_KEY, found)
         return None
@@ -217,7 +230,9 @@ class DeviceShare(
     def filter(self, state: CycleState, pod: ClusterPod, node: NodeInfo) -> Status | None:
         asked = state.read(_KEY, DeviceRequest)
         table = self.tables.table(node.view, node.row)
-        return self._no_device_object() if table is None else self._verdict(asked, table)
+        if table is None:
+            return self._no_device_object()
+        return self._verdict(asked, table) or self._lock_status(asked, pod, node.name)
 
     def filter_all(self, state: CycleState, pod: ClusterPod, nodes: View) -> Verdicts:
         """Try to give the pod devices of each node; of nodes with equal ones one is tried."""
@@ -232,10 +247,27 @@ class DeviceShare(
         without = number(self._no_device_object())
         if without:
             numbers = np.where(codes == 0, without, numbers)
+        for name in self.tables.locks:
+            row, found = nodes.row(name), self._lock_status(asked, pod, name)
+            if row is not None and found is not None and not numbers[row] and codes[row]:
+                numbers[row] = number(found)
         return Verdicts(numbers.astype(np.int32), tuple(rejections))
 
     def filter_reuse_key(self, state: CycleState, pod: ClusterPod, nodes: View) -> Hashable | None:
-        return self.tables.version
+        """None while nodes are locked: a lock ends with its time, or its pod."""
+        return None if self._adapts and self.tables.locks else self.tables.version
+
+    def _lock_status(self, asked: DeviceRequest, pod: ClusterPod, node: str) -> Status | None:
+        """Why a pod is not put on a node that is locked for the devices of another one."""
+        locks = self.tables.locks.get(node) if self._adapts and asked.wanted.gpu else None
+        devices = self.tables.devices.get(node)
+        if not locks or devices is None or devices.vendor not in LOCKING_VENDORS:
+            return None
+        return lock_status(locks, self._clock.wall(), partial(self._is_another, pod))
+
+    def _is_another(self, pod: ClusterPod, key: str) -> bool:
+        """Whether a lock is of another pod that is there: one's own is taken again."""
+        return key != pod.key and self._cluster.pod(key) is not None
 
     def pre_score(
         self, state: CycleState, pod: ClusterPod, nodes: View, feasible: Mask
@@ -394,15 +426,12 @@ class DeviceShare(
         path = NODES.object(node_name)
         meta = (await self._client.get(path)).get("metadata") or {}
         held, now = (meta.get("annotations") or {}).get(key), self._clock.wall()
-        if held is not None and is_locked(held, now, self._exists):
+        if held is not None and is_locked(held, now, partial(self._is_another, pod)):
             raise CannotAdapt(f'failed to lock node: node "{node_name}" has been locked')
         annotations = {key: lock_text(now, pod.namespace, pod.name)}
         version = meta.get("resourceVersion")  # another pod may be about to lock it, too
         patch = {"metadata": {"annotations": annotations, "resourceVersion": version}}
         await self._client.patch(path, patch, MERGE_PATCH)
-
-    def _exists(self, key: str) -> bool:
-        return self._cluster.pod(key) is not None
 
     # NUMA admission.
 
@@ -583,7 +612,11 @@ class DeviceShare(
     def _node_helps(self, pod: ClusterPod, old: object, new: object) -> QueueingHint:
         if not isinstance(old, ClusterNode) or not isinstance(new, ClusterNode):
             return QueueingHint.QUEUE
-        return _queue(any(old.labels.get(key) != new.labels.get(key) for key in NODE_LABELS))
+        locked, now = dict(old.annotations), dict(new.annotations)
+        return _queue(
+            any(old.labels.get(key) != new.labels.get(key) for key in NODE_LABELS)
+            or any(key in locked and locked[key] != now.get(key) for key in NODE_LOCKS)
+        )
 
 
 _NOT_ISOLATED = Status.unresolvable("GPUIsolationProviderHAMICore not found on the node")

@@ -13,13 +13,14 @@ from koord_scheduler.plugin.vector import Mask
 from koord_scheduler_plugins.device_share.allocated import DEVICES
 from koord_scheduler_plugins.device_share.devices import (
     NO_DEVICES,
+    NODE_LOCKS,
     DeviceLayout,
     DeviceTable,
     NodeDevices,
     NodeTraits,
 )
 
-MAX_TABLES = 16_384  # kept; with more all are made anew
+MIN_TABLES = 1024  # kept; with more than this, and than four a node, all are made anew
 MAX_KINDS = 128  # of requests of which answers are kept
 NONE = 0  # code of nodes without a Device
 
@@ -58,6 +59,10 @@ class DeviceTables:
         """Names of Devices that cannot be understood; live."""
         self.expected: Callable[[ClusterPod, DeviceTable], Sequence[tuple[str, int]]] = _nothing
         """What a pod would get of a node, by used_key, on which a what-if has put it."""
+        self.locks: dict[str, tuple[str, ...]] = {}
+        """Locks of nodes, for device plugins, by the name of the node; most have none."""
+        self.epoch = 0
+        """Another one once all tables were made anew: what is kept about old ones is of no use."""
         self._changes = 0
         self._gone: dict[str, None] = {}  # nodes whose Device was deleted
         self._known: dict[str, _Known] = {}
@@ -100,6 +105,10 @@ class DeviceTables:
                 layout = NO_DEVICES if devices is None else devices.layout
                 table = self._shared(layout, NodeTraits.of(node.labels), pool.allocated)
             known = self._known[name] = _Known(devices, node, pool, missing, table)
+            if locks := tuple([text for key, text in node.annotations if key in NODE_LOCKS]):
+                self.locks[name] = locks
+            elif self.locks:
+                self.locks.pop(name, None)
         if known.table is not None and row in nodes.altered:
             return self._with_expected(known.table, pool, nodes.pods(row))
         return known.table
@@ -140,7 +149,7 @@ class DeviceTables:
 
         They are right until the next call.
         """
-        if len(self._tables) > MAX_TABLES:
+        if len(self._tables) > max(MIN_TABLES, 4 * len(nodes)):
             self._forget()
         last, version = self._last, self.version
         rows: Iterable[int]
@@ -164,8 +173,9 @@ class DeviceTables:
         names = nodes.traits.rows
         if len(self._known) > len(names):
             self._known = {name: each for name, each in self._known.items() if name in names}
-        for name in [name for name in self._gone if name not in names]:
-            del self._gone[name]
+        for kept in (self._gone, self.locks):
+            for name in [name for name in kept if name not in names]:
+                del kept[name]
 
     def _shared(
         self, layout: DeviceLayout, traits: NodeTraits, used: Mapping[str, int]
@@ -176,7 +186,18 @@ class DeviceTables:
             found = self._tables[key] = DeviceTable(layout, traits, used.items())
         return found
 
+    def counted(self) -> Sequence[tuple[DeviceTable, int]]:
+        """Return the tables of the view of the last codes, and how many nodes have each.
+
+        Any thread may ask.
+        """
+        codes, every = self._codes, self._every
+        counts = np.bincount(codes, minlength=len(every)).tolist()
+        pairs = zip(every, counts, strict=False)
+        return [(table, count) for table, count in pairs if table is not None and count]
+
     def _forget(self) -> None:
+        self.epoch += 1
         self._tables.clear()
         self._known.clear()
         self._numbers, self._every, self._last = {None: NONE}, [None], None
@@ -189,13 +210,18 @@ def _nothing(pod: ClusterPod, table: DeviceTable) -> Sequence[tuple[str, int]]:
 class Answers(Generic[T]):
     """Answers about tables, kept by what was asked: pods that request the same get the same."""
 
-    def __init__(self) -> None:
+    def __init__(self, tables: DeviceTables) -> None:
+        self._tables = tables
+        self._epoch = tables.epoch
         self._kept: dict[Hashable, dict[DeviceTable, T]] = {}
 
     def of(self, asked: Hashable) -> dict[DeviceTable, T]:
         """The answers to a question, to be added to."""
+        if self._epoch != self._tables.epoch:
+            self._epoch = self._tables.epoch
+            self._kept.clear()
         found = self._kept.pop(asked, None)
-        if found is None or len(found) > MAX_TABLES:
+        if found is None:
             found = {}
             while len(self._kept) >= MAX_KINDS:
                 del self._kept[next(iter(self._kept))]

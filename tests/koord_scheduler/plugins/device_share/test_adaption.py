@@ -4,11 +4,13 @@ import json
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from koord.api.annotations import DEVICE_ALLOCATED
 from koord.kube.transport import Call
-from koord_scheduler.plugin.testing import PluginHarness, fake_cluster, make_pod
+from koord_scheduler.plugin import EventResource, QueueingHint
+from koord_scheduler.plugin.testing import PluginHarness, fake_cluster, make_node, make_pod
 from koord_scheduler_plugins.default_binding import DefaultPreBind
 from koord_scheduler_plugins.device_share.adaption import (
     CannotAdapt,
@@ -161,3 +163,56 @@ async def test_the_node_is_locked_before_the_pod_is_bound(locked):
         "metadata": {"annotations": {"hami.io/mutex.lock": lock}, "resourceVersion": "7"}
     }
     assert {DEVICE_ALLOCATED, BIND, MINORS} < set(pod["metadata"]["annotations"])
+
+
+METAX = "hami.io/mutex.lock"
+
+
+@pytest.mark.parametrize(
+    ("lock", "vendor", "gate", "status"),
+    [
+        ((60, "other"), "metax", True, "node(s) have been locked for another pod's devices"),
+        ((301, "other"), "metax", True, ""),  # it is void
+        ((60, "gone"), "metax", True, ""),
+        ((60, "a"), "metax", True, ""),  # the pod's own, of an attempt that failed
+        ((60, "other"), "nvidia", True, ""),  # nobody locks such nodes
+        ((60, "other"), "metax", False, ""),
+        ("nonsense", "metax", True, 'invalid node lock value "nonsense"'),
+    ],
+)
+async def test_a_locked_node_is_not_chosen(lock, vendor, gate, status):
+    """PreBind would fail there; another node is as good."""
+    cluster = fake_cluster()
+    at = PluginHarness(DeviceShare, cluster)
+    object.__setattr__(at, "services", replace(at.services, gates=lambda name: gate))
+    cluster.pod("other")
+    text = lock
+    if isinstance(lock, tuple):
+        text = lock_text(cluster.clock.wall() - lock[0], "default", lock[1])
+    for name, annotations in (("n1", {METAX: text}), ("n2", {})):
+        meta = {"name": name, "annotations": annotations}
+        amounts = {"cpu": "8", "memory": "8Gi", "pods": "110"}
+        cluster.apply({"kind": "Node", "metadata": meta, "status": {"allocatable": amounts}})
+        labels = {"node.koordinator.sh/gpu-vendor": vendor}
+        at.informers.apply(DEVICE_OBJECTS, device_object(name, [gpu(0)], labels=labels))
+    resources = {CORE: "5", RATIO: "5"}
+    pod = make_pod(
+        "a", spec={"containers": [{"name": "main", "resources": {"requests": resources}}]}
+    )
+    async with at:
+        decided = at.decide(pod)
+        assert decided.rejections == ({"n1": status} if status else {})
+        assert decided.candidates == ()  # evictions would not help
+
+
+async def test_a_lock_that_is_taken_away_has_pods_tried_again():
+    at = PluginHarness(DeviceShare, fake_cluster())
+    async with at:
+        (hint,) = (
+            one.hint
+            for one in at.subject.events_to_register()
+            if one.event.resource is EventResource.NODE
+        )
+        locked = msgspec.structs.replace(make_node("n1"), annotations=((METAX, "x"),))
+        assert hint(make_pod("a"), locked, make_node("n1")) is QueueingHint.QUEUE
+        assert hint(make_pod("a"), make_node("n1"), locked) is QueueingHint.SKIP

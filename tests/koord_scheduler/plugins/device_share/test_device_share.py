@@ -16,6 +16,7 @@ from koord_scheduler.plugin.testing import (
     make_node,
     make_pod,
 )
+from koord_scheduler_plugins.device_share import tables
 from koord_scheduler_plugins.device_share.plugin import DEVICE_OBJECTS, DeviceShare
 from koord_scheduler_plugins.device_share.requests import ALLOCATE_HINT, JOINT_ALLOCATE
 from tests.support.scheduler.devices import (
@@ -458,3 +459,54 @@ async def test_the_parts_of_a_node(cluster):
     assert parts[2].place == ("gpu", "NUMA node 0", "PCIe 1")
     assert parts[7].note == "not healthy"
     assert [one.name for one in parts[8:]] == [f"rdma {minor}" for minor in range(1, 5)]
+
+
+async def test_metrics_of_all_nodes_together(cluster):
+    """Totals, what is free, cards that are given in part, and those that are not healthy."""
+    found = d8()
+    found["spec"]["devices"][7]["health"] = False
+    cluster.node("other")
+    async with harness(cluster, found, d8("other")) as at:
+        await at.schedule(pod("whole", {"nvidia.com/gpu": 2}))
+        await at.schedule(pod("part", {RATIO: 30, CORE: 30}))
+        assert at.decide(pod("next", {"nvidia.com/gpu": 1})).node is not None
+        values = {
+            (sample.name.removeprefix("scheduler_deviceshare_"), *sample.labels.values()): (
+                sample.value
+            )
+            for family in at.subject.metrics.collect()
+            for sample in family.samples
+        }
+    assert values["total", "gpu", RATIO] == 1500
+    assert values["free", "gpu", RATIO] == 1500 - 230
+    assert (values["unhealthy", "gpu"], values["unhealthy", "rdma"]) == (1, 0)
+    assert values["fragmented", "gpu"] == 1
+
+
+async def test_metrics_follow_when_no_pod_requests_devices(cluster):
+    """At most every five seconds."""
+    async with harness(cluster, d8()) as at:
+        await at.schedule(pod("a", {"nvidia.com/gpu": 8}))
+        at.decide(pod("b", {"nvidia.com/gpu": 1}))
+
+        def free() -> float:
+            (family,) = (one for one in at.subject.metrics.collect() if one.name.endswith("free"))
+            return {one.labels["resource"]: one.value for one in family.samples}[RATIO]
+
+        assert free() == 0
+        cluster.delete("Pod", "default/a")
+        cluster.clock.advance(6)
+        at.decide(pod("plain", {"cpu": 1}))
+        assert free() == 800
+
+
+async def test_tables_of_the_past_are_forgotten(cluster, monkeypatch):
+    """With them what was said of them."""
+    monkeypatch.setattr(tables, "MIN_TABLES", 3)
+    async with harness(cluster, d8()) as at:
+        for number in range(12):
+            await at.schedule(pod(f"p{number}", {RATIO: 10, CORE: 10}))
+        plugin = at.subject
+        known = [each for one in plugin._verdicts._kept.values() for each in one]
+        assert len(known) <= 6
+        assert plugin.tables.epoch >= 1
