@@ -233,7 +233,9 @@ class HypotheticalCluster:
             self._begin_again(base)
             return
         self._placed()  # as it is in the view before
-        self._base, self._view, self._altered, self._account = base, None, None, None
+        self._base, self._view, self._account = base, None, None
+        if base.altered != before.altered:
+            self._altered = None
         self._forget()
         for row in rows:
             self._renew(row)
@@ -398,6 +400,7 @@ class HypotheticalCluster:
     def _renew(self, row: int) -> None:
         """Compute the pods of a row anew, of which the base or the changes are others."""
         pods, changes = self._base.pods(row), self._changes.get(row)
+        was_changed = row in self._changed
         wanted = pods if changes is None else changes.applied(pods)
         self._placed().set_pods(row, wanted)
         if wanted is pods:
@@ -409,7 +412,9 @@ class HypotheticalCluster:
         self._holding.add(row)
         if changes is not None and not changes:
             del self._changes[row]
-        self._view = self._rows = self._altered = self._free = self._account = None
+        if (row in self._changed) != was_changed:
+            self._rows = self._altered = None  # of a thousand rows they cost more than all else
+        self._view = self._free = self._account = None
 
     def _compute_account(self) -> FrozenAccount:
         """The account of the base with the changes of all rows.

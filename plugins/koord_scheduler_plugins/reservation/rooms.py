@@ -34,7 +34,7 @@ class CycleData:
 
     nodes: View  # without the pods of what matches
     demands: Demands | None = None  # None: of a reserve pod
-    by_node: ByNode = field(default_factory=dict)
+    by_node: ByNode = field(default_factory=ByNode)
     key: Hashable = ()
     ordered: bool = False
     reservation: Reservation | None = None  # that a reserve pod stands for

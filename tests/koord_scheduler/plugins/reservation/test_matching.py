@@ -11,6 +11,7 @@ from koord.api.labelselector import Requirement
 from koord.api.reservation import AFFINITY, EXACT_MATCH, IGNORED
 from koord_scheduler.plugin import NodeTerm
 from koord_scheduler_plugins.reservation.consumers import reservation_info
+from koord_scheduler_plugins.reservation.matches import ByNode
 from koord_scheduler_plugins.reservation.matching import (
     ConflictingTerms,
     Match,
@@ -320,3 +321,28 @@ def test_a_pod_sees_few_of_many_reservations():
 
     assert "uid-r7" in found
     assert len(found) <= 2
+
+
+@given(
+    st.lists(
+        st.dictionaries(st.integers(0, 200).map(str), st.integers(0, 2), min_size=1, max_size=40),
+        max_size=12,
+    )
+)
+def test_reservations_by_node_are_as_a_dict_that_is_changed(
+    changes: list[dict[str, int]],
+) -> None:
+    """0: a node has none any more. What was there before a change stays as it was."""
+    infos = [(), (info("a"),), (info("a"), info("b"))]
+    found, wanted, before = ByNode(), dict[str, object](), list[tuple[ByNode, object]]()
+    for each in changes:
+        before.append((found, dict(wanted)))
+        found = found.with_changes({name: infos[kind] for name, kind in each.items()})
+        wanted.update((name, infos[kind]) for name, kind in each.items())
+        wanted = {name: one for name, one in wanted.items() if one}
+    for mapping, same in (*before, (found, wanted)):
+        assert dict(mapping) == same
+        assert len(mapping) == len(dict(mapping))
+        names = {str(number) for number in range(201)}
+        assert {name for name in names if name in mapping} == set(mapping)
+        assert all(mapping.get(name) == dict(mapping).get(name) for name in names)
