@@ -580,7 +580,7 @@ class EquivalenceClass:
     ) -> Verdicts:
         found = filter_nodes(plugin, cycle, rows)
         known = _cached_verdicts(plugin, VectorFilterPlugin, rows)
-        column = _Column(key, cycle.nodes.generation, known, np.zeros(len(cycle.nodes), np.int32))
+        column = _Column(key, cycle.nodes.generations, known, np.zeros(len(cycle.nodes), np.int32))
         _merge(column, found, known)
         self._verdicts[plugin.name] = column
         return Verdicts(column.values, tuple(column.rejections))
@@ -594,7 +594,7 @@ class EquivalenceClass:
     ) -> Scores:
         found = score_nodes(plugin, cycle, rows)
         known = rows.copy()  # of the others a vector form may return anything
-        self._scores[plugin.name] = _Column(key, cycle.nodes.generation, known, found)
+        self._scores[plugin.name] = _Column(key, cycle.nodes.generations, known, found)
         return found
 
 
@@ -603,7 +603,7 @@ class _Column:
     """A result of a plugin for a kind of pods."""
 
     key: Hashable
-    generation: NDArray[np.int64]  # of the rows when they were computed
+    generations: FrozenColumn  # of the rows when they were computed
     known: Mask  # rows that were computed
     values: NDArray[Any]
     rejections: dict[Status, int] = field(default_factory=dict)  # with their numbers; of Filter
@@ -619,9 +619,9 @@ def _equivalence_class(pod: ClusterPod) -> Hashable:
 
 def _missing(column: _Column | None, key: Hashable, nodes: View, rows: Mask) -> Mask | None:
     """Rows that are asked about and not known any more; None: nothing of the column is right."""
-    if column is None or column.key != key or len(column.generation) != len(nodes):
+    if column is None or column.key != key or len(column.generations) != len(nodes):
         return None
-    column.known &= column.generation == nodes.generation
+    column.known[nodes.generations.other_rows(column.generations)] = False
     missing: Mask = rows & ~column.known
     return missing
 
@@ -634,7 +634,7 @@ def _wants_all(missing: Mask, has_plain: bool, has_vector: bool) -> bool:
 
 def _renew(column: _Column, nodes: View, computed: Mask) -> None:
     column.known |= computed
-    column.generation = nodes.generation
+    column.generations = nodes.generations
 
 
 def _cached_verdicts(plugin: object, vector: type, rows: Mask) -> Mask:

@@ -117,7 +117,7 @@ class LoadTable:
         if found is None or found.name != node.name:
             imagined = self._made(node, nodes.pods(row))
         else:
-            generation, last = int(nodes.generation[row]), self._imagined.get(row)
+            generation, last = int(nodes.generations[row]), self._imagined.get(row)
             if last is not None and last[0] == generation and last[1] is found.judgement:
                 return last[2]
             known = found.load.assigned
