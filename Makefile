@@ -86,8 +86,8 @@ lint: $(BIN)/.dev  ## Style, types, import contract, generated docs
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/mypy plugins/example/src plugins/example-descheduler/src plugins/example-scheduler/src \
-		tests/koordlet/metriccache/typed_queries.py
+	$(BIN)/mypy plugins/example/src plugins/example-descheduler/src plugins/example-manager/src \
+		plugins/example-scheduler/src tests/koordlet/metriccache/typed_queries.py
 	$(BIN)/lint-imports
 	$(BIN)/python docs/generate.py --check
 

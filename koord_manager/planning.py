@@ -1,7 +1,7 @@
 """What the nodes of a dump offer by one strategy, and would offer by another. Pure."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from rich.console import RenderableType
@@ -13,12 +13,7 @@ from koord.cluster.state import ClusterState
 from koord_manager.controllers.noderesource import Shortage, shortages
 from koord_manager.framework.calculator import Calculator, amount_text
 from koord_manager.framework.decrease import History
-from koord_manager.framework.facts import (
-    ClusterConfig,
-    NodeFacts,
-    effective_strategy,
-    is_colocation_enabled,
-)
+from koord_manager.framework.facts import ClusterConfig, NodeFacts, gather_facts
 
 Json = dict[str, Any]
 MAX_ROWS = 50  # nodes in the table; JSON has all
@@ -112,17 +107,14 @@ def _with_allocatable(node: ClusterNode, amounts: tuple[tuple[str, int], ...]) -
 def _facts(
     cluster: ClusterState, node: ClusterNode, config: ClusterConfig, now: float
 ) -> NodeFacts:
-    strategy, _ = effective_strategy(config, node)
-    if not is_colocation_enabled(config, strategy):
-        strategy = replace(strategy, enable=False)
-    return NodeFacts(
-        node=node,
-        strategy=strategy,
+    facts, _ = gather_facts(
+        node,
+        config,
         now=now,
-        config=config,
         report=cluster.reports.get(node.name),
         pods=cluster.pods_of_node(node.name),
     )
+    return facts
 
 
 def plan_report(plan: Plan) -> Json:

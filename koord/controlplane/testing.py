@@ -109,8 +109,13 @@ def make_node(
     ready: bool = True,
     unschedulable: bool = False,
     allocatable: Amounts | None = None,
+    annotations: Mapping[str, str] | None = None,
+    capacity: Amounts | None = None,
 ) -> ClusterNode:
-    """A node. allocatable has further resources; taints are as in a manifest."""
+    """A node. allocatable has further resources; taints are as in a manifest.
+
+    capacity: None: the node does not say it.
+    """
     amounts = {"cpu": cpu, "memory": memory, "pods": pods, **(allocatable or {})}
     return read(
         kinds.NODE,
@@ -119,10 +124,12 @@ def make_node(
                 "name": name,
                 "uid": f"uid-{name}",
                 "labels": {HOSTNAME: name, **(labels or {})},
+                "annotations": dict(annotations or {}),
             },
             "spec": {"taints": list(taints), "unschedulable": unschedulable},
             "status": {
                 "allocatable": _texts(amounts),
+                "capacity": _texts(capacity or {}),
                 "conditions": [{"type": "Ready", "status": str(ready)}],
             },
         },

@@ -24,12 +24,7 @@ from koord_manager.controllers.metrics import (
 from koord_manager.controllers.worker import NodeWorker
 from koord_manager.framework.calculator import Calculator, NodeResult
 from koord_manager.framework.decrease import History
-from koord_manager.framework.facts import (
-    ClusterConfig,
-    NodeFacts,
-    effective_strategy,
-    is_colocation_enabled,
-)
+from koord_manager.framework.facts import ClusterConfig, NodeFacts, gather_facts
 from koord_manager.framework.writing import node_patch, zone_operations
 
 SWEEP = 60.0  # seconds in which each node is looked at, also when nothing happens
@@ -113,25 +108,21 @@ class NodeResources(NodeWorker):
         node, config = self._cluster.snapshot.node(name), self._config()
         if node is None or config is None:
             return None
-        strategy, problems = effective_strategy(config, node)
-        if problems:
-            log.debug("node.partly_rejected", node=name, problems=[str(one) for one in problems])
-        if not is_colocation_enabled(config, strategy):
-            strategy = replace(strategy, enable=False)
-        report = self._cluster.reports.get(name)
         seen = self._cluster.seen.get(name)
         objects = self._objects
-        return NodeFacts(
-            node=node,
-            strategy=strategy,
+        facts, problems = gather_facts(
+            node,
+            config,
             now=self._clock.wall(),
-            config=config,
-            report=report,
+            report=self._cluster.reports.get(name),
             seen=seen[1] if seen else None,
             pods=self._cluster.pods_of_node(name),
             topology=objects.topologies.objects.get(name) if objects else None,
             devices=objects.devices.objects.get(name) if objects else None,
         )
+        if problems:
+            log.debug("node.partly_rejected", node=name, problems=[str(one) for one in problems])
+        return facts
 
     def explain(self, name: str) -> tuple[NodeFacts, NodeResult, Mapping[str, Shortage]] | None:
         """Return what a node is to have now, and why; None: it is not known."""

@@ -1,7 +1,7 @@
 """A node as plugins see it, by which configuration, and what they say that it is to have."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -117,6 +117,35 @@ def effective_strategy(
 def is_colocation_enabled(config: ClusterConfig, strategy: ColocationStrategy) -> bool:
     """Whether a node offers resources: both the cluster and the node must say so."""
     return strategy.enable and COLOCATION.load(config.slo.colocation.cluster).enable
+
+
+def gather_facts(
+    node: ClusterNode,
+    config: ClusterConfig,
+    *,
+    now: float,
+    report: UsageReport | None = None,
+    seen: float | None = None,
+    pods: tuple[ClusterPod, ...] = (),
+    topology: NodeTopology | None = None,
+    devices: NodeDevices | None = None,
+) -> tuple[NodeFacts, tuple[InvalidObject, ...]]:
+    """Return a node with the strategy in force there, and what is wrong with its own settings."""
+    strategy, problems = effective_strategy(config, node)
+    if not is_colocation_enabled(config, strategy):
+        strategy = replace(strategy, enable=False)
+    facts = NodeFacts(
+        node=node,
+        strategy=strategy,
+        now=now,
+        config=config,
+        report=report,
+        seen=seen,
+        pods=pods,
+        topology=topology,
+        devices=devices,
+    )
+    return facts, problems
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ def test_there_are_plugins():
         "koord_manager_plugins",
         "koord_scheduler_plugins",
         "example-descheduler",
+        "example-manager",
         "example-scheduler",
     }
 

@@ -37,6 +37,7 @@ PAGES = {
     for name in (
         "writing-plugins.md",
         "writing-descheduler-plugins.md",
+        "writing-manager-plugins.md",
         "writing-scheduler-plugins.md",
     )
 }
@@ -48,6 +49,7 @@ TEXT = PAGES["writing-plugins.md"]
     [
         ("writing-plugins.md", "koordlet.plugin.testing", 11),
         ("writing-descheduler-plugins.md", "koord_descheduler.plugin.testing", 4),
+        ("writing-manager-plugins.md", "koord_manager.plugin.testing", 2),
         ("writing-scheduler-plugins.md", "koord_scheduler.plugin.testing", 8),
     ],
 )
@@ -77,6 +79,7 @@ def test_no_code_of_the_tutorial_is_left_out(page: str):
     [
         ("writing-plugins.md", "koordlet"),
         ("writing-descheduler-plugins.md", "koord-descheduler"),
+        ("writing-manager-plugins.md", "koord-manager"),
         ("writing-scheduler-plugins.md", "koord-scheduler"),
     ],
 )

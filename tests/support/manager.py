@@ -4,7 +4,6 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from koord.api.slocontroller import ColocationStrategy
 from koord.cluster import kinds
 from koord.cluster.facts import ClusterPod
 from koord.cluster.keptfields import reads_of, union
@@ -16,8 +15,7 @@ from koord_manager.framework.decrease import History
 from koord_manager.framework.facts import (
     ClusterConfig,
     NodeFacts,
-    effective_strategy,
-    is_colocation_enabled,
+    gather_facts,
     load_cluster_config,
 )
 from koord_manager.framework.interfaces import Handle, NodeResourcePlugin
@@ -156,20 +154,17 @@ def facts(
     if cluster is None:
         cluster = config(colocation_config={"enable": True, **(strategy or {})})
     found = read(kinds.NODE, manifest)
-    effective, problems = effective_strategy(cluster, found)
-    assert not problems, problems
-    if not is_colocation_enabled(cluster, effective):
-        effective = ColocationStrategy()
-    return NodeFacts(
-        node=found,
-        strategy=effective,
+    facts, problems = gather_facts(
+        found,
+        cluster,
         now=NOW,
-        config=cluster,
         report=None if metric is None else read(kinds.NODE_METRIC, metric),
         pods=tuple(_pods(pods)),
         topology=None if topology is None else read_topology(topology),
         devices=None if devices is None else read_devices(devices),
     )
+    assert not problems, problems
+    return facts
 
 
 def _pods(manifests: Sequence[Json]) -> list[ClusterPod]:
