@@ -24,6 +24,7 @@ from koord_scheduler.plugin import (
     Handle,
     HintedEvent,
     NodeInfo,
+    PodSpec,
     PreBindPlugin,
     PreFilterPlugin,
     QueueingHint,
@@ -180,6 +181,10 @@ class _Trials:
         return _Trials()
 
 
+_PodKind = tuple[PodSpec, object, int | None, tuple[tuple[str, str], ...]]
+"""The fields of a pod by which it asks for something: spec, labels, priority, annotations."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Decision:
     """What a pod got, for PreBind."""
@@ -225,6 +230,7 @@ class NodeNUMAResource(
         self._columns = ColumnScorer(self._scorer)
         self._most = self._numa_scorer.most
         self._handle = handle
+        self._last_wish: tuple[_PodKind, Wish | Status] | None = None
         self._start = 0  # where the trial of nodes begins
         self.table = MachineTable()
         self.table.expected = self._expected
@@ -253,7 +259,7 @@ class NodeNUMAResource(
     # PreFilter and Filter.
 
     def pre_filter(self, state: CycleState, pod: ClusterPod, nodes: View) -> Status | None:
-        wish = wish_of(pod, self._default)
+        wish = self._wish_of(pod)
         if isinstance(wish, Status):
             return wish
         state.write(_WISH, wish)
@@ -261,6 +267,16 @@ class NodeNUMAResource(
             return Status.skip()
         self.table.follow(nodes)
         return None if wish.asks or self.table.has_special else Status.skip()
+
+    def _wish_of(self, pod: ClusterPod) -> Wish | Status:
+        """What a pod asks for; of pods alike, which come one after the other, looked up once."""
+        kind = pod.spec, pod.label_set, pod.priority, pod.annotations
+        last = self._last_wish
+        if last is None or not (
+            last[0][0] is kind[0] and last[0][1] is kind[1] and last[0][2:] == kind[2:]
+        ):
+            last = self._last_wish = kind, wish_of(pod, self._default)
+        return last[1]
 
     def pre_filter_reuse_key(self, pod: ClusterPod, nodes: View) -> Hashable | None:
         self.table.follow(nodes)
