@@ -29,6 +29,7 @@ BENCHMARKS = (
     "snapshot",
     "framework",
     "scheduling",
+    "gangs",
     "extender",
     "plugincosts",
     "quotas",

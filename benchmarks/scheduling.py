@@ -14,7 +14,7 @@ import asyncio
 import gc
 import statistics
 import time
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from random import Random
@@ -25,7 +25,6 @@ from msgspec.structs import replace as changed
 
 from benchmarks.table import Row
 from koord.api.labelselector import Requirement
-from koord.api.podgroup import LIGHTWEIGHT_MIN_LABEL, LIGHTWEIGHT_NAME_LABEL
 from koord.cluster.columns import Mask
 from koord.cluster.facts import (
     AffinityTerm,
@@ -46,6 +45,12 @@ from koord.util.stop import Stop
 from koord_scheduler.cache import SchedulerCache
 from koord_scheduler.config.profiles import DEFAULT_WEIGHTS, EnabledPlugin, Point, Profile
 from koord_scheduler.framework.cyclestate import CycleState
+from koord_scheduler.framework.extension.networktopology import (
+    CLUSTER_LAYER,
+    NODE_LAYER,
+    TOPOLOGIES,
+    NetworkTopology,
+)
 from koord_scheduler.framework.interfaces import (
     BindPlugin,
     FilterPlugin,
@@ -70,9 +75,17 @@ MANY_PODS_PER_NODE = 30
 FILTERS, SCORES = 12, 7
 EQUAL, DIFFERENT, RULES = 200.0, 800.0, 1500.0  # microseconds for a cycle
 COLUMN, PROTOTYPE = "sum of one column", "numpy prototype"
-GANG = 3  # members
 PER_APP = 50  # pods with the same labels, where kinds have rules about their own
-ZONE, HOST = "topology.kubernetes.io/zone", "kubernetes.io/hostname"
+ZONE, HOST, RACK = "topology.kubernetes.io/zone", "kubernetes.io/hostname", "rack"
+NETWORK = {
+    "metadata": {"name": "default"},
+    "spec": {
+        "networkTopologySpec": [
+            {"topologyLayer": "Rack", "parentTopologyLayer": CLUSTER_LAYER, "labelKey": [RACK]},
+            {"topologyLayer": NODE_LAYER, "parentTopologyLayer": "Rack"},
+        ]
+    },
+}
 KINDS = {
     "equal": EQUAL,
     "all differ": DIFFERENT,
@@ -163,10 +176,15 @@ class World:
         *,
         shipped: bool,
         pods_per_node: int = PODS_PER_NODE,
-        plugins: Sequence[str] = (),
+        plugins: Mapping[str, Any] | None = None,
+        racks: int = 0,
     ) -> None:
-        """shipped: with Kubernetes' default plugins, LoadAwareScheduling and these plugins."""
+        """shipped: with Kubernetes' default plugins, LoadAwareScheduling and these plugins.
+
+        plugins: names, with their arguments. racks: of the nodes, followed as a network; 0: none.
+        """
         self._plugins = plugins
+        self._racks = racks
         self._pods_per_node = pods_per_node
         self.clock = SystemClock()
         self.state = SchedulerCache(self.clock)
@@ -184,6 +202,11 @@ class World:
             clock=self.clock,
             activate=self._activate,
         )
+        if self._racks:
+            informer = services.informers.informer(TOPOLOGIES)
+            network = NetworkTopology(self.state, services.changes, informer, self.clock)
+            self.services = services = replace(services, network=network)
+            services.informers.apply(TOPOLOGIES, NETWORK)
         self.profile = await build_profile(settings, registry, services)
         metrics = SchedulingMetrics(services.metrics.exposition)
         draw = Random(1)
@@ -193,6 +216,8 @@ class World:
         for at in range(self._nodes):
             amounts = (("cpu", 32_000), ("memory", 128 * _GI), ("pods", 250))
             labels = {HOST: f"n{at}", ZONE: f"z{at % 3}"}
+            if self._racks:
+                labels[RACK] = f"r{at % self._racks}"
             taints = (Taint("dedicated", "NoSchedule"),) if at % 50 == 0 else ()
             self.state.put(
                 NODE, ClusterNode(name=f"n{at}", labels=labels, taints=taints, allocatable=amounts)
@@ -206,6 +231,13 @@ class World:
 
     def _activate(self, uids: Iterable[str]) -> None:
         self.scheduler.activate(uids)
+
+    def rack_of(self, pod: ClusterPod) -> str:
+        """The rack of the node that a pod is bound to."""
+        known = self.state.pod(pod.key)
+        node = None if known is None else self.state.get(NODE, known.node)
+        assert node is not None
+        return node.labels[RACK]
 
     def pods(self, count: int, kind: str) -> list[ClusterPod]:
         """Pending pods of one of KINDS."""
@@ -334,8 +366,12 @@ def _synthetic(registry: PluginRegistry) -> Profile:
     )
 
 
-def _shipped(registry: PluginRegistry, more: Sequence[str] = ()) -> Profile:
-    """Kubernetes' default plugins, LoadAwareScheduling and more; the binder is the benchmark's."""
+def _shipped(registry: PluginRegistry, args_of: Mapping[str, Any] | None) -> Profile:
+    """Kubernetes' default plugins, LoadAwareScheduling and more, which have arguments.
+
+    The binder is the benchmark's, and so is what applies patches, unless args_of is None.
+    """
+    more = args_of or {}
     discover(registry)
     known = known_plugins(registry)
     names = [*DEFAULT_WEIGHTS, "LoadAwareScheduling", *more]
@@ -348,10 +384,12 @@ def _shipped(registry: PluginRegistry, more: Sequence[str] = ()) -> Profile:
         for point in Point
     }
     plugins[Point.BIND] = (EnabledPlugin("Sort"),)
-    if more:
+    if args_of is not None:
         plugins[Point.PRE_BIND] += (EnabledPlugin("Sort"),)
     types = {name: known[name].args for name in names if name in known}
-    args = {name: one.read(None, (name,))[0] for name, one in types.items() if one is not None}
+    args = {
+        name: one.read(more.get(name), (name,))[0] for name, one in types.items() if one is not None
+    }
     return Profile(scheduler_name="bench", plugins=plugins, args=args)
 
 
@@ -376,29 +414,7 @@ async def _measure(nodes: int, pods: int) -> list[Row]:
         if per_node == PODS_PER_NODE:
             rows += await _measure_world(world, pods, what, ("equal", "all differ"))
         rows += await _measure_kinds(world, pods, f"{nodes * per_node:,} pods")
-    return rows + await _measure_gangs(nodes, pods)
-
-
-async def _measure_gangs(nodes: int, pods: int) -> list[Row]:
-    """Gangs of three, beside as many single pods of the same profile."""
-    world = World(nodes, shipped=True, plugins=("Coscheduling",))
-    await world.build()
-    count, rows = pods // GANG * GANG, []
-    await world.bind(world.pods(30, "equal"))
-    reference = await world.bind(world.pods(count, "equal")) * 1e6
-    gangs = [
-        changed(pod, label_set=_gang(at // GANG))
-        for at, pod in enumerate(world.pods(count, "equal"))
-    ]
-    took = await world.bind(gangs) * 1e6
-    name = f"scheduling: and binding, gangs of {GANG}, each member"
-    rows.append(Row(name, took, "µs", None, reference, "single pod"))
     return rows
-
-
-def _gang(number: int) -> LabelSet:
-    labels = {LIGHTWEIGHT_NAME_LABEL: f"g{number}", LIGHTWEIGHT_MIN_LABEL: str(GANG)}
-    return LabelSet("default", {"app": "new", **labels})
 
 
 async def _measure_world(

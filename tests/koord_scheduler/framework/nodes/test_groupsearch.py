@@ -1,158 +1,39 @@
 """Plans for groups, against brute force on small clusters."""
 
-import asyncio
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from koord.cluster.facts import ClusterPod
-from koord.cluster.hypothetical import HypotheticalCluster
-from koord.cluster.kinds import NODE, POD
-from koord.cluster.view import View
-from koord_scheduler.framework.cyclestate import CycleState
-from koord_scheduler.framework.groupplan import FeasibleNodes, GroupPlan, NodeOrder, NoGroupPlan
-from koord_scheduler.framework.handle import Handle
-from koord_scheduler.framework.interfaces import PreEnqueuePlugin
+from koord_scheduler.framework.groupplan import FeasibleNodes, GroupPlan, NoGroupPlan
 from koord_scheduler.framework.nodes import groupsearch
-from koord_scheduler.plugin.testing.harness import ProfileHarness, fake_cluster
-from tests.support.clusters import Json, near, node, pod, read_node, read_pod
-
-
-class Planner(PreEnqueuePlugin):
-    """Gives the test its handle."""
-
-    def __init__(self, args: object, handle: Handle) -> None:
-        self.handle = handle
-
-    def pre_enqueue(self, pod: ClusterPod) -> None:
-        """Every pod may be tried."""
-
-
-CONFIG = {
-    "apiVersion": "kubescheduler.config.k8s.io/v1",
-    "kind": "KubeSchedulerConfiguration",
-    "profiles": [
-        {
-            "schedulerName": "default-scheduler",
-            "plugins": {
-                "multiPoint": {
-                    "enabled": [
-                        {"name": name}
-                        for name in (
-                            "PrioritySort",
-                            "DefaultBinder",
-                            "NodeResourcesFit",
-                            "InterPodAffinity",
-                            "PodTopologySpread",
-                            "NodeAffinity",
-                            "NodePorts",
-                            "Planner",
-                        )
-                    ]
-                }
-            },
-        }
-    ],
-}
-
-
-def member(name: str, cpu: int, app: str = "", **spec: Any) -> Json:
-    found = pod(name, "", {"app": app} if app else {}, {"cpu": str(cpu)}, **spec)
-    return {**found, "status": {"phase": "Pending"}}
-
-
-def together(app: str, key: str) -> Json:
-    return near("podAffinity", {"labelSelector": {"matchLabels": {"app": app}}, "topologyKey": key})
-
-
-def apart(app: str, key: str) -> Json:
-    return near(
-        "podAntiAffinity", {"labelSelector": {"matchLabels": {"app": app}}, "topologyKey": key}
-    )
-
-
-class World:
-    """A profile with the default plugins, for one small cluster after the other."""
-
-    def __init__(self, kit: ProfileHarness) -> None:
-        self.state = kit.cluster.state
-        self.handle: Handle = kit.plugin("Planner").handle
-
-    def become(self, nodes: Sequence[Json], running: Sequence[Json] = ()) -> None:
-        """Have these nodes and pods and no others."""
-        for key in tuple(self.state.keys(POD)):
-            self.state.remove(POD, key)
-        for key in tuple(self.state.keys(NODE)):
-            self.state.remove(NODE, key)
-        for one in nodes:
-            self.state.put(NODE, read_node(one))
-        for one in running:
-            self.state.put(POD, read_pod(one))
-
-    def plan(
-        self, members: Sequence[ClusterPod], order: NodeOrder | None = None
-    ) -> GroupPlan | NoGroupPlan:
-        return self.handle.groups().plan(members, self.state.view(), order)
-
-    def exists(self, members: Sequence[ClusterPod]) -> bool:
-        """Whether there is some way, by trying all."""
-        return _try_all(self.handle.filters(), self.state.view(), list(members))
-
-    def holds(self, members: Sequence[ClusterPod], plan: GroupPlan) -> bool:
-        """Whether the pods can be placed one after the other as planned."""
-        what_if, by_key = HypotheticalCluster(self.state.view()), {one.key: one for one in members}
-        assert plan.nodes.keys() == by_key.keys()
-        for key, name in plan.nodes.items():
-            if name not in _feasible(self.handle.filters(), what_if.view(), by_key[key]):
-                return False
-            what_if.add(by_key[key], name)
-        return True
+from tests.support.clusters import Json, pod, read_pod
+from tests.support.scheduler.smallclusters import (
+    SmallClusters,
+    apart,
+    configuration,
+    is_planned_rightly,
+    member,
+    running,
+    small,
+    spread,
+    together,
+)
 
 
 @pytest.fixture(scope="module")
-def world() -> Iterator[World]:
-    yield from _running(CONFIG)
+def world() -> Iterator[SmallClusters]:
+    with running() as found:
+        yield found
 
 
 @pytest.fixture
-def sampling() -> Iterator[World]:
+def sampling() -> Iterator[SmallClusters]:
     """A profile in which few nodes are enough for a pod."""
-    yield from _running({**CONFIG, "percentageOfNodesToScore": 1})
-
-
-def _running(config: Json) -> Iterator[World]:
-    kit = ProfileHarness(config, fake_cluster(), {"Planner": Planner}, installed=True)
-    with asyncio.Runner() as runner:
-        runner.run(kit.__aenter__())
-        yield World(kit)
-        runner.run(kit.__aexit__(None, None, None))
-
-
-def _try_all(filters: Any, view: View, left: list[ClusterPod]) -> bool:
-    if not left:
-        return True
-    for one in left:
-        for name in _feasible(filters, view, one):
-            what_if = HypotheticalCluster(view)
-            what_if.add(one, name)
-            if _try_all(filters, what_if.view(), [each for each in left if each is not one]):
-                return True
-    return False
-
-
-def _feasible(filters: Any, view: View, one: ClusterPod) -> list[str]:
-    state = CycleState()
-    if not filters.pre_filter(state, one, view).status.ok:
-        return []
-    rows = range(len(view))
-    return [view.node(row).name for row in rows if filters.filter_row(state, one, view, row).ok]
-
-
-def small(name: str, cpu: int, zone: str) -> Json:
-    return node(name, {"zone": zone}, {"cpu": str(cpu), "pods": "4"})
+    with running(configuration(percentageOfNodesToScore=1)) as found:
+        yield found
 
 
 members = st.builds(
@@ -165,16 +46,7 @@ members = st.builds(
             if rule == "together"
             else {"affinity": {**apart(about, key)}}
             if rule == "apart"
-            else {
-                "topologySpreadConstraints": [
-                    {
-                        "topologyKey": key,
-                        "maxSkew": skew,
-                        "whenUnsatisfiable": "DoNotSchedule",
-                        "labelSelector": {"matchLabels": {"app": about}},
-                    }
-                ]
-            }
+            else {"topologySpreadConstraints": [spread(about, key, skew)]}
             if rule == "spread"
             else {}
         ),
@@ -218,6 +90,13 @@ def test_a_plan_is_found_whenever_there_is_one(world, rooms, templates, running)
     else:
         assert not found.cut
         assert not world.exists(pods)
+
+
+def test_a_gang_in_quotas_is_planned_whenever_it_can_be_placed(world):
+    """Of the 1,000 clusters of the benchmark the first ones."""
+    wrong = [seed for seed in range(60) if not is_planned_rightly(world, seed)]
+
+    assert not wrong
 
 
 def test_a_plan_looks_at_all_nodes_where_a_sample_is_enough_for_a_pod(sampling):
