@@ -59,7 +59,12 @@ from koord_scheduler_plugins.elastic_quota.checks import (
 )
 from koord_scheduler_plugins.elastic_quota.preemption import LEAVING, QuotaPreemption
 from koord_scheduler_plugins.elastic_quota.profile import QuotaProfiles, follow_profiles
-from koord_scheduler_plugins.elastic_quota.quotas import QuotaOptions, Quotas, pod_request
+from koord_scheduler_plugins.elastic_quota.quotas import (
+    UNLIMITED,
+    QuotaOptions,
+    Quotas,
+    pod_request,
+)
 from koord_scheduler_plugins.elastic_quota.reclaim import QuotaReclaim
 from koord_scheduler_plugins.elastic_quota.revoke import QuotaRevoker
 from koord_scheduler_plugins.elastic_quota.runtime import RuntimeOptions
@@ -83,7 +88,7 @@ POD_GROUPS = ApiResource(podgroup.API_VERSION, podgroup.PLURAL)
 WITHOUT_POD_GROUPS = "minimums of gangs are those of labels and annotations"
 MIN_INTERVAL = 0.1  # seconds between two rounds of revoking, at least
 
-_UNLIMITED: Mapping[str, object] = {name: str((2**63 - 1) // 5) for name in ("cpu", "memory")}
+_UNLIMITED: Mapping[str, object] = {name: str(UNLIMITED) for name in ("cpu", "memory")}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -214,6 +219,8 @@ class ElasticQuota(
         return (HintedEvent(changed, about_itself),)
 
     def pre_filter(self, state: CycleState, pod: ClusterPod, nodes: View) -> Status | None:
+        if self.tracker.admits_all:
+            return Status.skip()
         now = self.tracker.current()
         quotas = now.with_account(nodes.account)  # another one in a what-if
         found = quotas.quota_of(pod)

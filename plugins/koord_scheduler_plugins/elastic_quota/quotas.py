@@ -8,6 +8,7 @@ from koord.api.elasticquota import (
     DEPRECATED,
     MAX_AMOUNT,
     NAME,
+    ROOT_QUOTA,
     SYSTEM_QUOTA,
     Amounts,
     ElasticQuota,
@@ -24,6 +25,7 @@ from koord_scheduler_plugins.elastic_quota.runtime import (
     update,
 )
 from koord_scheduler_plugins.elastic_quota.tree import (
+    FIXED,
     QuotaIndex,
     build_trees,
     good_parents,
@@ -32,6 +34,8 @@ from koord_scheduler_plugins.elastic_quota.tree import (
     unique,
 )
 
+UNLIMITED = (2**63 - 1) // 5
+"""An amount that says that there is no limit, as Koordinator's default for the fixed quotas."""
 _FIXED, _PREEMPTIBLE = "fixed", "preemptible"
 
 
@@ -127,6 +131,8 @@ class Quotas:
     nodes: Amounts = field(default_factory=dict)  # what all nodes have together
     account: FrozenAccount = NO_ACCOUNT
     problems: Mapping[str, str] = field(default_factory=dict)  # of ignored objects, by their key
+    admits_all: bool = False
+    """There are no quotas but the fixed ones, which limit nothing: no pod lacks room."""
 
     def quota_of(self, pod: ClusterPod) -> tuple[str, str] | None:
         """Return name and tree id of the quota of a pod; None: it has none."""
@@ -197,7 +203,15 @@ class Quotas:
         states = {
             key: compute(tree, sums[key], totals[key], options) for key, tree in trees.items()
         }
-        return replace(self, objects=objects, index=index, states=states, problems=problems)
+        admits_all = all(_limits_nothing(one) for one in objects.values())
+        return replace(
+            self,
+            objects=objects,
+            index=index,
+            states=states,
+            problems=problems,
+            admits_all=admits_all,
+        )
 
     def _fixed(self) -> Iterable[ElasticQuota]:
         """The quotas that are always there, also without an object."""
@@ -212,6 +226,15 @@ class Quotas:
                 sums, names = changes.sums(key, state.sums), changes.names(key)
                 states[key] = update(state, state.tree, sums, state.total, names)
         return replace(self, account=account, states=states)
+
+
+def _limits_nothing(quota: ElasticQuota) -> bool:
+    """Whether it is a fixed quota that pods never fill, as it is without an object."""
+    return quota.name == ROOT_QUOTA or (
+        quota.name in FIXED
+        and not quota.min
+        and all(amount >= UNLIMITED for amount in quota.max.values())
+    )
 
 
 _Four = tuple[dict[str, int], dict[str, int], dict[str, int], dict[str, int]]

@@ -222,6 +222,13 @@ class QuotaTracker(SharedPart):
         return self._quotas
 
     @property
+    def admits_all(self) -> bool:
+        """Whether no pod can lack room and none waits for it, as where nobody uses quotas."""
+        if self._objects_changed or len(self._waiting):
+            self.current()
+        return self._quotas.admits_all and not len(self._waiting)
+
+    @property
     def items(self) -> Mapping[str, Mapping[str, Any]]:
         """ElasticQuotas as they are in JSON, by namespace/name; rejected ones, too."""
         return self.followed.items

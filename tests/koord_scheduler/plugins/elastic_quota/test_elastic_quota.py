@@ -707,3 +707,23 @@ async def test_profiles_must_agree_about_quotas():
     with pytest.raises(KoordError, match="all must have the same"):
         ElasticQuota(ElasticQuotaArgs(enable_runtime_quota=False), handle)
     await world.end()
+
+
+async def test_nothing_is_computed_where_nobody_uses_quotas():
+    """Until the first quota comes, or a fixed one gets a limit; what pods use is right then."""
+    world = await World().begin(8)
+    world.quota("koordinator-root-quota", "9", where="koordinator-system")
+    world.add("p", "a")
+    await world.settle()
+    assert (world.bound, world.plugin.tracker.admits_all) == (["p"], True)
+    world.quota("a", "1")
+    assert not world.plugin.tracker.admits_all
+    world.add("q", "a")
+    await world.settle()
+    assert (world.bound, world.used("a")) == (["p"], 1000)
+    world.drop("a")
+    world.quota("koordinator-default-quota", "1", where="koordinator-system")
+    await world.pass_time()
+    assert not world.plugin.tracker.admits_all
+    assert world.bound == ["p"]
+    await world.end()
