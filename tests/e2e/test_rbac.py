@@ -106,6 +106,7 @@ def _asked_by_agents(asked: dict[str, set[Right]]) -> set[Right]:
     """Without the tests in which the control plane runs, some of them beside an agent."""
     others = DESCHEDULER | {
         "test_loop.py",
+        "test_colocation.py",
         "test_dashboards.py",
         "test_status_page.py",
         "test_device_share.py",
