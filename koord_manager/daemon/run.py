@@ -2,9 +2,12 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 
 from aiohttp import web
+from prometheus_client import CollectorRegistry
 
+from koord.component.http.certificate import ServingCertificate
 from koord.component.http.endpoints import guarded
 from koord.component.http.exposition import Exposition
 from koord.component.metrics import FamilyRules
@@ -20,12 +23,13 @@ from koord.controlplane.daemon import (
     run_process,
 )
 from koord.controlplane.sections import ComponentInfo
-from koord.controlplane.serving import HttpSources
+from koord.controlplane.serving import HttpSources, oldest_tls
 from koord.kube.client import CONFIG_MAPS
 from koord.kube.events import Event, EventType, ObjectRef
 from koord.kube.managedobjects import NODE_METRIC, NODE_SLO, StoredObject
 from koord.kube.sloconfig import ConfigSource
 from koord.util.clock import Clock
+from koord.util.errors import OptionError
 from koord.util.logs import get_logger
 from koord.util.stop import Stop
 from koord_manager import NAME, PREFIX, __version__
@@ -41,6 +45,7 @@ from koord_manager.framework.calculator import Calculator
 from koord_manager.framework.facts import ClusterConfig, load_cluster_config
 from koord_manager.framework.interfaces import Services
 from koord_manager.framework.loading import Plugins, fields_read
+from koord_manager.webhook import PodWebhook
 
 PROGRAM = ComponentInfo(NAME, PREFIX, __version__)
 
@@ -109,8 +114,10 @@ class Daemon:
                 informer=connection.informers.informer,
                 emit=connection.events.emit,
                 dry_run=configuration.dry_run,
+                webhook=own.webhook is not None,
             ),
         )
+        self._webhook = self._new_webhook(registry)
         self._config: ConfigSource[ClusterConfig] = ConfigSource(
             connection.client,
             own.config_namespace.value,
@@ -154,6 +161,19 @@ class Daemon:
         )
         self._add_components()
 
+    def _new_webhook(self, registry: CollectorRegistry) -> PodWebhook | None:
+        options, address = self._settings.options, self._settings.own.webhook
+        if address is None:
+            return None
+        certificate, key = options.tls_cert_file.value, options.tls_private_key_file.value
+        if not certificate or not key:
+            hint = "give --tls-cert-file and --tls-private-key-file, too"
+            raise OptionError("--webhook-bind-address", str(address), hint)
+        serving = ServingCertificate(Path(certificate), Path(key))
+        serving.context.minimum_version = oldest_tls(options)
+        self._common.components.add("webhook certificate", serving)
+        return PodWebhook(self._plugins.mutate_pod, address, serving, self._clock, registry)
+
     def _specs(
         self, cluster: ManagerCluster, client: LeaderClient, metrics: SpecMetrics
     ) -> list[ManagedSpecs]:
@@ -189,6 +209,8 @@ class Daemon:
         health.register("plugins", self._plugins.health)
         for worker in self._workers:
             health.register(worker.name, worker.health)
+        if self._webhook is not None:
+            runs[self._webhook.name] = self._webhook.run
         for plugin in self._plugins.controllers:
             health.register(plugin.name, plugin.health)
 

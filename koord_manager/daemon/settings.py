@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from koord.component.config.document import read_config
 from koord.component.flag_values import BOOL, DURATION, STRING, STRING_LIST, address
 from koord.component.flags import FlagSet, FlagSpec, FlagTable, define_ignored_flags
+from koord.component.http.sockets import Address
 from koord.controlplane.settings import (
     CommonSettings,
     ControlPlaneDefaults,
@@ -26,7 +27,7 @@ from koord_manager.framework.interfaces import PluginRegistry
 from koord_manager.framework.loading import enabled_plugins, known_plugins
 
 _EVERYWHERE = "0.0.0.0"  # noqa: S104 - as in Go, no host is every address
-_WEBHOOK = "there is no webhook"
+_WEBHOOK = "slo-controller-config is not validated by a webhook"
 _INERT = (
     FlagSpec("enable-pprof", BOOL, True, "no profiles are served"),
     FlagSpec("pprof-addr", STRING, ":8090", "no profiles are served"),
@@ -41,6 +42,10 @@ DEFAULTS = ControlPlaneDefaults(
 
 def _address(text: str) -> str:
     return address(text) if text else ""
+
+
+def _with_host(text: str) -> str:
+    return f"{_EVERYWHERE}{text}" if text.startswith(":") else text
 
 
 class ManagerFlags(FlagTable):
@@ -67,6 +72,14 @@ class ManagerFlags(FlagTable):
         "",
         "as --leader-elect-resource-namespace, which wins; Koordinator's name",
     )
+    webhook_address = FlagSpec(
+        "webhook-bind-address",
+        STRING,
+        "",
+        "address of the webhook that mutates pods, as :9876, for API servers without "
+        "MutatingAdmissionPolicy; with the certificate of --tls-cert-file",
+        _address,
+    )
     metrics_address = FlagSpec(
         "metrics-addr", STRING, "", "further address of plain HTTP, as :8080", _address
     )
@@ -92,7 +105,13 @@ class ManagerFlags(FlagTable):
     def addresses(self) -> list[str]:
         """Further addresses of plain HTTP, HOST:PORT."""
         given = (self.metrics_address.value, self.health_address.value)
-        return [f"{_EVERYWHERE}{one}" if one.startswith(":") else one for one in given if one]
+        return [_with_host(one) for one in given if one]
+
+    @property
+    def webhook(self) -> Address | None:
+        """The address of the webhook; None: there is none."""
+        text = self.webhook_address.value
+        return Address.parse(_with_host(text)) if text else None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

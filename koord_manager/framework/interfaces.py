@@ -55,6 +55,17 @@ class ControllerPlugin(Plugin, ABC):
         return OK
 
 
+class PodMutator(Plugin, ABC):
+    """Says what becomes of pods that are created, where that is done by the webhook."""
+
+    @abstractmethod
+    def mutate_pod(self, pod: dict[str, Any], namespace: str) -> dict[str, Any]:
+        """Return the pod as it is to be, in any replica. It must only compute.
+
+        pod is its manifest, which must not be changed. When it raises, the pod stays as it is.
+        """
+
+
 class GetInformer(Protocol):
     """Returns the informer of a kind; see InformerFactory.informer."""
 
@@ -71,6 +82,7 @@ class Services:
     informer: GetInformer
     emit: Callable[[Event], None]
     dry_run: bool  # decide, but write nothing
+    webhook: bool = False  # pods are mutated by the webhook, with what PodMutators say
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

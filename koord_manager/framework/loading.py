@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from koord.cluster.keptfields import KeptFields, reads, reads_of, union
 from koord.component.features import FeatureGates
@@ -19,6 +20,7 @@ from koord_manager.framework.interfaces import (
     NodeResourcePlugin,
     Plugin,
     PluginRegistry,
+    PodMutator,
     Services,
 )
 
@@ -128,6 +130,13 @@ class Plugins:
         """Those that keep objects of the cluster."""
         found = (one.plugin for one in self._loaded.values())
         return [one for one in found if isinstance(one, ControllerPlugin)]
+
+    def mutate_pod(self, pod: dict[str, Any], namespace: str) -> dict[str, Any]:
+        """Return what the plugins make of a pod, each within its time. Raises what they raise."""
+        for one in self._loaded.values():
+            if isinstance(one.plugin, PodMutator):
+                pod = one.code.call(one.plugin.mutate_pod, pod, namespace)
+        return pod
 
     def calculate(
         self, plugin: NodeResourcePlugin, node: NodeFacts, earlier: Calculation

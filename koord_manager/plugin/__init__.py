@@ -13,6 +13,7 @@ from koord_manager.framework.interfaces import (
     Handle,
     NodeResourcePlugin,
     Plugin,
+    PodMutator,
     Services,
 )
 from koord_manager.framework.objects import CpuModel, NodeDevice, NodeDevices, NodeTopology, Zone
@@ -33,6 +34,7 @@ __all__ = [
     "NodeTopology",
     "Offered",
     "Plugin",
+    "PodMutator",
     "ReportedPodUsage",
     "ReportedUsage",
     "Services",

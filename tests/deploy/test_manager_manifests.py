@@ -9,6 +9,8 @@ from koord_manager import LEASE
 from koord_manager.cluster import FOLLOWED
 from koord_manager.config import DEFAULT_PORT
 from koord_manager.daemon.settings import load_settings
+from koord_manager.webhook import PATH
+from tests.support.deploy.component import patched
 from tests.support.deploy.replicated import Manifests, group_of
 
 MANIFESTS = Manifests("manager", "koord-manager")
@@ -128,3 +130,39 @@ def test_components_are_about_its_pods_and_their_port() -> None:
     assert monitor["spec"]["selector"]["matchLabels"] == labels
     assert [one["port"] for one in monitor["spec"]["podMetricsEndpoints"]] == [port["name"]]
     assert {one["metadata"]["namespace"] for one in (policy, monitor)} == {NAMESPACE}
+
+
+def test_the_webhook_is_served_by_all_and_keeps_no_pod_from_being_made() -> None:
+    """Flags, port, path and certificate of the component are those of the daemon."""
+    deployment = patched(MANIFESTS.one("Deployment"), "manager/webhook")
+    pod = deployment["spec"]["template"]["spec"]
+    container = pod["containers"][0]
+    files = Path(__file__).parents[2] / "deploy" / "manager" / "webhook" / "webhook.yaml"
+    service, configuration = yaml.safe_load_all(files.read_text())
+    given = [one.replace("$(POD_NAMESPACE)", NAMESPACE) for one in container["args"]]
+
+    settings = load_settings(given, {}, discover=discover)
+
+    address = settings.own.webhook
+    assert address is not None
+    port = next(one for one in container["ports"] if one["containerPort"] == address.port)
+    assert service["spec"]["ports"][0]["targetPort"] == port["name"]
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+    assert service["spec"]["selector"].items() <= labels.items()
+    [mount] = container["volumeMounts"]
+    for option in (settings.options.tls_cert_file, settings.options.tls_private_key_file):
+        assert Path(option.value).parent == Path(mount["mountPath"])
+    [volume] = pod["volumes"]
+    annotations = configuration["metadata"]["annotations"]
+    secret = volume["secret"]["secretName"]
+    assert annotations["cert-manager.io/inject-ca-from"] == f"{NAMESPACE}/{secret}"
+    [webhook] = configuration["webhooks"]
+    assert webhook["failurePolicy"] == "Ignore"
+    assert webhook["timeoutSeconds"] == 3
+    assert webhook["clientConfig"]["service"] == {
+        "name": service["metadata"]["name"],
+        "namespace": service["metadata"]["namespace"],
+        "path": PATH,
+    }
+    rules = patched(MANIFESTS.one("ClusterRole"), "manager/webhook")["rules"]
+    assert rules[-1]["resources"] == ["namespaces"]

@@ -4,6 +4,7 @@ The plain mutation is the oracle of the policies.
 """
 
 import asyncio
+import base64
 import contextlib
 import copy
 from collections.abc import AsyncIterator
@@ -19,7 +20,9 @@ from koord.kube.errors import AlreadyExists, ApiError, KubeError, NotFound
 from koord_manager_plugins.profiles.mutation import PriorityClass, mutate
 from koord_manager_plugins.profiles.profile import parse_profile
 from koord_manager_plugins.profiles.rules import device_rules_policy, qos_policy
+from tests.support.kube.certificates import Authority
 from tests.support.processes.control_plane import running_manager
+from tests.support.processes.prometheus import free_port
 from tests.support.programs import ADMISSION, MINOR, REPOSITORY, ask
 from tests.support.real_apiserver.control_plane import ControlPlane
 from tests.support.real_apiserver.recorder import Recorder
@@ -35,6 +38,8 @@ RULES = Resource("admissionregistration.k8s.io/v1", "validatingadmissionpolicies
 RULE_BINDINGS = Resource("admissionregistration.k8s.io/v1", "validatingadmissionpolicybindings")
 CLASSES = Resource("scheduling.k8s.io/v1", "priorityclasses")
 NAMESPACES, ACCOUNTS = Resource("v1", "namespaces"), Resource("v1", "serviceaccounts")
+WEBHOOKS = Resource("admissionregistration.k8s.io/v1", "mutatingwebhookconfigurations")
+ROLES = Resource("rbac.authorization.k8s.io/v1", "clusterroles")
 RUNTIME_CLASSES = Resource("node.k8s.io/v1", "runtimeclasses")
 VALUES = {"koord-batch": 5500, "koord-mid": 7500, "koord-prod": 9500}
 OURS = {"labelSelector": "app.kubernetes.io/managed-by=koord-manager"}
@@ -286,7 +291,12 @@ async def test_the_api_server_does_what_the_plain_mutation_does(
 
     await until(in_force)
     await asyncio.sleep(2)  # all policies are read at about the same time
-    profiles = [parse_profile(profile(name)) for name in PROFILE_SPECS]
+    assert await differences(client, [profile(name) for name in PROFILE_SPECS]) == {}
+
+
+async def differences(client: ApiClient, items: list[dict[str, Any]]) -> dict[str, Any]:
+    """What the server makes of the cases and the plain mutation does not, by case and part."""
+    profiles = [parse_profile(one) for one in items]
     classes = {name: PriorityClass(value) for name, value in VALUES.items()}
     # What the server makes of a pod before its policies: defaults and its priority.
     differ: dict[str, Any] = {}
@@ -301,7 +311,7 @@ async def test_the_api_server_does_what_the_plain_mutation_does(
                 for key in found.keys() | expected.keys()
                 if found.get(key) != expected.get(key)
             }
-    assert differ == {}
+    return differ
 
 
 def _writes(recorder: Recorder) -> list[Any]:
@@ -364,6 +374,55 @@ async def test_pods_are_refused_by_rules(
         return False
 
     await until(refused)
+
+
+async def test_the_webhook_does_the_same_and_more(
+    own_plane: ControlPlane, client: ApiClient, cluster: str, tmp_path: Path
+) -> None:
+    """In place of policies, which go; and a pod is made when the webhook is away."""
+    keyed = {"spec": {"containers": [{"name": "c0", "env": [{"name": "A", "value": "b"}]}]}}
+    more = profile("d-not-applied")
+    more["metadata"]["name"] = "patched"
+    more["spec"] = {"selector": {"matchLabels": {"wants": "patch"}}, "patch": keyed}
+    items = [*map(profile, PROFILE_SPECS), more]
+    for one in items:
+        await client.create(PROFILES.collection(), one)
+    authority = Authority(tmp_path)
+    pair, port = authority.issue("webhook"), free_port()
+    flags = (
+        f"--webhook-bind-address=127.0.0.1:{port}",
+        f"--tls-cert-file={pair.certificate}",
+        f"--tls-private-key-file={pair.key}",
+    )
+    component = REPOSITORY / "deploy/manager/webhook"
+    [_, shipped] = yaml.safe_load_all((component / "webhook.yaml").read_text())
+    [webhook] = shipped["webhooks"]
+    bundle = base64.b64encode(authority.certificate.read_bytes()).decode()
+    webhook["clientConfig"] = {
+        "url": f"https://127.0.0.1:{port}/mutate-pod", "caBundle": bundle
+    }  # fmt: skip
+    path = ROLES.object("koord-manager")
+    role = await client.get(path)
+    [patch, _] = yaml.safe_load((component / "kustomization.yaml").read_text())["patches"]
+    await client.json_patch(path, yaml.safe_load(patch["patch"]))
+    await client.create(WEBHOOKS.collection(), shipped)
+    try:
+        async with Recorder(own_plane.config) as recorder:
+            async with running_manager(tmp_path, recorder.url, *flags, token=cluster):
+
+                async def in_force() -> bool:
+                    found = await admitted(client, pod({"wants": "patch"}))
+                    return bool(found["spec"]["containers"][0].get("env"))
+
+                await until(in_force)
+                assert await differences(client, items) == {}
+                assert await names(client, POLICIES) == set()
+            assert [f"{one.verb} {one.path}" for one in recorder.refused] == []
+        found = await admitted(client, CASES["mid"])
+        assert found["metadata"]["labels"] == CASES["mid"]["metadata"]["labels"]
+    finally:
+        await client.delete(WEBHOOKS.object("koord-manager"))
+        await client.merge_patch(path, {"rules": role["rules"]})
 
 
 def asks(

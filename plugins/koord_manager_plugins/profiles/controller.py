@@ -6,6 +6,7 @@ good policy.
 """
 
 import asyncio
+import random
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -33,15 +34,21 @@ from koord.plugin.kube import (
     NotFound,
     ObjectRef,
 )
-from koord_manager.plugin import ControllerPlugin, Handle, Services
+from koord_manager.plugin import ControllerPlugin, Handle, PodMutator, Services
 from koord_manager_plugins.profiles import policies, rules
-from koord_manager_plugins.profiles.mutation import MutationOptions, PriorityClass, class_names
+from koord_manager_plugins.profiles.mutation import (
+    MutationOptions,
+    PriorityClass,
+    class_names,
+    mutate,
+)
 from koord_manager_plugins.profiles.policies import MANAGED_BY, NAME, PROFILE, Object
 from koord_manager_plugins.profiles.profile import Profile, parse_profile
 
 API_VERSION, KIND = "config.koordinator.sh/v1alpha1", "ClusterColocationProfile"
 PROFILES = ApiResource(API_VERSION, "clustercolocationprofiles")
 PRIORITY_CLASSES = ApiResource("scheduling.k8s.io/v1", "priorityclasses")
+NAMESPACES = ApiResource("v1", "namespaces")
 GROUP = "admissionregistration.k8s.io"
 VERSIONS = ("v1", "v1beta1", "v1alpha1")  # of mutating policies, the best first
 LOOK = 30.0  # seconds between two looks at policies that nothing has happened to
@@ -140,7 +147,7 @@ def wanted_objects(
     )
 
 
-class ColocationProfilePolicies(ControllerPlugin):
+class ColocationProfilePolicies(ControllerPlugin, PodMutator):
     """Keeps them; see the module."""
 
     def __init__(self, args: None, handle: Handle) -> None:
@@ -170,6 +177,8 @@ class ColocationProfilePolicies(ControllerPlugin):
         self._said: dict[str, set[tuple[str, str]]] = {}
         self._trouble = LogState(log)
         self._trouble_text = ""
+        self._by_webhook = False
+        self._last_good: dict[str, Profile] = {}
         if handle.services is not None:
             informer = handle.services.informer
             self._profiles = informer(
@@ -180,6 +189,37 @@ class ColocationProfilePolicies(ControllerPlugin):
             self._classes = informer(PRIORITY_CLASSES)
             for one in (self._profiles, self._classes):
                 one.add_handler(self._note)
+            self._by_webhook = handle.services.webhook and self._mutates
+            if self._by_webhook:  # the webhook has what policies would have: one of them is enough
+                self._mutates = False
+                self._namespaces = informer(NAMESPACES)
+                self._profiles.add_handler(self._remember)
+
+    def _remember(self, change: Change[Any]) -> None:
+        """Parse a profile for the webhook; one that is invalid stays as it was."""
+        if change.new is None:
+            self._last_good.pop(change.key, None)
+            return
+        try:
+            self._last_good[change.key] = parse_profile(change.new)
+        except InvalidObject as err:
+            log.warning("profile.invalid", profile=change.key, error=str(err))
+
+    def mutate_pod(self, pod: dict[str, Any], namespace: str) -> dict[str, Any]:
+        if not self._by_webhook:
+            return pod
+        found = self._namespaces.objects.get(namespace)
+        if found is None:
+            raise InvalidObject("namespace", wanted="one that is known", found=namespace)
+        if not (self._profiles.synced and self._classes.synced):
+            raise InvalidObject("profiles", wanted="all", found="no answer of the API server yet")
+        labels = found["metadata"].get("labels") or {}
+        classes = dict(_priority_classes(self._classes.objects.values()))
+        profiles = self._last_good.values()
+        return mutate(pod, labels, profiles, classes, self._draw, self._options)
+
+    def _draw(self) -> int:
+        return random.randrange(100)  # noqa: S311 - a share of pods, no secret
 
     def _note(self, change: Change[Any]) -> None:
         self._changed.set()

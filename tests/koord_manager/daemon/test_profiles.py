@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from koord.util.errors import OptionError
 from koord.util.simulatedclock import SimulatedClock
 from tests.support.kube.apiserver import ApiServer
 from tests.support.kube.faults import answer, refuse
@@ -178,3 +179,22 @@ async def test_while_profiles_are_not_known_their_policies_stay(
     await clock.advance(40)
 
     assert NAME in names(server)
+
+
+async def test_a_webhook_without_a_certificate_does_not_start(start, server):
+    replica = start(CONFIG, "--webhook-bind-address=127.0.0.1:0")
+
+    with pytest.raises(OptionError, match="--tls-cert-file"):
+        await replica.task
+
+
+async def test_with_the_webhook_there_are_no_mutating_policies(start, server, pass_time, authority):
+    """The rules stay policies."""
+    pair = authority.issue("webhook")
+    serve(server, *KINDS)
+    flags = f"--tls-cert-file={pair.certificate}", f"--tls-private-key-file={pair.key}"
+    start(CONFIG, "--webhook-bind-address=127.0.0.1:0", *flags)
+
+    await pass_time(lambda: names(server, RULES) != set(), step=0.5)
+
+    assert names(server) == set()

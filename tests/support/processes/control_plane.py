@@ -62,14 +62,14 @@ def scheduler_config(
 
 @contextlib.asynccontextmanager
 async def running_manager(
-    directory: Path, server: str, *, token: str = ""
+    directory: Path, server: str, *flags: str, token: str = ""
 ) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Run koord-manager with its defaults; its output is in directory/manager.log.
+    """Run koord-manager with its defaults and flags; its output is in directory/manager.log.
 
     It must end as running_descheduler says.
     """
     config = {"apiVersion": "manager/v1alpha1", "kind": "ManagerConfiguration"}
-    async with _running("manager", directory, server, config, token, "--port=0") as daemon:
+    async with _running("manager", directory, server, config, token, "--port=0", *flags) as daemon:
         yield daemon
 
 
