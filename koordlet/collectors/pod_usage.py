@@ -159,8 +159,16 @@ _POD_CPU_THROTTLED_RATIO = FamilySpec(
 )
 
 
+UNLIMITED_TURNS = 5  # ticks in which each group without a CPU limit is read once
+
+
 class PodThrottledCollector:
-    """Ratios need two readings; a container does not wait for its pod."""
+    """Ratios need two readings; a container does not wait for its pod.
+
+    A group that never had an enforcement period has no CPU limit, so its ratio is 0. It is read
+    once in UNLIMITED_TURNS ticks: these are a third of all reads on a node without limits. The
+    first periods after a limit was set count whole, at most that much later.
+    """
 
     name = "pod_throttled"
     gates: tuple[str, ...] = ()
@@ -170,17 +178,23 @@ class PodThrottledCollector:
         self._node = node
         self._groups = groups
         self._previous: PreviousReadings[CpuThrottle] = PreviousReadings(interval)
+        self._unlimited: set[str] = set()  # keys of groups
+        self._turn = 0
         self._latest: tuple[tuple[PodMeta, float], ...] = ()
 
     def collect(self, tick: Tick) -> Iterable[Sample]:
         samples: list[Sample] = []
         measured: list[tuple[PodMeta, float]] = []
-        rows, groups = self._groups.of(tick.pods)
-        exchange = self._previous.exchange
-        for row, stat in zip(rows, tick.get_all(CPU_THROTTLE, groups), strict=True):
-            if stat is None or (before := exchange(row.key, stat[0], stat[1])) is None:
+        known, self._unlimited = self._unlimited, set()
+        self._turn = (self._turn + 1) % UNLIMITED_TURNS
+        for position, row in enumerate(self._groups.of(tick.pods)[0]):
+            ratio: float | None = 0.0
+            if row.key not in known or position % UNLIMITED_TURNS == self._turn:
+                ratio = self._read(tick, row)
+            else:
+                self._unlimited.add(row.key)
+            if ratio is None:
                 continue
-            ratio = throttled_ratio(before[0], stat[0])
             if row.pod is None:
                 samples.append(Sample(CONTAINER_CPU_THROTTLED, ratio, row.series))
             else:
@@ -189,6 +203,15 @@ class PodThrottledCollector:
         self._previous.purge(tick.monotonic)
         self._latest = tuple(measured)
         return samples
+
+    def _read(self, tick: Tick, row: GroupRow) -> float | None:
+        stat = tick.get_at(CPU_THROTTLE, row.group)
+        if stat is None:
+            return None
+        if stat[0].nr_periods == 0:
+            self._unlimited.add(row.key)
+        before = self._previous.exchange(row.key, stat[0], stat[1])
+        return None if before is None else throttled_ratio(before[0], stat[0])
 
     def families(self) -> Iterator[Metric]:
         yield _POD_CPU_THROTTLED_RATIO.metric(

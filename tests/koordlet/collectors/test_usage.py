@@ -8,6 +8,7 @@ from koord.api.qos import KubeQoS
 from koordlet.collectors.engine.usage import Usage
 from koordlet.collectors.node_info import NODE_LOCAL_STORAGE, NODE_NUMA_INFO
 from koordlet.collectors.node_usage import numa_cores
+from koordlet.collectors.pod_usage import UNLIMITED_TURNS
 from koordlet.collectors.qos_usage import divide
 from koordlet.metriccache import kinds
 
@@ -99,6 +100,7 @@ def test_finished_pods_are_not_sampled(machine):
 def test_throttling(machine):
     """The share of the periods since the last tick."""
     pod = machine.run_pod("u1")
+    pod.group.throttle(1, 0)
     machine.tick()
     pod.group.throttle(11, 8)
     machine.tick()
@@ -106,6 +108,44 @@ def test_throttling(machine):
     assert machine.value(kinds.POD_CPU_THROTTLED, "u1") == pytest.approx(8 / 11)
     assert machine.value(kinds.CONTAINER_CPU_THROTTLED, "containerd://c-u1") == 0
     assert machine.metric("koordlet_pod_cpu_throttled_ratio", pod_uid="u1") == pytest.approx(8 / 11)
+
+
+def test_first_periods_of_a_new_cpu_limit_count_whole(machine):
+    """Groups without a limit are read in turns; none of their ticks lacks a sample."""
+    pods = [machine.run_pod(f"u{number}") for number in range(4)]
+    for _ in range(3):
+        machine.tick()
+    pods[2].group.throttle(11, 8)
+    ratios = []
+    for _ in range(UNLIMITED_TURNS):
+        machine.tick()
+        ratios.append(machine.value(kinds.POD_CPU_THROTTLED, "u2"))
+
+    assert sorted(ratios) == [0] * (UNLIMITED_TURNS - 1) + [pytest.approx(8 / 11)]
+    pods[2].group.throttle(4, 1)
+    machine.tick()
+    assert machine.value(kinds.POD_CPU_THROTTLED, "u2") == pytest.approx(1 / 4)
+
+
+def test_groups_without_a_cpu_limit_are_read_in_turns(machine):
+    """Each once in UNLIMITED_TURNS ticks, those with a limit in each."""
+    if machine.host.version == 2:
+        pytest.skip("usage and throttling are in one file there")
+    pods = [machine.run_pod(f"u{number}") for number in range(5)]
+
+    def reads_of_turns() -> float:
+        before = machine.own_metric("koordlet_kernel_reads_total", outcome="ok")
+        for _ in range(UNLIMITED_TURNS):
+            machine.tick()
+        return machine.own_metric("koordlet_kernel_reads_total", outcome="ok") - before
+
+    machine.tick()
+    unlimited = reads_of_turns()
+    for pod in pods:
+        pod.group.throttle(1, 0)
+    reads_of_turns()
+
+    assert reads_of_turns() - unlimited == len(pods) * (UNLIMITED_TURNS - 1)
 
 
 def test_qos_classes(machine):
