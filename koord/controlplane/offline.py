@@ -165,6 +165,12 @@ class FixedInformer(SharedInformer[Any]):
         handler(Change(ChangeKind.SYNCED, "", None, None))
         return lambda: None
 
+    @property
+    def synced(self) -> bool:
+        return True
+
+    answered = synced
+
     async def wait_synced(self) -> None:
         """It is."""
 

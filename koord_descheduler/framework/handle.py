@@ -16,14 +16,18 @@ from itertools import islice
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, TypeVar
 
+import numpy as np
 from msgspec.structs import replace
 
 from koord.api.labelselector import LabelSelector
+from koord.cluster.columns import Mask
 from koord.cluster.facts import ClusterNode, ClusterPod
 from koord.cluster.hypothetical import HypotheticalCluster
 from koord.cluster.state import ClusterState
 from koord.cluster.view import View
 from koord.component.plugins.shared import SharedParts
+from koord.kube.client import DEVICES, NODE_TOPOLOGIES
+from koord.kube.listwatch import MissingKind
 from koord.util.clock import Clock
 from koord_descheduler.config import Namespaces
 from koord_descheduler.framework.decisions import Action, Decisions, Findings
@@ -35,6 +39,7 @@ from koord_descheduler.framework.interfaces import (
     OpenGate,
     Status,
 )
+from koord_descheduler.rules.nodehardware import NodeHardware, need_of
 
 if TYPE_CHECKING:
     from koord.kube.client import ApiClient, Resource
@@ -136,8 +141,70 @@ class Migrations:
 class Informers(Protocol):
     """The collections that the daemon follows, one copy of each for all plugins."""
 
-    def informer(self, resource: "Resource") -> "SharedInformer[Any]":
-        """Return the informer of a kind; it is started with the others."""
+    def informer(
+        self, resource: "Resource", *, absent: "MissingKind | None" = None, without: str = ""
+    ) -> "SharedInformer[Any]":
+        """Return the informer of a kind; it is started with the others.
+
+        absent and without: for a kind that the cluster, or the role, need not have.
+        """
+
+
+_DISCOVERY_INTERVAL, _MAX_DISCOVERY_INTERVAL = 30.0, 600.0  # seconds
+_WITHOUT = "pods may be evicted whose {what} no other node has free"
+
+
+class Hardware:
+    """Knows the devices and CPUs that are free on nodes. Belongs to the event loop.
+
+    Device and NodeResourceTopology objects are followed from when the first pod needs it.
+    """
+
+    def __init__(self, informers: Informers) -> None:
+        self._informers = informers
+        self._columns = NodeHardware()
+        self._kinds: dict[str, SharedInformer[Any]] = {}
+        self._changes = 0
+
+    def fits(self, pod: ClusterPod, view: View) -> Mask | None:
+        """Return the nodes with as many devices and CPUs free as a pod has; None: it has none.
+
+        It is a necessary condition; see koord_descheduler.rules.nodehardware. No node fits while
+        the objects are being listed for the first time. All do where there are none, or where
+        their CRD is missing.
+        """
+        need = need_of(pod)
+        if need is None:
+            return None
+        followed = []
+        if need.devices:
+            followed.append(self._follow("devices", DEVICES))
+        if need.cpus:
+            followed.append(self._follow("CPUs", NODE_TOPOLOGIES))
+        if not all(one.answered for one in followed):
+            return np.zeros(len(view), np.bool_)
+        return self._columns.table(
+            view, self._objects("devices"), self._objects("CPUs"), self._changes
+        ).fits(need)
+
+    def _follow(self, what: str, resource: "Resource") -> "SharedInformer[Any]":
+        found = self._kinds.get(what)
+        if found is None:
+            without = _WITHOUT.format(what=what)
+            absent = MissingKind(
+                pause=_DISCOVERY_INTERVAL, hint=without, max_pause=_MAX_DISCOVERY_INTERVAL
+            )
+            found = self._informers.informer(resource, absent=absent, without=without)
+            self._kinds[what] = found
+            found.add_handler(self._changed)
+        return found
+
+    def _changed(self, _: object) -> None:
+        self._changes += 1
+
+    def _objects(self, what: str) -> Mapping[str, Any]:
+        found = self._kinds.get(what)
+        return {} if found is None else found.objects
 
 
 class PluginsRunner(Protocol):
@@ -170,6 +237,11 @@ class Services:
     """
     gate: AdmissionGate = field(default_factory=OpenGate)
     """Asked before each eviction; the daemon gives the ledger."""
+    hardware: Hardware = field(init=False)
+    """The devices and CPUs that are free on nodes, for NodeFit."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "hardware", Hardware(self.informers))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

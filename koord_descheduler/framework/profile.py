@@ -41,6 +41,7 @@ from koord_descheduler.framework.interfaces import (
     Plugin,
     Status,
 )
+from koord_descheduler.rules.nodehardware import HARDWARE_FIELDS
 
 PluginFactory = Callable[[Any, Handle], Plugin | Awaitable[Plugin]]
 """Makes a plugin from its args (None: the profile has none) and the handle of its profile."""
@@ -74,7 +75,8 @@ def known_plugins(registry: PluginRegistry) -> KnownPlugins:
 def fields_read(config: Configuration, registry: PluginRegistry) -> KeptFields:
     """Return what the plugins that profiles enable declare to read of pods and nodes."""
     entries = [registry.get(name) for profile in config.profiles for name in profile.names]
-    return union(reads_of(entry.plugin) for entry in entries if entry is not None)
+    declared = union(reads_of(entry.plugin) for entry in entries if entry is not None)
+    return declared | HARDWARE_FIELDS
 
 
 def profile_settings(config: Configuration) -> tuple[Profile, ...]:

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -114,6 +114,7 @@ class NodeFitResult:
     among: Mask  # nodes that were asked for
     fit: Fit  # of all nodes; where it was cut, by no rule
     cut: bool = False  # its rules took longer to compute than they may: it counts as fitting none
+    bare: int = 0  # nodes of among that fit but for devices or CPUs that the pod has
 
     @property
     def any(self) -> bool:
@@ -130,18 +131,26 @@ class NodeFitResult:
         rules = Counter(NodeRejectReason(code) for code in self.fit.misfits[self.among].tolist())
         if not rules:
             return "there is no other node"
+        rules.pop(NodeRejectReason.NONE, None)
         parts = [f"{count} {_TEXTS[rule]}" for rule, count in sorted(rules.items())]
-        return f"none of {rules.total()} nodes fits: {', '.join(parts)}"
+        if self.bare:
+            parts.append(f"{self.bare} no such devices or CPUs free as it has")
+        return f"none of {rules.total() + self.bare} nodes fits: {', '.join(parts)}"
 
     def names(self, view: View, most: int = MAX_NAMES) -> tuple[str, ...]:
         """Names of the first nodes that fit, by name."""
         return tuple(sorted(view.node(int(row)).name for row in np.flatnonzero(self.mask))[:most])
 
 
+HardwareFits = Callable[[ClusterPod, View], Mask | None]
+
+
 class NodeFit:
     """Asks for one pod after the other; equal ones in the same view share the response."""
 
-    def __init__(self) -> None:
+    def __init__(self, hardware: HardwareFits | None = None) -> None:
+        """hardware returns the nodes with the devices and CPUs that a pod needs; None: all."""
+        self._hardware = hardware
         self._view: View | None = None
         self._fits: dict[tuple[PodSpec, LabelSet, tuple[str, ...]], Fit | None] = {}  # None: cut
 
@@ -156,7 +165,12 @@ class NodeFit:
         fit = self._shared(pod, view, _DEPENDS_ON_NODE if counts_itself else RULES)
         if fit is not None and counts_itself and (fit.mask & among).any():
             fit = _fits_in_time(pod, without_pod(pod, view))
-        return _fitting(fit, view, among)
+        found = _fitting(fit, view, among)
+        has = self._hardware(pod, view) if self._hardware is not None and found.any else None
+        if has is None:
+            return found
+        mask = found.mask & has
+        return replace(found, mask=mask, bare=int((found.mask & ~has).sum()))
 
     def anywhere(self, pod: ClusterPod, view: View, among: Mask) -> NodeFitResult:
         """Return the nodes of `among` that a pod fits; on its own node it does not count itself."""

@@ -182,7 +182,7 @@ class DefaultEvictor(EvictPlugin, FilterPlugin):
         self._decisions = services.decisions
         self._rehearsed: Counter[str] = Counter()  # evictions of a dry-run, by budget
         self._rehearsed_at = 0.0  # when their cycle began; Unix seconds
-        self._node_fit = NodeFit()
+        self._node_fit = NodeFit(services.hardware.fits)
         self._nodes = parse_selector_text(args.node_selector, "nodeSelector")
         self._filter = EvictorFilter(
             (evictorfilter.is_mirror, evictorfilter.is_static, evictorfilter.is_deleting),

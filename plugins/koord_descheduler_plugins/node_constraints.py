@@ -74,6 +74,7 @@ class RemovePodsViolatingNodeAffinity(PureDeschedulePlugin):
 
     def __init__(self, args: RemovePodsViolatingNodeAffinityArgs, handle: Handle) -> None:
         super().__init__(handle)
+        self._hardware = handle.services.hardware
         self._types = args.node_affinity_type
         self._wanted = pods_in(args.namespaces, args.label_selector)
 
@@ -90,7 +91,7 @@ class RemovePodsViolatingNodeAffinity(PureDeschedulePlugin):
             yield from judges[kind](view, among)
 
     def _required(self, view: View, among: Mask) -> Iterator[EvictionCandidate]:
-        node_fit = NodeFit()
+        node_fit = NodeFit(self._hardware.fits)
         for pods in pods_by_spec(view, among, lambda spec: spec.node_terms is not None):
             allowed = matches_node_affinity(pods[0], view)
             for pod in self._on(view, pods, ~allowed):
@@ -99,7 +100,7 @@ class RemovePodsViolatingNodeAffinity(PureDeschedulePlugin):
                 yield EvictionCandidate(pod, why, but=fitting.reason)
 
     def _preferred(self, view: View, among: Mask) -> Iterator[EvictionCandidate]:
-        node_fit = NodeFit()
+        node_fit = NodeFit(self._hardware.fits)
         for pods in pods_by_spec(view, among, lambda spec: bool(spec.preferred_nodes)):
             weights = preference(pods[0].spec, view)
             best = int(weights[among].max())

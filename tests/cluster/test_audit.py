@@ -46,6 +46,14 @@ UNUSED = {
         Right("watch", "apps.kruise.io", "clonesets"): "there is no OpenKruise",
         Right("delete", RESERVING, "podmigrationjobs"): "the scavenger's, after a while",
         **{
+            Right(verb, group, kind): "no pod has devices or CPUs of its own"
+            for group, kind in (
+                (RESERVING, "devices"),
+                ("topology.node.k8s.io", "noderesourcetopologies"),
+            )
+            for verb in ("list", "watch")
+        },
+        **{
             Right(verb, RESERVING, "reservations"): "jobs evict directly here"
             for verb in ("get", "create", "patch", "delete")
         },

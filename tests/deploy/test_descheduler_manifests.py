@@ -10,6 +10,7 @@ import yaml
 from koord.api import podmigrationjob, reservation
 from koord.component.plugins.discovery import discover
 from koord.controlplane.clusterfeed import SERVED_KINDS
+from koord.kube.client import DEVICES, NODE_TOPOLOGIES
 from koord_descheduler.cli import explain
 from koord_descheduler.config import Point, ReadConfig, parse_configuration
 from koord_descheduler.daemon.run import load_settings
@@ -70,7 +71,8 @@ def test_the_role_covers_what_is_followed() -> None:
     }
     own = {(group_of(podmigrationjob.API_VERSION), "podmigrationjobs")}
     own.add((group_of(reservation.API_VERSION), "reservations"))
-    assert MANIFESTS.followed() == followed | own
+    late = {(group_of(one.api_version), one.plural) for one in (DEVICES, NODE_TOPOLOGIES)}
+    assert MANIFESTS.followed() == followed | own | late
 
 
 def test_the_arguments_are_the_daemon_s(tmp_path: Path, config: ReadConfig) -> None:

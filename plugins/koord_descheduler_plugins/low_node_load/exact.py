@@ -14,7 +14,6 @@ from koord_descheduler.plugin import (
     HypotheticalCluster,
     PodOrder,
     Relief,
-    View,
 )
 from koord_descheduler_plugins.low_node_load.args import (
     Amounts,
@@ -65,7 +64,7 @@ _MAX_CANDIDATES = 3  # candidates of a pod
 class Targets:
     """The targets of both sides. Only pods that really come are counted."""
 
-    def __init__(self, plan: PoolPlan, view: View, *, node_fit: bool) -> None:
+    def __init__(self, plan: PoolPlan, inputs: RoundInputs, *, node_fit: bool) -> None:
         """node_fit: a target must be able to run the pod; else only the load counts."""
         node_usage, limits = plan.node_usage, plan.limits
         self._at: NDArray[np.intp] = np.unique(
@@ -90,7 +89,10 @@ class Targets:
         self._per_unit = share[:, None] / capacity  # load of one unit on each target
         self._weighted = [column for column in (CPU, MEMORY, PODS) if share[column] > 0]
         self._load = (self._per_unit * expected).sum(axis=0)
-        self._cluster = HypotheticalCluster(view) if node_fit else None
+        self._inputs = inputs
+        self._hardware: tuple[ClusterPod | None, Flags | None] = None, None
+        """The pod that was asked about last, and the nodes that have its devices and CPUs."""
+        self._cluster = HypotheticalCluster(inputs.view) if node_fit else None
         self._chosen: Flags | None = None  # None: all
         self.why_none = ""
         """Why candidates found none the last time, a sentence for people."""
@@ -101,8 +103,11 @@ class Targets:
         self._chosen = None if chosen.all() else chosen
 
     def takes_long(self, pod: ClusterPod) -> bool:
-        """Whether candidates would hold up the event loop."""
-        return self._cluster is not None and self._cluster.depends_on_other_pods(pod)
+        """Whether candidates would hold up the event loop, on which this is asked before them."""
+        if self._cluster is None:
+            return False
+        self._hardware = pod, self._inputs.hardware(pod, self._inputs.view)
+        return self._cluster.depends_on_other_pods(pod)
 
     def candidates(self, pod: ClusterPod, amount: Amount, *, is_prod: bool) -> tuple[int, ...]:
         """Return the nodes that can take a pod, the one that is least loaded with it first.
@@ -113,6 +118,9 @@ class Targets:
         allowed = self._has_left(taken, is_prod=is_prod)
         if self._cluster is not None:
             allowed &= self._cluster.fits(pod)[self._rows]
+            of, has = self._hardware
+            if has is not None and of is pod:
+                allowed &= has[self._rows]
         load = self._load
         for column in self._weighted:
             load = load + self._per_unit[column] * taken[column]
@@ -326,7 +334,7 @@ class ExactRound(Round):
         if not plan.sides:
             return
         yield YieldTurn.WORK
-        targets = Targets(plan, self._inputs.view, node_fit=self._args.node_fit)
+        targets = Targets(plan, self._inputs, node_fit=self._args.node_fit)
         for one in self._moving_of(plan):
             targets.arrive(one)
         for side in plan.sides:

@@ -316,6 +316,9 @@ class _TargetCapacity:
         self._reserved = {False: node_usage.usage.copy(), True: node_usage.prod_usage.copy()}
         self._high = {False: limits.high, True: limits.prod_high}
         self._used = np.flatnonzero(limits.judged).tolist()
+        self._inputs = inputs
+        self._hardware: tuple[ClusterPod | None, Flags | None] = None, None
+        """The pod that was asked about last, and the nodes that have its devices and CPUs."""
         self._cluster = HypotheticalCluster(inputs.view) if node_fit else None
         self.target: dict[str, str] = {}  # by key of the pod
         # Before anything leaves or comes:
@@ -342,8 +345,11 @@ class _TargetCapacity:
             self._left = np.minimum(self._both[False], total)
 
     def takes_long(self, pod: ClusterPod) -> bool:
-        """Whether reserve would hold up the event loop."""
-        return self._cluster is not None and self._cluster.depends_on_other_pods(pod)
+        """Whether reserve would hold up the event loop, on which this is asked before it."""
+        if self._cluster is None:
+            return False
+        self._hardware = pod, self._inputs.hardware(pod, self._inputs.view)
+        return self._cluster.depends_on_other_pods(pod)
 
     def reserve(self, pod: ClusterPod, amounts: PodAmounts, side: Side) -> str:
         """Reserve resources for a pod on the first target that takes it; return why none does."""
@@ -355,6 +361,9 @@ class _TargetCapacity:
         usage, high = self._reserved[side.prod], self._high[side.prod]
         at = side.targets
         allowed = self._cluster.fits(pod)[self._plan.node_usage.rows[at]]
+        of, has = self._hardware
+        if has is not None and of is pod:
+            allowed &= has[self._plan.node_usage.rows[at]]
         if not allowed.any():
             return "it fits no low node"
         for column in self._used:

@@ -248,6 +248,7 @@ class LowNodeLoad(BalancePlugin):
             budgets=tuple(cluster.budgets.values()),
             migrations=tuple(services.migrations.by_uid.values()),
             now=services.clock.wall(),
+            hardware=services.hardware.fits,
         )
 
     def _round(self, inputs: RoundInputs, reject_reason: RejectReason) -> Round:

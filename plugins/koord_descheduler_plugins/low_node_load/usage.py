@@ -206,6 +206,8 @@ class RoundInputs:
     budgets: Sequence[DisruptionBudget] = ()
     migrations: Sequence[Migration] = ()
     now: float = 0.0  # Unix seconds
+    hardware: Callable[[ClusterPod, View], Flags | None] = lambda pod, view: None
+    """Returns the nodes with the devices and CPUs that a pod needs; None: all."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -38,9 +38,11 @@ from koord_descheduler.plugin import (
     EvictOptions,
     Evictor,
     Handle,
+    Mask,
     OrderKey,
     PluginRegistry,
     Services,
+    View,
     controller_of,
     eviction_order,
     reads,
@@ -489,7 +491,11 @@ class MigrationController(Evictor):
         self._log = LimitedLog(log, services.clock)
         self._control = services.shared.get(NAME, lambda: MigrationControl(services))
         self._rules = ProfileRules(
-            handle.profile, self._args, self._control.records.jobs, services.cluster
+            handle.profile,
+            self._args,
+            self._control.records.jobs,
+            services.cluster,
+            services.hardware.fits,
         )
         self._control.enter(self._rules)
         self._rehearsal: Rehearsal | None = None  # of the last cycle in dry-run
@@ -514,7 +520,9 @@ class MigrationController(Evictor):
         began = cycles[-1].began if cycles else 0.0
         if self._rehearsal is None or self._rehearsal.began != began:
             jobs, cluster = self._control.records.jobs, self._services.cluster
-            self._rehearsal = Rehearsal(began, self._profile, self._args, jobs, cluster)
+            self._rehearsal = Rehearsal(
+                began, self._profile, self._args, jobs, cluster, self._services.hardware.fits
+            )
         return self._rehearsal.migrate(pod)
 
     async def evict(self, pod: ClusterPod, options: EvictOptions) -> bool:
@@ -564,13 +572,14 @@ class Rehearsal:
         args: MigrationControllerArgs,
         jobs: JobTable,
         cluster: ClusterState,
+        hardware: Callable[[ClusterPod, View], Mask | None],
     ) -> None:
         """began is when its cycle began, in Unix seconds. jobs are those that there are."""
         self.began = began
         self._jobs = JobTable()
         for job in jobs.active.values():
             self._jobs.put(job)
-        self._rules = ProfileRules(profile, args, self._jobs, cluster)
+        self._rules = ProfileRules(profile, args, self._jobs, cluster, hardware)
 
     def migrate(self, pod: ClusterPod) -> str:
         """Let a pod have a job from now on; return why it may not leave, "": it may."""

@@ -1,6 +1,6 @@
 """The rules of one profile for pods and their jobs: filters, gates, quotas and rate limits."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from koord.api.labelselector import LabelSelector, parse_selector_text
@@ -10,8 +10,10 @@ from koord_descheduler.plugin import (
     ClusterPod,
     ClusterState,
     EvictorRules,
+    Mask,
     NodeFit,
     Owner,
+    View,
     controller_of,
     evictor_filter,
     nodes_matching,
@@ -379,14 +381,16 @@ class ProfileRules:
         args: MigrationControllerArgs,
         jobs: JobTable,
         cluster: ClusterState,
+        hardware: Callable[[ClusterPod, View], Mask | None] | None = None,
     ) -> None:
+        """hardware: see NodeFit."""
         self.profile = profile
         self.args = args
         self._effective = effective = without_gates(args)
         self._jobs = jobs
         self._cluster = cluster
         self._quotas = Quotas(quota_limits(args), jobs, cluster)
-        self._fit = NodeFit()
+        self._fit = NodeFit(hardware)
         self._nodes: LabelSelector | None = None
         if effective.node_selector:
             self._nodes = parse_selector_text(effective.node_selector, "nodeSelector")

@@ -1,11 +1,13 @@
 """Rounds of the plugin: what exact does that no scenario of spec 06 has, bad figures, dry-run."""
 
+import json
 import threading
 from typing import Any
 
 import pytest
 
 from koord.cluster import kinds
+from koord.kube.client import NODE_TOPOLOGIES
 from koord_descheduler.plugin import (
     Action,
     HypotheticalCluster,
@@ -503,3 +505,23 @@ async def test_a_pod_moves_within_its_pool() -> None:
     assert await evicted(build(nodes), {**ARGS, "nodePools": [pool]}) == []
     nodes["n2"] = N({"y": 900}, labels=gpu)
     assert await evicted(build(nodes), {**ARGS, "nodePools": [pool]}) == ["a"]
+
+
+@pytest.mark.parametrize("planner", ["exact", "koordinator"])
+async def test_a_pod_stays_whose_cpus_no_low_node_has(planner: str) -> None:
+    """With nodeFit. Pod a has CPUs of its own; n2 has as much CPU, but not as many CPUs."""
+    status = {"scheduling.koordinator.sh/resource-status": json.dumps({"cpuset": "0-1"})}
+    bound = P(3000, facts={"cpu": "2", "annotations": status})
+    nodes = {"n1": N({"a": bound, "b": 3000, "c": 3000}), "n2": N({"z": 500})}
+    args = {**ARGS, "planner": planner}
+    for cpus, gone in ((1, False), (2, True)):
+        cluster = build(nodes)
+        async with harness(cluster, args) as found:
+            for name in nodes:
+                detail = [{"id": one} for one in range(cpus)]
+                annotations = {"node.koordinator.sh/cpu-topology": json.dumps({"detail": detail})}
+                found.informers.apply(
+                    NODE_TOPOLOGIES, {"metadata": {"name": name, "annotations": annotations}}
+                )
+            await found.cycle()
+            assert ("a" in names(found)) == gone
