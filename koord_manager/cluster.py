@@ -12,6 +12,7 @@ from koord.api.gojson import JsonObject
 from koord.cluster import kinds, wire
 from koord.cluster.decoder import ObjectKind
 from koord.cluster.facts import ClusterNode, ClusterPod
+from koord.cluster.keptfields import NO_FIELDS, KeptFields
 from koord.cluster.kinds import UsageReport, read_usage
 from koord.cluster.lenient_decoding import UNREADABLE, DecodingFaults
 from koord.cluster.pod_specs import SharedSpecs
@@ -98,8 +99,10 @@ Listener = Callable[[str, float], None]
 class ManagerCluster(ClusterState):
     """Nodes, pods and NodeMetrics; listeners hear which node changed."""
 
-    def __init__(self) -> None:
+    def __init__(self, kept: KeptFields = NO_FIELDS) -> None:
+        """kept: what plugins read of nodes and pods, which whoever feeds it keeps."""
         super().__init__()
+        self.kept = kept
         self.metrics: dict[str, MetricObject] = {}  # by node, of deleted nodes too
         self.seen: dict[str, tuple[float | None, float]] = {}
         """Time of each node's newest report, and when it came; Unix seconds."""

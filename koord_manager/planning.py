@@ -1,7 +1,7 @@
 """What the nodes of a dump offer by one strategy, and would offer by another. Pure."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from rich.console import RenderableType
@@ -14,9 +14,19 @@ from koord_manager.controllers.noderesource import Shortage, shortages
 from koord_manager.framework.calculator import Calculator, amount_text
 from koord_manager.framework.decrease import History
 from koord_manager.framework.facts import ClusterConfig, NodeFacts, gather_facts
+from koord_manager.framework.objects import NodeDevices, NodeTopology
 
 Json = dict[str, Any]
 MAX_ROWS = 50  # nodes in the table; JSON has all
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedCluster:
+    """What a plan is made for. Objects beside nodes are by node."""
+
+    state: ClusterState
+    topologies: Mapping[str, NodeTopology] = field(default_factory=dict)
+    devices: Mapping[str, NodeDevices] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +38,7 @@ class NodePlan:
     after: Mapping[str, int | None]
     short: Mapping[str, Shortage]  # by the second strategy
     reason: str  # why it would offer nothing of some; "": it offers
+    zones: Mapping[str, Mapping[str, str | None]]  # by the second strategy, as they are written
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +68,7 @@ class Plan:
 
 
 def make_plan(
-    cluster: ClusterState,
+    cluster: PlannedCluster,
     calculator: Calculator,
     before: ClusterConfig,
     after: ClusterConfig,
@@ -70,7 +81,7 @@ def make_plan(
     only: the name of the one node that is looked at.
     """
     found, problems = list[NodePlan](), dict[str, None]()
-    for node in cluster.nodes():
+    for node in cluster.state.nodes():
         if only not in ("", node.name):
             continue
         bare = replace_offers(node)
@@ -87,6 +98,10 @@ def make_plan(
                 {name: each.amount for name, each in second.resources.items()},
                 shortages(second, other.pods),
                 "; ".join(sorted(reasons - {""})),
+                {
+                    zone: {name: None if one is None else str(one) for name, one in each.items()}
+                    for zone, each in second.zones.items()
+                },
             )
         )
     return Plan(now, tuple(found), tuple(problems))
@@ -105,14 +120,16 @@ def _with_allocatable(node: ClusterNode, amounts: tuple[tuple[str, int], ...]) -
 
 
 def _facts(
-    cluster: ClusterState, node: ClusterNode, config: ClusterConfig, now: float
+    cluster: PlannedCluster, node: ClusterNode, config: ClusterConfig, now: float
 ) -> NodeFacts:
     facts, _ = gather_facts(
         node,
         config,
         now=now,
-        report=cluster.reports.get(node.name),
-        pods=cluster.pods_of_node(node.name),
+        report=cluster.state.reports.get(node.name),
+        pods=cluster.state.pods_of_node(node.name),
+        topology=cluster.topologies.get(node.name),
+        devices=cluster.devices.get(node.name),
     )
     return facts
 
@@ -136,6 +153,7 @@ def plan_report(plan: Plan) -> Json:
                 "before": dict(one.before),
                 "after": dict(one.after),
                 "reason": one.reason,
+                "zones": {name: dict(each) for name, each in one.zones.items()},
                 "short": {
                     name: {"offered": each.offered, "held": each.held, "pods": list(each.pods)}
                     for name, each in one.short.items()

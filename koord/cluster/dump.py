@@ -4,7 +4,7 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -76,6 +76,11 @@ class _Named(wire.Wire):
     metadata: _Name
 
 
+class _ConfigMap(_Named):
+    data: dict[str, Any] | None = None
+
+
+_CONFIG_MAP = msgspec.json.Decoder(_ConfigMap)
 _HEAD = msgspec.json.Decoder(_Head)
 _NAMED = msgspec.json.Decoder(_Named)
 _DOCUMENT = msgspec.json.Decoder(_Document)
@@ -94,6 +99,8 @@ class Dump:
     cuts: int = 0  # objects of which something was left out
     custom: dict[tuple[str, str], dict[str, bytes]] = field(default_factory=dict)
     """Custom resources in JSON, by API version and kind, by namespace/name or name."""
+    config_maps: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """The data of those that the reader was to keep, by namespace/name."""
 
     def take_custom(self, api_version: str, plural: str) -> dict[str, dict[str, Any]]:
         """Return the objects of a kind that a plugin follows, by key; they count as read.
@@ -133,9 +140,13 @@ def _full_name(kind: str, group: str) -> str:
 class DumpReader:
     """Reads documents, in any order, into one cluster. The same object twice is one, the last."""
 
-    def __init__(self, kept: KeptFields = NO_FIELDS) -> None:
-        """kept: what plugins read of pods and nodes beyond what is always kept."""
+    def __init__(self, kept: KeptFields = NO_FIELDS, config_maps: Collection[str] = ()) -> None:
+        """kept: what plugins read of pods and nodes beyond what is always kept.
+
+        config_maps: those whose data is kept, by namespace/name.
+        """
         self.dump = Dump()
+        self._config_maps = config_maps
         self._decoder = Decoder(kept)
         self._custom_bytes_left = MAX_CUSTOM_BYTES
 
@@ -187,6 +198,8 @@ class DumpReader:
 
     def _read_object(self, head: _Head, data: bytes, where: str) -> None:
         group = (head.api_version or "").rpartition("/")[0]
+        if (group, head.kind) == ("", "ConfigMap") and self._keep_config_map(data):
+            return
         kind = KINDS.get((group, head.kind or ""))
         if kind is None:
             if self._skip(head, group, where) and "." in group:
@@ -218,6 +231,19 @@ class DumpReader:
         is_named = name in skipped or len(skipped) < MAX_NAMED
         skipped[name if is_named else BEYOND] += 1
         return is_named
+
+    def _keep_config_map(self, data: bytes) -> bool:
+        """Keep it when it is one of those; return whether it is."""
+        try:
+            found = _CONFIG_MAP.decode(data)
+        except (msgspec.DecodeError, RecursionError, UnicodeError):
+            return False  # counted among what is skipped
+        key = f"{found.metadata.namespace}/{found.metadata.name}"
+        if key not in self._config_maps:
+            return False
+        self.dump.config_maps[key] = found.data or {}
+        self.dump.objects["ConfigMap"] += 1
+        return True
 
     def _keep_custom(self, head: _Head, data: bytes, where: str) -> None:
         """Keep a custom resource: which ones are of use, plugins know."""
@@ -256,19 +282,19 @@ MAX_FILES = 1000
 SUFFIXES = (".json", ".yaml", ".yml")
 
 
-def read_dump(path: Path, kept: KeptFields = NO_FIELDS) -> Dump:
+def read_dump(path: Path, kept: KeptFields = NO_FIELDS, config_maps: Collection[str] = ()) -> Dump:
     """Return the cluster of a file, or of a directory's files that end in one of SUFFIXES.
 
     In a directory, in the order of their names; hidden files are passed over. Links, devices and
     files that are too large or cannot be read are among the dump's rejections. The path itself may
-    be a link. kept: as of DumpReader.
+    be a link. kept, config_maps: as of DumpReader.
 
     Raises:
         OptionError: the path cannot be read, or has no file of a dump.
     """
     if not path.is_dir():
-        return _read_file(path, kept)
-    reader = DumpReader(kept)
+        return _read_file(path, kept, config_maps)
+    reader = DumpReader(kept, config_maps)
     files, left = 0, MAX_DUMP_BYTES
     for name in _names(path):
         files += 1
@@ -284,8 +310,8 @@ def read_dump(path: Path, kept: KeptFields = NO_FIELDS) -> Dump:
     return reader.dump
 
 
-def _read_file(path: Path, kept: KeptFields) -> Dump:
-    reader = DumpReader(kept)
+def _read_file(path: Path, kept: KeptFields, config_maps: Collection[str]) -> Dump:
+    reader = DumpReader(kept, config_maps)
     try:
         data = read_bounded(path, MAX_FILE_BYTES)
     except FileReadError as err:

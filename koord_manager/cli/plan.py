@@ -2,11 +2,11 @@
 
 import argparse
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
-from koord.cluster.dump import read_dump
+from koord.cluster.dump import Dump, read_dump
 from koord.component.terminal import show
 from koord.controlplane.commands import (
     NOW_HELP,
@@ -19,6 +19,8 @@ from koord.controlplane.commands import (
     time_of,
     time_option,
 )
+from koord.kube.client import DEVICES, NODE_TOPOLOGIES, Resource
+from koord.kube.responses import Object
 from koord.util.clock import SystemClock
 from koord.util.documents import decode
 from koord.util.errors import InvalidObject, OptionError
@@ -28,11 +30,14 @@ from koord_manager.framework.calculator import Calculator
 from koord_manager.framework.facts import ClusterConfig, load_cluster_config
 from koord_manager.framework.interfaces import PluginRegistry
 from koord_manager.framework.loading import Plugins, enabled_plugins, fields_read
-from koord_manager.planning import make_plan, plan_report, plan_view
+from koord_manager.framework.objects import read_devices, read_topology
+from koord_manager.planning import PlannedCluster, make_plan, plan_report, plan_view
 
 NAME = "koord-manager plan"
 _MAX_CONFIG = 1 << 20  # bytes
 _COLOCATION = "colocation-config"
+_CONFIG_MAP = "koordinator-system/slo-controller-config"
+T = TypeVar("T")
 
 _ABOUT = """\
 Show what the nodes of a dump offer to batch and mid pods, and what they would offer by another
@@ -66,10 +71,11 @@ def _plan(options: PlanOptions, registry: PluginRegistry | None) -> None:
     plugins = registry or register_installed(NAME, PluginRegistry())
     names = enabled_plugins(plugins, feature_gates(one.name for one in plugins), ("*",))
     gates, kept = feature_gates(names), fields_read(plugins, names)
-    before = _data(options.config_map) or {_COLOCATION: '{"enable":true}'}
+    dump = read_dump(options.source, kept, (_CONFIG_MAP,))
+    of_dump = dump.config_maps.get(_CONFIG_MAP)
+    before = _data(options.config_map) or of_dump or {_COLOCATION: '{"enable":true}'}
     after = _data(options.what_if) or before
     after = _with_settings(after, options.settings or ())
-    dump = read_dump(options.source, kept)
     now = time_of(dump, options.source) if options.now is None else options.now
     if options.node and dump.cluster.snapshot.node(options.node) is None:
         raise OptionError("--node", options.node, "wanted the name of a node of the dump")
@@ -82,10 +88,30 @@ def _plan(options: PlanOptions, registry: PluginRegistry | None) -> None:
         failed=made.failed,
     )
     plan = make_plan(
-        dump.cluster, calculator, _config(before), _config(after), now=now, only=options.node
+        PlannedCluster(
+            dump.cluster,
+            _of_nodes(dump, NODE_TOPOLOGIES, read_topology),
+            _of_nodes(dump, DEVICES, read_devices),
+        ),
+        calculator,
+        _config(before),
+        _config(after),
+        now=now,
+        only=options.node,
     )
     report = {**plan_report(plan), "input": dump_report(dump)}
     show(report, lambda: [*plan_view(report), *dump_view(report["input"])], options.output)
+
+
+def _of_nodes(dump: Dump, resource: Resource, read: Callable[[Object], T]) -> Mapping[str, T]:
+    """The objects of a kind by node; one that is malformed is left out, and said."""
+    found: dict[str, T] = {}
+    for name, item in dump.take_custom(resource.api_version, resource.plural).items():
+        try:
+            found[name] = read(item)
+        except InvalidObject as err:
+            print_message(NAME, f"warning: {resource.plural} {name}: {err}")
+    return found
 
 
 def _data(path: Path | None) -> dict[str, object] | None:
@@ -153,6 +179,6 @@ def parser() -> argparse.ArgumentParser:
 
 _SOURCE_HELP = "a file or a directory of files that kubectl has printed, JSON or YAML"
 _CONFIG_HELP = (
-    "slo-controller-config, or the JSON of its colocation-config; without one colocation is "
-    "enabled with all defaults"
+    "slo-controller-config, or the JSON of its colocation-config; without it that of the dump, and "
+    "without one there colocation is enabled with all defaults"
 )

@@ -63,7 +63,7 @@ def connect_daemon(
     settings: Settings, exposition: Exposition, clock: Clock, hostname: str
 ) -> ClusterAccess[ManagerCluster]:
     """Make what talks to the API server. Raises ConfigError; see connect."""
-    cluster = ManagerCluster()
+    cluster = ManagerCluster(fields_read(settings.registry, settings.enabled))
     cluster.now = clock.wall
     return connect(
         settings.configuration.client_connection,
@@ -74,7 +74,7 @@ def connect_daemon(
         hostname=hostname,
         clock=clock,
         registry=exposition.internal,
-        kept=fields_read(settings.registry, settings.enabled),
+        kept=cluster.kept,
     )
 
 
@@ -129,13 +129,12 @@ class Daemon:
             unset=ClusterConfig(),
         )
         self._objects = NodeObjects(connection.client, clock, self._changed)
-        kept = fields_read(settings.registry, settings.enabled)
         self._resources = NodeResources(
             cluster,
             self._objects,
             Calculator(
                 self._plugins.node_resource,
-                declared=kept.node_annotations,
+                declared=cluster.kept.node_annotations,
                 max_decrease_percent=configuration.max_decrease_percent,
                 call=self._plugins.calculate,
                 failed=self._plugins.failed,

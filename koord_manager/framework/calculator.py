@@ -8,6 +8,7 @@ from koord.api.quantity import Quantity
 from koord_manager.framework.decrease import History, doubts
 from koord_manager.framework.facts import Calculation, NodeFacts, Offered, Term
 from koord_manager.framework.interfaces import NodeResourcePlugin
+from koord_manager.framework.objects import Zone
 
 ORIGIN = "node.koordinator.sh/originExtendedAllocatable"  # annotation of a Node
 NATIVE = frozenset({"cpu", "memory", "pods", "ephemeral-storage", "storage"})  # the kubelet's
@@ -124,6 +125,7 @@ class Calculator:
         for name, (plugin, one) in merged.resources.items():
             before = origin.get(name) if one.given is not None else present.get(name)
             settled[name] = self._resource(node, name, plugin, one, history, doubtful, before)
+        zones = self._zones(node, merged, history, doubtful)
         annotations = dict(merged.annotations)
         given = {name: one for name, one in settled.items() if one.given is not None}
         if given and ORIGIN in self._declared:
@@ -132,7 +134,7 @@ class Calculator:
             resources=settled,
             annotations=annotations,
             labels=merged.labels,
-            zones=merged.zones,
+            zones=zones,
             doubts=doubtful,
             problems=tuple(merged.problems),
         )
@@ -170,6 +172,29 @@ class Calculator:
             reason=reason,
         )
 
+    def _zones(
+        self, node: NodeFacts, merged: _Merged, history: History, doubtful: tuple[str, ...]
+    ) -> Mapping[str, Mapping[str, Quantity | None]]:
+        """Bound decreases of zones as those of their node: of what is measured, by one report."""
+        measured = {name for name, (_, one) in merged.resources.items() if one.is_measured}
+        present = {zone.name: zone for zone in node.topology.zones} if node.topology else {}
+        at = (node.report.update_time if node.report else None) or 0.0
+        found: dict[str, dict[str, Quantity | None]] = {}
+        for zone, amounts in merged.zones.items():
+            settled = found[zone] = dict(amounts)
+            for name, wanted in amounts.items():
+                key = f"{zone}/{name}"
+                if wanted is None or name not in measured:
+                    history.forget(key)
+                    continue
+                before = _of_zone(present.get(zone), name)
+                if before > 0:
+                    history.assume(key, before)
+                amount, _ = history.bounded(key, wanted.milli, at, self._percent, doubtful)
+                if amount != wanted.milli:
+                    settled[name] = _zone_quantity(name, amount)
+        return found
+
     def _originals(self, node: NodeFacts) -> Mapping[str, int]:
         """What was offered before a part was given away, as the node remembers it."""
         text = node.annotation(ORIGIN)
@@ -178,6 +203,20 @@ class Calculator:
             return {name: Quantity.parse(each).integer for name, each in found.items()}
         except (ValueError, AttributeError, TypeError, RecursionError):
             return {}
+
+
+def _of_zone(zone: Zone | None, name: str) -> int:
+    """Thousandths that a zone offers of a resource now; 0: nothing."""
+    if zone is None or name not in zone.names:
+        return 0
+    _, allocatable, _ = zone.texts[zone.names.index(name)]
+    return Quantity.parse(allocatable).milli
+
+
+def _zone_quantity(name: str, milli: int) -> Quantity:
+    if name.endswith("memory"):
+        return Quantity.of_bytes(milli // 1000)
+    return Quantity.of_milli(milli)
 
 
 def scaled(amount: int, factor: float) -> int:

@@ -17,6 +17,7 @@ from tests.support.manager import (
     pod_usage,
     quantities,
     report,
+    topology,
     usage,
 )
 
@@ -80,6 +81,37 @@ def test_the_strategies_come_from_files(dump, capsys, tmp_path):
     assert "60k" in out.out
     assert "70k" in out.out
     assert "+10k" in out.out
+
+
+def test_zones_devices_and_the_config_map_of_the_dump_count(dump, capsys):
+    found = json.loads(dump.read_text())
+    gpu = {"type": "gpu", "health": True, "resources": {"koordinator.sh/gpu-core": "100"}}
+    others = [
+        ("topology.node.k8s.io/v1alpha1", "NodeResourceTopology",
+         topology((50, "50G"), (50, "50G"))),
+        ("scheduling.koordinator.sh/v1alpha1", "Device",
+         {"metadata": {"name": "n1"}, "spec": {"devices": [gpu]}}),
+        ("v1", "ConfigMap",
+         {"metadata": {"name": "slo-controller-config", "namespace": "koordinator-system"},
+          "data": {"colocation-config": '{"enable":true,"cpuReclaimThresholdPercent":70}'}}),
+        ("v1", "ConfigMap", {"metadata": {"name": "other", "namespace": "koordinator-system"}}),
+    ]  # fmt: skip
+    found["items"] += [{"apiVersion": at, "kind": kind, **item} for at, kind, item in others]
+    dump.write_text(json.dumps(found))
+
+    status, out = run(
+        capsys, "--from", dump, "--set", "cpuReclaimThresholdPercent=50", "--output", "json"
+    )
+
+    assert status == 0, out.err
+    plan = json.loads(out.out)
+    assert plan["totals"][BATCH_CPU] == {"before": 40000, "after": 20000, "gained": -20000}
+    assert plan["totals"]["koordinator.sh/gpu-core"]["after"] == 100
+    zones = plan["nodes"][0]["zones"]
+    assert {name: each[BATCH_CPU] for name, each in zones.items()} == {
+        "node-0": "10k",
+        "node-1": "10k",
+    }
 
 
 def test_a_strategy_that_is_rejected_is_an_error(dump, capsys):

@@ -11,6 +11,7 @@ from tests.support.manager import (
     pod_usage,
     quantities,
     report,
+    topology,
     usage,
 )
 
@@ -44,6 +45,33 @@ def test_a_large_decrease_waits_for_a_second_report():
     assert first[0] == again[0] == 63000
     assert "a second report" in first[1]
     assert agreed == (5000, "")
+
+
+def test_zones_are_bounded_as_their_node():
+    made, history = calculator("BatchResource"), History()
+
+    def zone(used, age):
+        found = seen(used, age=age)
+        zoned = facts(node(WHOLE), topology=topology((100, "100G")), strategy=FULL).topology
+        result = made.calculate(replace(found, topology=zoned), history)
+        return str(result.zones["node-0"][BATCH_CPU])
+
+    assert [zone(10, 180), zone(95, 120), zone(95, 120), zone(95, 60)] == [
+        "90k", "63k", "63k", "5k",
+    ]  # fmt: skip
+    assert zone(5, 0) == "95k"
+
+
+def test_after_a_restart_a_zone_says_what_it_offered():
+    made = calculator("BatchResource")
+    found = topology((100, "100G"))
+    texts = dict.fromkeys(("capacity", "allocatable", "available"), "90k")
+    found["zones"][0]["resources"].append({"name": BATCH_CPU, **texts})
+    zoned = facts(node(WHOLE), topology=found, strategy=FULL).topology
+
+    result = made.calculate(replace(seen(99), topology=zoned), History())
+
+    assert str(result.zones["node-0"][BATCH_CPU]) == "63k"
 
 
 def test_a_small_decrease_and_any_increase_count_at_once():
