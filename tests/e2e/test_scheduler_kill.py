@@ -15,6 +15,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from koord.api.podgroup import LIGHTWEIGHT_MIN_LABEL, LIGHTWEIGHT_NAME_LABEL
 from tests.support.kube.daemon_flags import kubeconfig
 from tests.support.programs import BED
 from tests.support.real_apiserver.control_plane import missing
@@ -22,6 +23,7 @@ from tests.support.real_apiserver.control_plane import missing
 PODS = 1000
 NODES = 110  # of 32 cores; every twentieth is tainted
 CORES = 3  # of a pod, so 10 fit on a node
+GANGS, GANG = 40, 3  # gangs, members of each
 TIMEOUT = 90.0  # real seconds
 LEASE = {"leaseDuration": "4s", "renewDeadline": "3s", "retryPeriod": "1s"}
 CONFIG = {
@@ -158,6 +160,48 @@ async def test_nothing_is_bound_twice_and_no_node_is_too_full(bed: str, tmp_path
     assert set(front.bound.values()) == {1}
     assert len(front.bound) == PODS
     assert max(Counter(pods.values()).values()) * CORES <= 32
+
+
+async def test_gangs_of_which_some_members_were_bound_are_whole_afterwards(
+    bed: str, tmp_path: Path
+) -> None:
+    """Killed between the first and the last binding of a gang: the next process finishes it."""
+    front, port = HoldingFront(bed), _free_port()
+    points = ("preEnqueue", "preFilter", "reserve", "permit", "preBind", "postFilter")
+    plugins = {point: {"enabled": [{"name": "Coscheduling"}]} for point in points}
+    profile = {"schedulerName": "default-scheduler", "plugins": plugins}
+    async with front.running() as address:
+        access, config = tmp_path / "kubeconfig", tmp_path / "config.json"
+        access.write_text(kubeconfig(address))
+        settings = {**CONFIG, "profiles": [profile]}
+        config.write_text(json.dumps({**settings, "clientConnection": {"kubeconfig": str(access)}}))
+        async with scheduler(tmp_path, config, port) as first:
+            for number in range(GANGS):
+                labels = {LIGHTWEIGHT_NAME_LABEL: f"g{number}", LIGHTWEIGHT_MIN_LABEL: str(GANG)}
+                meta = {"name": f"g{number}-{{i}}", "namespace": "default", "labels": labels}
+                await _ask(f"{bed}/bed/pods", {"count": GANG, "object": {**POD, "metadata": meta}})
+            await _until(lambda: _held(front), GANG + 1)
+            first.kill()
+            await first.wait()
+        front.let_through()
+        await _until(lambda: _decided(front), front.held)
+        before = Counter(path.split("/")[-2].rpartition("-")[0] for path in front.bound)
+        assert any(0 < count < GANG for count in before.values())
+        async with scheduler(tmp_path, config, port):
+            await _until(lambda: _bound_count(bed), GANGS * GANG)
+            pods = await _bound_pods(bed)
+    assert front.lost >= 1
+    assert set(front.bound.values()) == {1}
+    assert set(Counter(name.rpartition("-")[0] for name in pods).values()) == {GANG}
+    assert max(Counter(pods.values()).values()) * CORES <= 32
+
+
+async def _decided(front: HoldingFront) -> float:
+    return front.lost + sum(front.bound.values())
+
+
+async def _held(front: HoldingFront) -> float:
+    return front.held
 
 
 async def _metric(port: int, name: str) -> float:
