@@ -112,6 +112,7 @@ def _asked_by_agents(asked: dict[str, set[Right]]) -> set[Right]:
         "test_device_share.py",
         "test_manager.py",
         "test_node_numa_resource.py",
+        "test_numa_and_devices.py",
         "test_profiles.py",
         "test_quotas.py",
         "test_reservations.py",
