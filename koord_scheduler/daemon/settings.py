@@ -97,6 +97,7 @@ _KUBERNETES: Mapping[str, FeatureSpec] = {
     "StorageCapacityScoring": _OFF,
 }
 _BUILT = (  # of the framework and of plugins that ship
+    "CleanExpiredReservationAllocated",
     "CrossSchedulerNomination",
     "DevicePluginAdaption",
     "DisableDefaultQuota",

@@ -3,7 +3,8 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
+from types import MappingProxyType
+from typing import ClassVar, TypeVar
 
 from koord.cluster.columns import Mask
 from koord.cluster.facts import ClusterPod
@@ -28,6 +29,11 @@ class Plugin:
 
     name: str
     """The name that it was registered under, by which profiles enable it; set by the framework."""
+
+    comes_before: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    """By extension point the plugin that would do this one's work if it came first.
+
+    A profile that has both at that point, and in the other order, is refused at the start."""
 
     async def close(self) -> None:
         """Clean up; called when the profile ends. By default there is nothing to do."""

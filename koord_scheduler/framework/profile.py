@@ -2,7 +2,7 @@
 
 import typing
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from inspect import isawaitable
 from typing import Any
 
@@ -206,12 +206,23 @@ class ProfilePlugins:
                 if loaded is not None and not isinstance(loaded.plugin, INTERFACES[point]):
                     wanted = " or ".join(base.__name__ for base in INTERFACES[point])
                     found.append(f'plugin "{name}" does not extend {point}: it is no {wanted}')
+            found += self._misordered(point, [one.name for one in enabled])
         sorts = len(self.settings.enabled(Point.QUEUE_SORT))
         if sorts != 1:
             found.append(f"wanted exactly one queueSort plugin, found {sorts}")
         if not self.settings.enabled(Point.BIND):
             found.append("wanted at least one bind plugin, found none")
         return found
+
+    def _misordered(self, point: Point, names: Sequence[str]) -> Iterator[str]:
+        for place, name in enumerate(names):
+            loaded = self._loaded.get(name)
+            other = None if loaded is None else loaded.plugin.comes_before.get(str(point))
+            if other is not None and other in names[:place]:
+                yield (
+                    f'plugin "{name}" must come before "{other}" at {point}: disable "*" there, '
+                    f"and enable both in this order"
+                )
 
     async def _make(self, registry: PluginRegistry, name: str) -> Loaded:
         entry = registry.get(name)

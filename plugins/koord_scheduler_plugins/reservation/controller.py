@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Any
 
+from koord.api.reservation import ALLOCATED
 from koord.plugin import InvalidObject, LastingFailure, PartHealth, Stop, get_logger
 from koord.plugin.kube import Conflict, EventType, KubeError, NotFound
 from koord_scheduler.plugin import NODE, POD, ClusterNode, ClusterPod, Services
@@ -153,6 +154,7 @@ class ControllerOptions:
     gc_interval: float = 60.0
     resync_interval: float = 60.0
     collects_garbage: bool = True
+    cleans_pods: bool = False  # pods lose the annotation of a Reservation that has gone
 
 
 class ReservationController:
@@ -172,6 +174,7 @@ class ReservationController:
         self._changed: dict[str, None] = {}  # uids
         self._due: list[tuple[float, str]] = []  # a heap: monotonic seconds and uids
         self._planned: dict[str, float] = {}  # the time in the heap that counts, by uid
+        self._given: dict[str, dict[str, None]] = {}  # keys of pods by uid, if they are cleaned
         self._wake = asyncio.Event()
         self._failure = LastingFailure(log)
         tracker.follow(self.note)
@@ -193,6 +196,18 @@ class ReservationController:
                 continue  # it consumes none
             if found is not None:
                 self.note(found[1])
+                self._note_given(pod, found[1], is_there=pod is new)
+
+    def _note_given(self, pod: ClusterPod, uid: str, *, is_there: bool) -> None:
+        """Remember which pods say that they have a reservation."""
+        if not self._options.cleans_pods or (is_there and not pod.node):
+            return  # an attempt goes on: its annotation is the scheduler's
+        if is_there:
+            self._given.setdefault(uid, {})[pod.key] = None
+        elif uid in self._given:
+            self._given[uid].pop(pod.key, None)
+            if not self._given[uid]:
+                del self._given[uid]
 
     def _node_changed(self, old: ClusterNode | None, new: ClusterNode | None) -> None:
         node = new or old
@@ -257,8 +272,11 @@ class ReservationController:
 
     async def _sync(self, uid: str, stop: Stop) -> None:
         found = self._tracker.get(uid)
-        if found is None or not found.raw:
-            return  # it has gone, or it is a pod that acts as one
+        if found is None:
+            await self._clean_pods(uid, stop)
+            return
+        if not found.raw:
+            return  # it is a pod that acts as one
         now = self._services.clock.wall()
         result = sync(found, self._consumers(found), now, node_exists=self._has_node(found))
         if result.requeue is not None:
@@ -278,6 +296,28 @@ class ReservationController:
                 text = f"its time is over; its room on node {found.node or '(none)'} is free"
                 self._tracker.emit(found, EventType.NORMAL, "Expired", text)
         await stop.sleep(PAUSE)
+
+    async def _clean_pods(self, uid: str, stop: Stop) -> None:
+        """Take the annotation of a Reservation that has gone off its pods."""
+        for key in tuple(self._given.get(uid, ())):
+            pod, client = self._services.cluster.get(POD, key), self._services.client
+            name, given = ("", "") if pod is None else _reservation_of(pod)
+            if pod is None or given != uid or stop.is_set():
+                continue
+            try:
+                # After a restart pods may be known before Reservations are.
+                if await status.is_there(client, name, uid):
+                    return
+                await status.annotate(client, pod, {ALLOCATED: None})
+            except (NotFound, Conflict):
+                continue
+            except KubeError as err:
+                reason = f"pod {key} keeps the annotation of a Reservation that has gone: {err}"
+                self._failure.failed("pod.clean_failed", reason, pod=key, error=str(err))
+                self._plan(uid, RETRY)
+                return
+            self._failure.ended("reservation.write_ok")
+            await stop.sleep(PAUSE)
 
     def _consumers(self, found: Reservation) -> list[ClusterPod]:
         """The pods on its node that have it, as the API server has them."""
@@ -321,3 +361,11 @@ class ReservationController:
         self._failure.failed(
             "reservation.write_failed", reason, reservation=found.name, error=str(err)
         )
+
+
+def _reservation_of(pod: ClusterPod) -> tuple[str, str]:
+    """Name and uid of the reservation that a pod says it has; both "": none."""
+    try:
+        return allocated_reservation(pod) or ("", "")
+    except InvalidObject:
+        return "", ""

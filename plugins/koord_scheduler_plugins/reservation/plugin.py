@@ -4,6 +4,7 @@ Source: Koordinator, pkg/scheduler/plugins/reservation; docs/differences.md for 
 """
 
 from collections.abc import Hashable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -166,6 +167,14 @@ class ReservationPlugin(
 ):
     """Schedules Reservations, and has their owners use what they hold."""
 
+    comes_before = MappingProxyType(
+        {
+            "postFilter": "DefaultPreemption",  # it would evict pods though reservations may help
+            "preBind": "DefaultPreBind",  # it would patch a pod that is in no API server
+            "bind": "DefaultBinder",  # it would bind it
+        }
+    )
+
     def __init__(self, args: ReservationArgs, handle: Handle) -> None:
         services = handle.services
         self._args = args
@@ -194,6 +203,7 @@ class ReservationPlugin(
             gc_interval=float(args.gc_interval_seconds or 60),
             resync_interval=float(args.resync_interval_seconds or 60),
             collects_garbage=not args.disable_garbage_collection,
+            cleans_pods=self._services.gates("CleanExpiredReservationAllocated"),
         )
         metrics = self._services.metrics.own(ReservationMetrics)
         controller = ReservationController(self._services, self.tracker, options, metrics)

@@ -5,6 +5,7 @@ Transitions are on the JSON of a status; what they do not mean stays as it is.
 Source: Koordinator, pkg/util/reservation.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -146,6 +147,7 @@ RESERVATIONS = ApiResource(API_VERSION, PLURAL)
 _PAUSES = (0.05, 0.1, 0.2, 0.4)  # seconds before each further attempt to write
 
 JsonObject = Mapping[str, Any]
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")  # of objects; anything may ask for one
 _AMOUNTS = ("allocatable", "allocated")
 _PASSING = (Conflict, TooManyRequests, Unreachable)
 
@@ -208,6 +210,13 @@ async def _read(client: ApiClient, name: str, uid: str) -> Reservation | None:
     except NotFound:
         return None
     return found if found.uid == uid else None
+
+
+async def is_there(client: ApiClient, name: str, uid: str) -> bool:
+    """Return whether the API server has this Reservation. Raises KubeError."""
+    if not _NAME.fullmatch(name):
+        return False
+    return await _read(client, name, uid) is not None
 
 
 async def delete(client: ApiClient, reservation: Reservation) -> None:

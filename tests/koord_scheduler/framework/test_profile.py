@@ -79,3 +79,18 @@ async def test_everything_that_is_wrong_is_in_the_message() -> None:
     ):
         assert text in str(caught.value)
     assert closes.closed
+
+
+@pytest.mark.parametrize("names", [("First", "Second"), ("Second", "First"), ("First",)])
+async def test_a_plugin_says_which_one_must_not_come_first(names: tuple[str, ...]) -> None:
+    kit = Kit()
+    first = PlainFilter({})
+    first.comes_before = {"filter": "Second"}  # type: ignore[misc]
+    kit.registry.register("First", lambda args, handle: first)
+    kit.registry.register("Second", lambda args, handle: PlainFilter({}))
+    profile = kit.profile(filter=dict.fromkeys(names))
+    if names[0] == "First":
+        await profile
+        return
+    with pytest.raises(ProfileError, match='"First" must come before "Second" at filter'):
+        await profile

@@ -1,11 +1,16 @@
 """The controller: consumers in the status, expiry, garbage, and an API server that fails."""
 
+from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from koord.api.podmigrationjob import time_text
+from koord.api.reservation import ALLOCATED
 from koord.controlplane.testing import api_error_response
 from koord.kube.transport import Call
 from koord.util.health import HealthStatus
+from koord_scheduler_plugins.reservation.consumers import allocated_text
 from koord_scheduler_plugins.reservation.controller import ReservationController
 from tests.support.scheduler.reservations import World
 
@@ -123,4 +128,44 @@ async def test_what_another_replica_left_undone_is_done() -> None:
         world.api.reservations.get("r", {"status": {"phase": "Failed"}})["status"]["phase"]
         == "Failed"
     )
+    await world.end()
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+async def test_pods_lose_a_reservation_that_has_gone_if_the_gate_is_on(enabled: bool) -> None:
+    """Those of others stay, and so does what a pod says that has no node yet."""
+    world = World()
+    on = {"CleanExpiredReservationAllocated"} if enabled else set[str]()
+    world.services = replace(world.services, gates=lambda name: name in on)
+    await world.begin(8)
+    for name in ("gone", "stays"):
+        await world.reservation(name, cpu="2", created=created(world))
+    keys = [await world.consumer(name, cpu="2") for name in ("a", "b")]
+    await world.advance(1)
+    given = {world.given(key): key for key in keys}
+    assert given.keys() == {"gone", "stays"}
+    world.api.drop("gone")
+    await world.settle()
+    await world.advance(5)
+    assert world.given(given["stays"]) == "stays"
+    assert world.given(given["gone"]) == ("" if enabled else "gone")
+    await world.end()
+
+
+async def test_a_reservation_that_is_not_known_yet_has_not_gone() -> None:
+    """As at the start, when pods may be listed before Reservations; and a name that is none."""
+    world = World()
+    world.services = replace(world.services, gates=lambda name: True)
+    await world.begin(8)
+    await world.reservation("late", cpu="2", created=created(world))
+    key = await world.consumer("a", cpu="1")
+    world.plugin.tracker._changed(world.plugin.tracker.reservations["late"], None)
+    await world.advance(5)
+    assert world.given(key) == "late"
+    odd = world.api.add_pod("odd", bound="n0")
+    annotations = {ALLOCATED: allocated_text("../pods", "uid-odd")}
+    world.api.change(odd, metadata={"annotations": annotations})
+    await world.settle()
+    await world.advance(5)
+    assert world.given(odd) == ""
     await world.end()
