@@ -69,7 +69,7 @@ def directory_of(path: str) -> str:
 
 COMPONENTS = [each.path for each in VALUES if ".components." in each.path]
 MEASURE_ONLY = "koordlet.components.measureOnly"
-CRDS = ("crds", "descheduler/crds", "scheduler/crds")
+CRDS = ("crds", "descheduler/crds", "manager/crds", "scheduler/crds")
 DAEMONS = ("descheduler", "manager", "scheduler")
 ALL = [path for path in COMPONENTS if path != MEASURE_ONLY] + [
     "alerts.enabled",
