@@ -114,6 +114,7 @@ def wanted_objects(
     objects = [*validating]
     named = {one.priority_class for one in found}
     known = {name: one for name, one in class_names(classes).items() if name in named}
+    every = policies.ProfileSet(found)
     for profile in found if mutating else ():
         if profile.priority_class and profile.priority_class not in classes:
             problems[profile.name] = (
@@ -121,7 +122,7 @@ def wanted_objects(
             )
             continue
         try:
-            made = policies.profile_policy(profile, found, known, mutating, options)
+            made = policies.profile_policy(profile, every, known, mutating, options)
         except InvalidObject as err:
             problems[profile.name] = str(err)
             continue
@@ -265,9 +266,10 @@ class ColocationProfilePolicies(ControllerPlugin, PodMutator):
     async def _reconcile(self, services: Services) -> None:
         """Bring all policies in line. Raises KubeError."""
         mutating, validating = await self._served(services.client)
-        wanted = wanted_objects(
-            self._profiles.objects.values(),
-            dict(_priority_classes(self._classes.objects.values())),
+        wanted = await asyncio.to_thread(  # many profiles that contradict each other take a second
+            wanted_objects,
+            tuple(self._profiles.objects.values()),
+            dict(_priority_classes(tuple(self._classes.objects.values()))),
             self._options,
             mutating=mutating if self._mutates else "",
             validating=self._rules if validating else (),

@@ -155,9 +155,26 @@ class ProfilePolicy:
     overruled: tuple[str, ...] = ()  # fields that a later profile decides, for pods of both
 
 
+class ProfileSet:
+    """All profiles, each with what the policies of the others need of it, made once."""
+
+    def __init__(self, profiles: Iterable[Profile]) -> None:
+        self.profiles = tuple(profiles)
+        self._values = {one.name: _values(one) for one in self.profiles}
+        self._matches = {one.name: matches(one) for one in self.profiles}
+
+    def values(self, profile: Profile) -> Mapping[Path, str | None]:
+        """What a profile sets last in each field, as CEL."""
+        return self._values[profile.name]
+
+    def matches(self, profile: Profile) -> str:
+        """The CEL expression that says whether a profile is for the pod."""
+        return self._matches[profile.name]
+
+
 def profile_policy(
     profile: Profile,
-    profiles: Iterable[Profile],
+    profiles: ProfileSet,
     classes: Mapping[str, KoordPriorityClass],
     version: str,
     options: MutationOptions = DEFAULT_OPTIONS,
@@ -170,7 +187,9 @@ def profile_policy(
     Raises:
         InvalidObject: the policy would be too large.
     """
-    others = [one for one in profiles if one.name != profile.name and not disjoint(one, profile)]
+    others = [
+        one for one in profiles.profiles if one.name != profile.name and not disjoint(one, profile)
+    ]
     later = [one for one in others
              if one.name.encode() > profile.name.encode() and one.percent >= 100]  # fmt: skip
     not_applied: list[str] = []
@@ -180,9 +199,11 @@ def profile_policy(
         not_applied.append(f"probability: {profile.percent}% of pods cannot be drawn: none is")
     elif profile.percent >= 100:
         for steps in _fields(profile, not_applied):
-            mutations += _mutation(steps, later, overruled)
+            mutations += _mutation(steps, later, profiles, overruled)
     if options.translate and not profile.skips_resources:
-        mutations.append(_translation([one for one in others if one.skips_resources]))
+        mutations.append(
+            _translation([profiles.matches(one) for one in others if one.skips_resources])
+        )
     if sum(map(len, mutations)) > MAX_EXPRESSION:
         raise InvalidObject("spec", wanted=f"a policy of {MAX_EXPRESSION} characters", found="more")
     if not mutations:
@@ -278,18 +299,22 @@ def _values(profile: Profile) -> dict[Path, str | None]:
     return {one.path: one.value for steps in _fields(profile, []) for one in steps}
 
 
-def _mutation(steps: Sequence[_Step], later: Sequence[Profile], overruled: list[str]) -> list[str]:
+def _mutation(
+    steps: Sequence[_Step],
+    later: Sequence[Profile],
+    profiles: ProfileSet,
+    overruled: list[str],
+) -> list[str]:
     if not steps:
         return []
     parts = [*_parents(steps)]
-    set_later = {one.name: _values(one) for one in later}
     for step in steps:
-        by = [one for one in later if _is_overruled(step, set_later[one.name])]
+        by = [one for one in later if _is_overruled(step, profiles.values(one))]
         operations = _operations(step)
         if by:
             field = ".".join(step.path).removesuffix(".+")
             overruled += [f"{field} by profile {one.name}" for one in by]
-            none = " || ".join(matches(one) for one in by)
+            none = " || ".join(profiles.matches(one) for one in by)
             operations = f"({none} ? [] : {operations})"
         parts.append(operations)
     return [" + ".join(parts)]
@@ -364,12 +389,12 @@ def _variables(classes: Mapping[str, KoordPriorityClass]) -> list[Object]:
     ]  # fmt: skip
 
 
-def _translation(skipping: Sequence[Profile]) -> str:
+def _translation(skipping: Sequence[str]) -> str:
     """Return the operations that rename cpu and memory of a batch or mid pod.
 
     A limit without a request needs nothing: the API server's defaults have made one.
     """
-    unless = "".join(f" || {matches(one)}" for one in skipping)
+    unless = "".join(f" || {one}" for one in skipping)
     lists = []
     for containers in CONTAINERS:
         renamed = " + ".join(

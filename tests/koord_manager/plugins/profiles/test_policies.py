@@ -10,6 +10,7 @@ from koord.api.qos import KoordPriorityClass
 from koord_manager_plugins.profiles.controller import Wanted, wanted_objects
 from koord_manager_plugins.profiles.mutation import MutationOptions, PriorityClass
 from koord_manager_plugins.profiles.policies import (
+    ProfileSet,
     device_policy,
     extended_spec_policy,
     literal,
@@ -43,6 +44,10 @@ def profile(name: str, **spec: Any) -> Any:
     return parse_profile({"metadata": {"name": name}, "spec": spec})
 
 
+def policy_of(one: Any, *others: Any, version: str = "v1") -> Any:
+    return profile_policy(one, ProfileSet([one, *others]), CLASSES, version)
+
+
 def expressions(made: Any) -> str:
     [policy, _] = made.objects
     return "\n".join(one["jsonPatch"]["expression"] for one in policy["spec"]["mutations"])
@@ -53,7 +58,7 @@ def expressions(made: Any) -> str:
     [
         (
             "profile",
-            profile_policy(parse_profile(FULL), [parse_profile(FULL)], CLASSES, "v1").objects,
+            policy_of(parse_profile(FULL)).objects,
         ),
         ("devices", device_policy("v1beta1")),
         ("extended-resource-spec", extended_spec_policy("v1beta1")),
@@ -69,12 +74,12 @@ def test_of_two_profiles_the_later_name_decides_what_both_set():
     first = profile("a", labels={"team": "blue", "own": "1"}, selector={"matchLabels": {"x": "1"}})
     second = profile("b", labels={"team": "red"}, namespaceSelector={"matchLabels": {"n": "1"}})
 
-    made = profile_policy(first, [second, first], CLASSES, "v1")
+    made = policy_of(first, second)
 
     assert made.overruled == ("metadata.labels.team by profile b",)
     assert '[?"n"] == optional.of("1")) ? [] : [JSONPatch{op: "add", path: "/metadata/labels/team"'\
         in expressions(made)  # fmt: skip
-    assert profile_policy(second, [second, first], CLASSES, "v1").overruled == ()
+    assert policy_of(second, first).overruled == ()
 
 
 @pytest.mark.parametrize(
@@ -103,7 +108,7 @@ def test_profiles_that_no_pod_has_together(one: Any, other: Any, are: bool):
 
 
 def test_a_share_of_the_pods_is_named_and_none_has_it():
-    made = profile_policy(profile("a", labels={"x": "y"}, probability=50), [], CLASSES, "v1")
+    made = policy_of(profile("a", labels={"x": "y"}, probability=50))
 
     assert made.not_applied == ("probability: 50% of pods cannot be drawn: none is",)
     assert '"/metadata/labels/x"' not in expressions(made)
@@ -114,7 +119,7 @@ def test_a_share_of_the_pods_is_named_and_none_has_it():
 def test_a_patch_of_a_keyed_list_is_named_and_the_rest_is_applied():
     patch = {"spec": {"containers": [{"name": "a", "image": "b"}]}}
 
-    made = profile_policy(profile("a", qosClass="BE", patch=patch), [], CLASSES, "v1")
+    made = policy_of(profile("a", qosClass="BE", patch=patch))
 
     [said] = made.not_applied
     assert said.startswith("patch: spec.patch.spec.containers")
@@ -132,10 +137,10 @@ def test_another_profile_that_skips_resources_stops_the_translation():
         }
     )
 
-    made = profile_policy(profile("a"), [skips], CLASSES, "v1")
+    made = policy_of(profile("a"), skips)
 
     assert '|| (variables.labels[?"skip"] == optional.of("1")' in expressions(made)
-    assert profile_policy(skips, [skips], CLASSES, "v1").objects == ()
+    assert policy_of(skips).objects == ()
 
 
 @pytest.mark.parametrize(
@@ -147,7 +152,7 @@ def test_another_profile_that_skips_resources_stops_the_translation():
     ],
 )
 def test_what_cannot_be_done_twice_is_done_once(spec: Any, policy: str):
-    [made, _] = profile_policy(profile("a", **spec), [], CLASSES, "v1").objects
+    [made, _] = policy_of(profile("a", **spec)).objects
 
     assert made["spec"]["reinvocationPolicy"] == policy
 
@@ -199,9 +204,7 @@ def write() -> None:
     """Write the golden files."""
     GOLDEN.mkdir(exist_ok=True)
     made = {
-        "profile": profile_policy(
-            parse_profile(FULL), [parse_profile(FULL)], CLASSES, "v1"
-        ).objects,
+        "profile": policy_of(parse_profile(FULL)).objects,
         "devices": device_policy("v1beta1"),
         "extended-resource-spec": extended_spec_policy("v1beta1"),
         "rules": [*qos_policy(), *device_rules_policy()],
