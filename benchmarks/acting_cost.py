@@ -81,7 +81,7 @@ def _measure(variant: Variant, *, smoke: bool) -> tuple[Cost, float]:
         tempfile.TemporaryDirectory(dir="/run") as run_dir,
     ):
         flags = _inputs(Path(run_dir), groups, variant.gates)
-        history = [sys.executable, "-m", "benchmarks.history", run_dir]
+        history = [sys.executable, "-m", "benchmarks.history", run_dir, "containerd"]
         subprocess.run(history, check=True, preexec_fn=enter)
         with running_daemon(Path(run_dir), flags, enter=enter) as daemon:
             daemon.wait_until_measuring(PODS)

@@ -38,7 +38,7 @@ def run(*, smoke: bool) -> Iterator[Row]:
             enter = stack.enter_context(own_group())
             plane = stack.enter_context(_control_plane(pods, directory))
             history = [sys.executable, "-m", "benchmarks.history", str(directory / "state")]
-            subprocess.run(history, check=True, preexec_fn=enter)
+            subprocess.run([*history, "containerd"], check=True, preexec_fn=enter)
             flags = _flags(directory, plane)
             daemon = stack.enter_context(
                 running_daemon(directory / "state", flags, standalone=False, enter=enter)

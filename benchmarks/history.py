@@ -36,11 +36,15 @@ def open_cache(directory: Path | None, boot_id: str, clock: Clock) -> MetricCach
     return MetricCache(place, boot_id, clock, intervals=DEFAULT_INTERVALS, retentions=RETENTIONS)
 
 
-def fill(cache: MetricCache, clock: Clock, pods: Sequence[PodMeta]) -> None:
-    """Append a sample a second: of the node for 30 minutes, of pods and containers for 5."""
+def fill(cache: MetricCache, clock: Clock, pods: Sequence[PodMeta], runtime: str = "") -> None:
+    """Append a sample a second: of the node for 30 minutes, of pods and containers for 5.
+
+    runtime: the container runtime that lists of pods name; "": there is no list.
+    """
     now = Stamp(clock.wall(), clock.boottime())
     pod_keys = [(pod.uid,) for pod in pods]
-    container_keys = [(c.container_id,) for pod in pods for c in pod.containers]
+    prefix = f"{runtime}://" if runtime else ""
+    container_keys = [(f"{prefix}{c.container_id}",) for pod in pods for c in pod.containers]
     series = [(kind, ()) for kind in _NODE_KINDS]
     pod_series = [(kind, key) for kind in _POD_KINDS for key in pod_keys]
     pod_series += [(kind, key) for kind in _CONTAINER_KINDS for key in container_keys]
@@ -56,15 +60,15 @@ def _sample(kind: Kind, key: tuple[str, ...], ago: int, number: int) -> Sample:
     return Sample(kind, value * (2**28 if kind.unit == "bytes" else 1.0), key)
 
 
-def main(run_dir: str) -> None:
+def main(run_dir: str, runtime: str = "") -> None:
     """Write the history of this host's pods as a daemon with that run directory would have."""
     clock = SystemClock()
     tree = CgroupTree(reference_hierarchy(Path("/sys/fs/cgroup")), clock)
     boot_id = parse_file(Path("/proc/sys/kernel/random/boot_id"), parse_boot_id)
     cache = open_cache(Path(run_dir) / "metrics", boot_id, clock)
-    fill(cache, clock, [discovered_pod(pod) for pod in tree.scan().pods])
+    fill(cache, clock, [discovered_pod(pod) for pod in tree.scan().pods], runtime)
     cache.close()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -61,6 +61,15 @@ class Rows:
         heapq.heappush(self._free, row)
         return row
 
+    def compact(self) -> list[int]:
+        """Give the series the lowest rows, in their order; return the old row of each."""
+        by_row = sorted((row, key) for key, row in self.by_key.items())
+        old = [row for row, _ in by_row]
+        self.created = [self.created[row] for row in old]
+        self.by_key = {key: row for row, (_, key) in enumerate(by_row)}
+        self._free = []
+        return old
+
     def restore(self, found: dict[int, tuple[float, SeriesKey]]) -> None:
         """Start from the (born, key) of the rows in use that a file names."""
         self.created = [0.0] * (max(found, default=-1) + 1)
@@ -371,21 +380,34 @@ class SeriesTable:
         if wanted != now:
             self._rebuild(wanted)
 
-    def _rebuild(self, geometry: RingGeometry) -> Ring:
-        """Move to a new ring of that geometry, on disk if that works, else in memory."""
-        ring = self._on_disk(geometry)
+    def _compact(self, now: RingGeometry) -> None:
+        """Move to a smaller ring once most rows are free, as after many short-lived pods."""
+        used = len(self._rows.by_key)
+        if used and 2 * used < now.rows:
+            rows = rows_with_headroom(used)
+            old = self._rows.compact()
+            self._rebuild(self._limits.fit(rows, now.key_bytes, used=used), old)
+
+    def _rebuild(self, geometry: RingGeometry, old_rows: Sequence[int] | None = None) -> Ring:
+        """Move to a new ring of that geometry, on disk if that works, else in memory.
+
+        old_rows: the row that each row was in the ring in use; None: the same.
+        """
+        ring = self._on_disk(geometry, old_rows)
         if ring is None:
             ring = Ring.create(None, self._identity, geometry)
-            self._fill(ring)
+            self._fill(ring, old_rows)
         self._use(ring)
         return ring
 
-    def _on_disk(self, geometry: RingGeometry) -> Ring | None:
+    def _on_disk(
+        self, geometry: RingGeometry, old_rows: Sequence[int] | None = None
+    ) -> Ring | None:
         if self._path is None:
             return None
         try:
             ring = Ring.create(self._path, self._identity, geometry)
-            self._fill(ring)
+            self._fill(ring, old_rows)
             ring.publish()
         except OSError as err:
             self.disk_error = f"{self._path}: {err.strerror}"
@@ -393,7 +415,7 @@ class SeriesTable:
         self.disk_error = ""
         return ring
 
-    def _fill(self, new: Ring) -> None:
+    def _fill(self, new: Ring, old_rows: Sequence[int] | None) -> None:
         """Copy rows and the newest columns from the ring in use."""
         for key, row in self._rows.by_key.items():
             data = encode_key(key, len(self.kind.properties))
@@ -402,7 +424,11 @@ class SeriesTable:
             old = self.view.ring
             for column in range(max(old.count - new.geometry.columns, 0), old.count):
                 at = Stamp(old.walls[column], old.boots[column])
-                new.append(at, old.copy(column, column + 1)[: self._rows.height])
+                cells = old.copy(column, column + 1)
+                if old_rows is None:
+                    new.append(at, cells[: self._rows.height])
+                else:
+                    new.append(at, array("d", map(cells.__getitem__, old_rows)))
 
     def _use(self, ring: Ring) -> None:
         if self.view:
@@ -427,6 +453,8 @@ class SeriesTable:
         ring, since = self.view.ring, now - self._limits.retention
         for key in self.view.idle(since):
             ring.free_row(self._rows.release(key))
+        self._compact(ring.geometry)
+        ring = self.view.ring
         if self._path is not None and ring.path is None:
             moved = self._on_disk(ring.geometry)
             if moved:

@@ -263,6 +263,32 @@ def test_growing_keeps_history_and_replaces_the_file(make_cache, clock, metrics)
     assert [file.name for file in metrics.iterdir()] == ["pod_cpu_usage.ring"]
 
 
+def test_after_many_short_lived_series_the_file_shrinks(make_cache, clock, metrics):
+    """Those that stay keep their history, although they get other rows."""
+    limits = {"retentions": dict.fromkeys(RetentionClass, 20.0)}
+    cache = make_cache(metrics, **limits)
+    steady = [f"steady{n}" for n in range(5)]
+    sizes = []
+    for tick in range(60):
+        clock.tick(1)
+        brief = [f"brief{n}" for n in range(200)] if tick < 3 else []
+        values = {key: tick + n / 10 for n, key in enumerate(steady) if tick >= 2}
+        values |= dict.fromkeys(brief, -1.0)
+        cache.append(stamp(clock), [Sample(POD_CPU_USAGE, v, (k,)) for k, v in values.items()])
+        sizes.append((metrics / "pod_cpu_usage.ring").stat().st_size)
+    for again in (cache, None):
+        cache = again or make_cache(metrics, **limits)
+        assert cache.stats().file_bytes == sizes[-1] < sizes[10] / 5
+        assert cache.problems() == []
+        found = cache.aggregate_all(POD_CPU_USAGE, 20)
+        assert set(found) == {(key,) for key in steady}
+        for n, key in enumerate(steady):
+            values = [value for _, value in found[(key,)].points()]
+            assert values == pytest.approx([tick + n / 10 for tick in range(60 - len(values), 60)])
+            assert len(values) >= 20
+        cache.close()
+
+
 def test_other_intervals_and_retentions_take_the_history_over(make_cache, clock, metrics):
     """A restart with other flags resizes the rings and keeps what fits."""
     fill(make_cache(metrics), clock, ticks=400)
