@@ -479,8 +479,8 @@ def _usage(
 ) -> ReportedUsage | None:
     """The amounts of a ResourceMap; None: it lacks cpu or memory, as a cold window does.
 
-    in_part: what it lacks is 0, as in Koordinator; None: it lacks everything. What cannot be read
-    is not there.
+    in_part: what it lacks is 0, as in Koordinator; None: it lacks everything, or has what cannot be
+    read.
     """
     resources = None if found is None else found.resources
     if not resources:
@@ -496,6 +496,8 @@ def _usage(
     cpu, memory = amounts.pop("cpu", None), amounts.pop("memory", None)
     if not in_part and (cpu is None or memory is None):
         return None
+    if (cpu is None and "cpu" in resources) or (memory is None and "memory" in resources):
+        return None  # a figure that cannot be read is not a usage of 0
     return ReportedUsage((cpu or 0) / 1000, float(memory or 0), tuple(amounts.items()))
 
 

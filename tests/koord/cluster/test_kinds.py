@@ -25,6 +25,7 @@ from koord.cluster.facts import (
     ReportedUsage,
 )
 from koord.cluster.kinds import BUDGET, NODE, NODE_METRIC, POD
+from koord.cluster.lenient_decoding import DecodingFaults
 from koord.util.errors import InvalidObject
 from tests.support.clusters import (
     Json,
@@ -420,6 +421,22 @@ def test_a_node_metric_has_its_interval_and_what_is_counted_beside_cpu_and_memor
     assert found.interval == 30.0
     assert found.usage == ReportedUsage(0.25, float(1 << 30), (("example.com/fpga", 2),))
     assert found.pods[0].usage == found.usage
+
+
+@pytest.mark.parametrize("cpu", ["-1", "many", str(2**63)])
+def test_a_pod_whose_usage_cannot_be_read_is_not_idle(cpu: str):
+    """What is missing is 0, as in Koordinator; what is wrong is not known."""
+    resources = [{"cpu": cpu, "memory": "1Gi"}, {"memory": "1Gi"}]
+    pods = [
+        {"name": f"p{at}", "namespace": "default", "podUsage": {"resources": each}}
+        for at, each in enumerate(resources)
+    ]
+    data = json.dumps({"metadata": {"name": "n"}, "status": {"podsMetric": pods}}).encode()
+    faults = DecodingFaults()
+    found = Decoder().object(NODE_METRIC, data, faults)
+
+    assert faults
+    assert [(one.name, one.usage.cores) for one in found.pods] == [("p1", 0.0)]
 
 
 @pytest.mark.parametrize(

@@ -98,11 +98,13 @@ def test_a_quantity_is_what_the_rules_say(name: str, value: str | int | float) -
 def plain_usage(
     found: Json | None, wanted: tuple[str, ...] = ("cpu", "memory")
 ) -> ReportedUsage | None:
-    amounts = {}
-    for name, value in ((found or {}).get("resources") or {}).items():
+    amounts, said = {}, (found or {}).get("resources") or {}
+    for name, value in said.items():
         if (known := slowly(name, value)) not in (None, MAX_AMOUNT):
             amounts[name] = known
     if not amounts or any(name not in amounts for name in wanted):
+        return None
+    if any(name in said and name not in amounts for name in ("cpu", "memory")):
         return None
     others = tuple((name, one) for name, one in amounts.items() if name not in ("cpu", "memory"))
     return ReportedUsage(amounts.get("cpu", 0) / 1000, float(amounts.get("memory", 0)), others)
@@ -130,7 +132,7 @@ def plain_report(found: Json) -> UsageReport:
 
 @given(REPORTS)
 def test_a_report_is_what_its_json_says(found: Json) -> None:
-    """A malformed amount costs only itself, as if it were not there."""
+    """A malformed amount of CPU or memory costs its usage, any other only itself."""
     data = json.dumps({"type": "MODIFIED", "object": found}).encode()
     event = Decoder().event(NODE_METRIC, data)
     assert event.object == plain_report(found)
