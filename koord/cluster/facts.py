@@ -148,6 +148,7 @@ class PodSpec(Struct, frozen=True, eq=False, weakref=True):
 
     requests: tuple[tuple[str, int], ...] = ()  # by name of the resource, without zeros
     limits: tuple[tuple[str, int], ...] = ()  # as requests; a container without one adds nothing
+    overhead: tuple[tuple[str, int], ...] = ()  # of its sandbox; requests and limits include it
     containers: tuple[ContainerResources, ...] | None = None
     """Requests by container, init containers first; None: no plugin declares that it reads them."""
     nonzero_cpu: int = 0  # milli-cores; requests, with a default for containers that have none

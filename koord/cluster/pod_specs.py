@@ -116,7 +116,7 @@ class PodAmounts:
         resources = [_RESOURCES.read(one.resources, faults) for one in (*regular, *init)]
         pod = _RESOURCES.read(found.resources, faults) or wire.Resources()
         self._sidecars = [is_sidecar(one) for one in init]
-        self._overhead = read_amounts(_AMOUNTS.read(found.overhead, faults), "overhead", faults)
+        self.overhead = read_amounts(_AMOUNTS.read(found.overhead, faults), "overhead", faults)
         requests = [
             effective[one.name]
             if one.name in effective
@@ -127,7 +127,7 @@ class PodAmounts:
         self._pod_requests = read_amounts(pod.requests, "requests", faults)
         self.requests = self._totals(self._requests, self._init_requests)
         self.requests.update(self._pod_requests)
-        for name, more in self._overhead.items():
+        for name, more in self.overhead.items():
             self.requests[name] = self.requests.get(name, 0) + more
         limited = [read_limits(one.limits if one else None) for one in resources]
         limits = self._totals(limited[: len(regular)], limited[len(regular) :])
@@ -135,7 +135,7 @@ class PodAmounts:
         self.by_container = tuple(zip(requests, limited, strict=True))
         """Requests and limits of each regular container, then of each init container."""
         self.limits = {
-            name: value + self._overhead.get(name, 0) for name, value in limits.items() if value
+            name: value + self.overhead.get(name, 0) for name, value in limits.items() if value
         }
 
     def nonzero(self, name: str) -> int:
@@ -148,7 +148,7 @@ class PodAmounts:
         if self._pod_requests and name in self.requests:
             return min(self.requests[name], MAX_AMOUNT)
         total = self._total(self._requests, self._init_requests, name, NONZERO[name])
-        return min(total + self._overhead.get(name, 0), MAX_AMOUNT)
+        return min(total + self.overhead.get(name, 0), MAX_AMOUNT)
 
     def _totals(
         self, regular: list[Mapping[str, int]], init: list[Mapping[str, int]]
@@ -338,6 +338,7 @@ def read_spec(
     return PodSpec(
         requests=requests,
         limits=bounded_amounts(_without_zeros(amounts.limits), "limits", others),
+        overhead=bounded_amounts(_without_zeros(amounts.overhead), "overhead", others),
         containers=_containers(found, amounts, rules) if by_container else None,
         nonzero_cpu=nonzero_cpu,
         nonzero_memory=nonzero_memory,

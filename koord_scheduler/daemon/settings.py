@@ -104,6 +104,7 @@ _BUILT = (  # of the framework and of plugins that ship
     "DynamicSchedulerCheck",
     "ElasticQuotaEnableUpdateResourceKey",
     "ElasticQuotaGuaranteeUsage",
+    "ElasticQuotaIgnorePodOverhead",
     "ElasticQuotaImmediateIgnoreTerminatingPod",
     "MultiQuotaTree",
     "OmitNodeLabelsForReservation",

@@ -63,7 +63,6 @@ from koord_scheduler_plugins.elastic_quota.quotas import (
     UNLIMITED,
     QuotaOptions,
     Quotas,
-    pod_request,
 )
 from koord_scheduler_plugins.elastic_quota.reclaim import QuotaReclaim
 from koord_scheduler_plugins.elastic_quota.revoke import QuotaRevoker
@@ -181,6 +180,7 @@ class ElasticQuota(
             multi_tree=enabled("MultiQuotaTree"),
             default_quota=not enabled("DisableDefaultQuota"),
             leaving=not enabled("ElasticQuotaImmediateIgnoreTerminatingPod"),
+            overhead=not enabled("ElasticQuotaIgnorePodOverhead"),
             tree=TreeOptions(
                 subset_keys=enabled("ElasticQuotaEnableUpdateResourceKey"),
                 parents_have_pods=enabled("SupportParentQuotaSubmitPod"),
@@ -338,7 +338,7 @@ class ElasticQuota(
         return admission(
             kept,
             found[0],
-            pod_request(pod),
+            self.tracker.options.request(pod),
             preemptible=is_preemptible(pod.labels),
             options=self._admission,
         )
@@ -360,7 +360,7 @@ class ElasticQuota(
 
     def _waiting(self, pod: ClusterPod) -> Waiting | None:
         """What waits for room if the pod does; with the pods of its group, if it failed so."""
-        known, request = self.tracker.waiting_pod(pod.uid), pod_request(pod)
+        known, request = self.tracker.waiting_pod(pod.uid), self.tracker.options.request(pod)
         if known is not None:
             return Waiting(
                 quota=known.quota,
@@ -436,13 +436,13 @@ class ElasticQuota(
             pod = cluster.pod(key)
             quota = None if pod is None or pod.finished else quotas.quota_of(pod)
             if pod is not None and quota is not None and quota[0] in found:
-                found[quota[0]][key] = pod_summary(pod)
+                found[quota[0]][key] = pod_summary(pod, quotas.options.request(pod))
         return {name: {"podCache": pods} for name, pods in found.items()}
 
     def _of(
         self, pod: ClusterPod, name: str, rejection: Rejection, now: Quotas, quotas: Quotas
     ) -> _Rejected:
-        need, here = dict(pod_request(pod)), now.state_of(name)
+        need, here = dict(self.tracker.options.request(pod)), now.state_of(name)
         there = quotas.state_of(name)
         if here is not None and there is not None and here is not there:
             before, after = here.used(name), there.used(name)

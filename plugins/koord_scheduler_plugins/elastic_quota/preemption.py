@@ -21,7 +21,7 @@ from koord_scheduler.plugin.preemption import (
     violated_budgets,
 )
 from koord_scheduler_plugins.elastic_quota.checks import AdmissionOptions, admission
-from koord_scheduler_plugins.elastic_quota.quotas import Quotas, pod_request
+from koord_scheduler_plugins.elastic_quota.quotas import Quotas
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,8 +45,8 @@ class QuotaPod:
         return (self.priority, -self.started, self.key)
 
 
-def quota_pod(pod: ClusterPod, quota: str) -> QuotaPod:
-    """Return a pod as its quota sees it; none is protected."""
+def quota_pod(pod: ClusterPod, quota: str, request: Amounts) -> QuotaPod:
+    """Return a pod as its quota, of which it takes so much, sees it; none is protected."""
     return QuotaPod(
         key=pod.key,
         uid=pod.uid,
@@ -54,7 +54,7 @@ def quota_pod(pod: ClusterPod, quota: str) -> QuotaPod:
         node=pod.node,
         priority=pod.priority or 0,
         started=pod.started or 0.0,
-        request=pod_request(pod),
+        request=request,
         preemptible=is_preemptible(pod.labels),
         gang=gang_of(pod.labels, dict(pod.annotations), pod.namespace),
     )
@@ -312,13 +312,19 @@ class QuotaPreemption(VictimSearch):
                 if not pod.deleting:
                     self._pods[pod.key] = pod
                     continue
-                for key, amount in pod_request(pod).items() if self.quotas.options.leaving else ():
+                for key, amount in (
+                    self.quotas.options.request(pod).items() if self.quotas.options.leaving else ()
+                ):
                     self._leaving[key] = self._leaving.get(key, 0) + amount
             if row % ROWS == 0:
                 await remaining_time()
         pods = sorted(self._pods.values(), key=lambda one: (-(one.priority or 0), one.key))
         protected = violated_budgets(pods, self.budgets)
-        return [replace(quota_pod(pod, quota), protected=pod.key in protected) for pod in pods]
+        request = self.quotas.options.request
+        return [
+            replace(quota_pod(pod, quota, request(pod)), protected=pod.key in protected)
+            for pod in pods
+        ]
 
     def _admitted(self, name: str, freed: Amounts) -> bool:
         """Whether the quota admits the pod when so much is freed, and what leaves already."""
@@ -331,7 +337,7 @@ class QuotaPreemption(VictimSearch):
         rejection = admission(
             state,
             name,
-            pod_request(self.pod),
+            self.quotas.options.request(self.pod),
             preemptible=is_preemptible(self.pod.labels),
             options=self.options,
             freed=both,

@@ -65,16 +65,21 @@ def pod_group(pool: str) -> PodGroup:
     return PodGroup(namespace, quota, kind == _PREEMPTIBLE)
 
 
-def pod_request(pod: ClusterPod) -> Amounts:
-    """Return what a pod requests, with its overhead: cpu in millicores, all else in units.
+def pod_request(pod: ClusterPod, *, overhead: bool = True) -> Amounts:
+    """Return what a pod requests: cpu in millicores, all else in units.
 
-    Deprecated names of batch resources stand for those that quotas have.
+    Deprecated names of batch resources stand for those that quotas have. overhead: what its
+    sandbox takes counts, too.
     """
-    return dict(_amounts(pod))
+    return dict(_amounts(pod, overhead=overhead))
 
 
-def _amounts(pod: ClusterPod) -> Sequence[tuple[str, int]]:
+def _amounts(pod: ClusterPod, *, overhead: bool) -> Sequence[tuple[str, int]]:
     requests = pod.spec.requests
+    if not overhead and pod.spec.overhead:
+        more = dict(pod.spec.overhead)
+        left = ((name, amount - more.get(name, 0)) for name, amount in requests)
+        requests = tuple((name, amount) for name, amount in left if amount > 0)
     if not any(name in DEPRECATED or amount > MAX_AMOUNT for name, amount in requests):
         return requests
     found: dict[str, int] = {}
@@ -84,18 +89,25 @@ def _amounts(pod: ClusterPod) -> Sequence[tuple[str, int]]:
     return tuple(found.items())
 
 
-def _holdings(pod: ClusterPod) -> Sequence[Holding]:
-    return (Holding(pool_name(pod), tuple(_amounts(pod))),)
+def _account(*, leaving: bool, overhead: bool) -> AccountKind:
+    def holdings(pod: ClusterPod) -> Sequence[Holding]:
+        if pod.deleting and not leaving:
+            return ()
+        return (Holding(pool_name(pod), tuple(_amounts(pod, overhead=overhead))),)
+
+    return AccountKind("quota", holdings)
 
 
-def _staying(pod: ClusterPod) -> Sequence[Holding]:
-    return () if pod.deleting else _holdings(pod)
+_ACCOUNTS = {
+    (leaving, overhead): _account(leaving=leaving, overhead=overhead)
+    for leaving in (True, False)
+    for overhead in (True, False)
+}
+"""Pods by namespace, the quota that their label names, and whether they may be preempted.
 
-
-QUOTA_PODS = AccountKind("quota", _holdings)
-"""Pods by namespace, the quota that their label names, and whether they may be preempted."""
-STAYING_QUOTA_PODS = AccountKind("quota", _staying)
-"""The same without those that are being deleted."""
+By whether pods that are being deleted count, and whether their overhead does.
+"""
+QUOTA_PODS = _ACCOUNTS[True, True]
 
 
 NO_ACCOUNT = FrozenAccount({})
@@ -112,12 +124,17 @@ class QuotaOptions:
     multi_tree: bool = False  # MultiQuotaTree
     default_quota: bool = True  # False: DisableDefaultQuota
     leaving: bool = True  # False: ElasticQuotaImmediateIgnoreTerminatingPod
+    overhead: bool = True  # False: ElasticQuotaIgnorePodOverhead
     tree: TreeOptions = field(default_factory=TreeOptions)  # of problems
 
     @property
     def pods(self) -> AccountKind:
         """The account of the pods that count."""
-        return QUOTA_PODS if self.leaving else STAYING_QUOTA_PODS
+        return _ACCOUNTS[self.leaving, self.overhead]
+
+    def request(self, pod: ClusterPod) -> Amounts:
+        """Return what a pod takes of its quota; see pod_request."""
+        return pod_request(pod, overhead=self.overhead)
 
 
 @dataclass(frozen=True, slots=True)

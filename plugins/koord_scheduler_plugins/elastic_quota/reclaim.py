@@ -25,7 +25,6 @@ from koord_scheduler_plugins.elastic_quota.preemption import (
     quota_pod,
     units_of,
 )
-from koord_scheduler_plugins.elastic_quota.quotas import pod_request
 from koord_scheduler_plugins.elastic_quota.runtime import QuotaState
 
 MAX_NODES = 100  # that are tried: each costs a what-if
@@ -128,7 +127,7 @@ class QuotaReclaim(VictimSearch):
         if found is None or state is None:
             return NOBODY
         name = found[0]
-        if not is_below_guarantee(state, name, pod_request(self.pod)):
+        if not is_below_guarantee(state, name, self.quotas.options.request(self.pod)):
             return NOT_BELOW
         units = await self._units(Excess(state, name))
         if not units:
@@ -148,7 +147,7 @@ class QuotaReclaim(VictimSearch):
                 found = self.quotas.quota_of(pod)
                 if found is None or not excess.is_over(found[0]):
                     continue
-                one = quota_pod(pod, found[0])
+                one = quota_pod(pod, found[0], self.quotas.options.request(pod))
                 if pod.deleting:
                     self._leaving.append(one)
                 elif one.preemptible:

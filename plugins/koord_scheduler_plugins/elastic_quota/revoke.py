@@ -31,7 +31,7 @@ from koord_scheduler_plugins.elastic_quota.preemption import (
     quota_pod,
     revoked,
 )
-from koord_scheduler_plugins.elastic_quota.quotas import Quotas, pod_request
+from koord_scheduler_plugins.elastic_quota.quotas import Quotas
 
 MAX_EVICTIONS = 20  # in one round; the next one goes on
 SLICE = 256  # nodes whose pods are looked at in one step
@@ -152,9 +152,9 @@ class QuotaRevoker(SharedPart):
             if name is None or found is None:
                 continue
             if not pod.deleting:
-                found.pods.append(quota_pod(pod, name[0]))
+                found.pods.append(quota_pod(pod, name[0], quotas.options.request(pod)))
             elif quotas.options.leaving:
-                for key, amount in pod_request(pod).items():
+                for key, amount in quotas.options.request(pod).items():
                     found.used[key] = found.used.get(key, 0) - amount
 
     async def _evict(self, pod: QuotaPod, found: _Due) -> None:

@@ -53,7 +53,7 @@ from koord.plugin.kube import (
 )
 from koord_scheduler.plugin import ClusterPod, Services, SharedPart
 from koord_scheduler_plugins.elastic_quota.preemption import over_use
-from koord_scheduler_plugins.elastic_quota.quotas import Quotas, pod_request
+from koord_scheduler_plugins.elastic_quota.quotas import Quotas
 from koord_scheduler_plugins.elastic_quota.runtime import QuotaState
 
 MAX_MESSAGE = 1000  # characters
@@ -518,6 +518,6 @@ def summary(
     }
 
 
-def pod_summary(pod: ClusterPod) -> Mapping[str, object]:
+def pod_summary(pod: ClusterPod, request: Amounts) -> Mapping[str, object]:
     """Return a pod of a quota as the endpoint has it."""
-    return {"isAssigned": bool(pod.node), "resource": _texts(pod_request(pod))}
+    return {"isAssigned": bool(pod.node), "resource": _texts(request)}

@@ -727,3 +727,22 @@ async def test_nothing_is_computed_where_nobody_uses_quotas():
     assert not world.plugin.tracker.admits_all
     assert world.bound == ["p"]
     await world.end()
+
+
+@pytest.mark.parametrize(
+    ("gate", "bound"), [("", ["p"]), ("ElasticQuotaIgnorePodOverhead", ["p", "q"])]
+)
+async def test_overhead_of_pods_need_not_count(gate, bound):
+    """By the gate ElasticQuotaIgnorePodOverhead, of the quota alone."""
+    world = World()
+    world.services = replace(world.services, gates=gate.__eq__)
+    await world.begin(8)
+    world.quota("a", "2")
+    for name in ("p", "q"):
+        world.add(name, "a", overhead={"cpu": "500m"})
+        await world.settle()
+    assert world.bound == bound
+    assert world.used("a") == (2000 if gate else 1500)
+    view = world.state.view()
+    assert view.requested[0, view.resources["cpu"]] == 1500 * len(bound)
+    await world.end()
