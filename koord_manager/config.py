@@ -152,8 +152,24 @@ GATES = {
     "DisableExtendedResourceSpec": FeatureSpec(),
     "ValidatePodDeviceResource": FeatureSpec(),
 }
+# Koordinator's, of which there is nothing here: known, so that its command lines start this daemon.
+NOT_BUILT = (
+    "BindingAdmissionWebhook",
+    "ColocationProfileController",
+    "ConfigMapValidatingWebhook",
+    "EnablePodEnhancedValidator",
+    "EnableQuotaAdmission",
+    "EnableQuotaAdmissionOnUpdate",
+    "MultiQuotaTree",
+    "NodeMutatingWebhook",
+    "NodeValidatingWebhook",
+)
 
 
 def feature_gates(plugins: Iterable[str]) -> FeatureGates:
     """Return the table, all at their defaults. plugins: names of gates that are on by default."""
-    return FeatureGates({**GATES, **dict.fromkeys(plugins, _ON)}, NAME)
+    on = dict.fromkeys(plugins, _ON)
+    absent = {name: FeatureSpec() for name in NOT_BUILT if name not in on}
+    gates = FeatureGates({**GATES, **absent, **on}, NAME)
+    gates.mark_built(set(gates.names()) - absent.keys())
+    return gates

@@ -28,11 +28,14 @@ from koord_manager.framework.loading import enabled_plugins, known_plugins
 
 _EVERYWHERE = "0.0.0.0"  # noqa: S104 - as in Go, no host is every address
 _WEBHOOK = "slo-controller-config is not validated by a webhook"
+_NO_RECONCILE = "profiles change no pods that are there"
 _INERT = (
     FlagSpec("enable-pprof", BOOL, True, "no profiles are served"),
     FlagSpec("pprof-addr", STRING, ":8090", "no profiles are served"),
     FlagSpec("sync-period", DURATION, 0.0, "objects are watched, and listed again when needed"),
     FlagSpec("node-strategy-name-need-check", STRING, "false", _WEBHOOK),
+    FlagSpec("colocation-profile-reconcile-by-default", BOOL, False, _NO_RECONCILE),
+    FlagSpec("colocation-profile-reconcile-interval", DURATION, 30.0, _NO_RECONCILE),
     FlagSpec("allow-privileged", BOOL, True, "it runs no pods"),
 )
 DEFAULTS = ControlPlaneDefaults(
@@ -159,7 +162,6 @@ def load_settings(
     problems = tuple(discover(registry))
     gates = feature_gates(entry.name for entry in registry)
     path = apply_command_line(argv, flags, options, gates)
-    gates.mark_built(gates.names())
     known, election = known_plugins(registry), own.leader_election(options.leader_election())
     read = read_config(path, FORMAT.parser(known, election)) if path else FORMAT.default(
         known, election

@@ -43,6 +43,8 @@ def test_koordinators_arguments_start_it() -> None:
             "--leader-election-namespace=koordinator-system",
             "--config-namespace=koordinator-system",
             "--sync-period=0",
+            "--colocation-profile-reconcile-interval=10s",
+            "--feature-gates=ColocationProfileController=true,PodMutatingWebhook=true",
         ],
         {},
         discover=discover,
@@ -50,6 +52,7 @@ def test_koordinators_arguments_start_it() -> None:
 
     assert settings.own.addresses == ["0.0.0.0:8080", "0.0.0.0:8000"]
     assert settings.configuration.leader_election.leader_elect
+    assert settings.gates.not_built() == ["ColocationProfileController"]
 
 
 def test_pods_are_restricted_and_of_one_namespace() -> None:
