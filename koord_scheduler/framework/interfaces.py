@@ -176,6 +176,13 @@ class PreScorePlugin(Plugin, ABC):
 class Scoring(Plugin):
     """A plugin that scores nodes, in whichever form."""
 
+    def scores_pod(self, state: CycleState, pod: ClusterPod) -> bool:
+        """Return whether Score may give nodes different scores; False: it is skipped in this cycle.
+
+        Asked after PreScore. For profiles that enable Score of a plugin without its PreScore.
+        """
+        return True
+
     def score_reuse_key(self, state: CycleState, pod: ClusterPod, nodes: View) -> Hashable | None:
         """Return a key of all that a score depends on, beyond the node's row and the pod.
 

@@ -13,7 +13,7 @@ import numpy as np
 from koord.cluster.columns import Mask, read_only
 from koord_scheduler.config.profiles import Point
 from koord_scheduler.framework.calls import Loaded, SequentialCalls
-from koord_scheduler.framework.cyclestate import CycleInput, CycleState
+from koord_scheduler.framework.cyclestate import CycleInput
 from koord_scheduler.framework.extension.transformers import Transformers
 from koord_scheduler.framework.interfaces import PreScorePlugin, Scoring
 from koord_scheduler.framework.nodes.adapters import Rows, normalized, score_nodes
@@ -77,6 +77,11 @@ class NodeScoring:
         self._keys = SequentialCalls(plugins.calls, Point.PRE_SCORE, self._pre_scores, ask)
         weights = {one.name: one.weight or 1 for one in plugins.settings.enabled(Point.SCORE)}
         self._scores = tuple((one, weights[one.name]) for one in plugins.at(Point.SCORE))
+        self._choosy = [  # those that may have nothing to say about a pod
+            one
+            for one, _ in self._scores
+            if cast(type[Scoring], type(one.plugin)).scores_pod is not Scoring.scores_pod
+        ]
         self._skipped: frozenset[str] = frozenset()
         self._active = self._scores
 
@@ -109,7 +114,7 @@ class NodeScoring:
         with self._calls.timed(Point.PRE_SCORE.label):
             kept_answers = None if cached is None else cached.pre_scored
             self._pre_score(cycle, feasible, kept_answers)
-        active = self._active_in(cycle.state)
+        active = self._active_in(cycle)
         columns: dict[str, Scores] = {}
         fused: Mapping[str, Scores] = {}
         maxima: BlockMaxima | None = None
@@ -137,8 +142,19 @@ class NodeScoring:
 
         return ScoreTable(rows, totals, make_columns, maxima)
 
-    def _active_in(self, state: CycleState) -> Sequence[tuple[Loaded, int]]:
-        """The plugins that PreScore does not skip, with their weights."""
+    def _active_in(self, cycle: CycleInput) -> Sequence[tuple[Loaded, int]]:
+        """The plugins that score in a cycle, with their weights."""
+        state = cycle.state
+        idle = [
+            one.name
+            for one in self._choosy
+            if one.name not in state.skipped_scores
+            and not self._calls.ask(
+                one, Point.SCORE, cast(Scoring, one.plugin).scores_pod, state, cycle.pod
+            )
+        ]
+        if idle:
+            state.skipped_scores = state.skipped_scores.union(idle)
         if state.skipped_scores != self._skipped:
             self._skipped = state.skipped_scores
             self._active = tuple(one for one in self._scores if one[0].name not in self._skipped)

@@ -277,17 +277,17 @@ class DeviceShare(
     def pre_score_reuse_key(self, pod: ClusterPod, nodes: View) -> Hashable | None:
         return ()
 
+    def scores_pod(self, state: CycleState, pod: ClusterPod) -> bool:
+        """Koordinator's configuration enables Score without PreScore: most pods want no device."""
+        return state.find(_KEY, DeviceRequest) is not None
+
     def score(self, state: CycleState, pod: ClusterPod, node: NodeInfo) -> int:
-        asked = state.find(_KEY, DeviceRequest)
-        if asked is None:  # Koordinator's configuration enables Score without PreScore
-            return 0
+        asked = state.read(_KEY, DeviceRequest)
         table = self.tables.table(node.view, node.row)
         return 0 if table is None else self._score(asked, table)
 
     def score_all(self, state: CycleState, pod: ClusterPod, nodes: View) -> Scores:
-        asked = state.find(_KEY, DeviceRequest)
-        if asked is None:
-            return np.zeros(len(nodes), np.int64)
+        asked = state.read(_KEY, DeviceRequest)
         codes, tables = self.tables.codes(nodes)
         return each_once(codes, tables, lambda table: self._score(asked, table))
 

@@ -28,4 +28,4 @@ async def test_ordinary_pods_are_placed_among_several_nodes():
             main = {"name": "main", "resources": {"requests": {"cpu": cpu}}}
             spec = {"schedulerName": "koord-scheduler", "containers": [main]}
             decided = at.decide(make_pod(name, spec=spec))
-            assert (decided.status.message, set(decided.scores["DeviceShare"])) == ("", set("abc"))
+            assert (decided.status.message, set(decided.feasible)) == ("", set("abc"))

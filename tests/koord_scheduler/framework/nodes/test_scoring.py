@@ -12,6 +12,7 @@ from koord.cluster.view import View
 from koord_scheduler.framework.calls import ExtensionPointError
 from koord_scheduler.framework.cyclestate import CycleInput, CycleState
 from koord_scheduler.framework.interfaces import PreScorePlugin, VectorNormalizeScorePlugin
+from koord_scheduler.framework.nodes.resultcache import EquivalenceClass
 from koord_scheduler.framework.nodes.scoring import NodeScoring, ScoreTable
 from koord_scheduler.framework.status import Code, Scores, Status, default_normalize
 from tests.support.scheduler.framework import Kit, PlainScore, VectorScore, make_pod, make_view
@@ -39,6 +40,19 @@ class Normalized(VectorScore, VectorNormalizeScorePlugin):
 
     def normalize_scores(self, state: CycleState, pod: ClusterPod, scores: Scores) -> Scores:
         return default_normalize(scores, reverse=True)
+
+
+class Choosy(VectorScore):
+    """Scores only when a test says so."""
+
+    scores = True
+
+    def scores_pod(self, state: CycleState, pod: ClusterPod) -> bool:
+        return self.scores
+
+    def score_all(self, state: CycleState, pod: ClusterPod, nodes: View) -> Scores:
+        assert self.scores
+        return np.full(len(nodes), 7)
 
 
 async def scores(
@@ -71,6 +85,18 @@ async def test_pre_score_can_skip_the_same_plugins_score() -> None:
     skips, other = Pre(Status.skip(), None), VectorScore(np.array([1, 2, 3]))
     table = await scores({"preScore": {"A": skips}, "score": {"A": skips, "B": other}})
     assert list(table.columns) == ["B"]
+
+
+async def test_a_plugin_that_does_not_score_a_pod_is_skipped() -> None:
+    """Without PreScore, too; whether it does is asked in each cycle."""
+    choosy, other = Choosy(None), VectorScore(np.array([1, 2, 3]))
+    profile = await Kit().profile(score={"A": choosy, "B": other})
+    scoring, cache = NodeScoring(profile), EquivalenceClass()
+    for choosy.scores, wanted in ((False, ["B"]), (True, ["A", "B"]), (False, ["B"])):
+        cycle = CycleInput(CycleState(), make_pod(), VIEW)
+        table = scoring.scores(cycle, ALL, cache)
+        assert list(table.columns) == wanted
+        assert table.totals.tolist() == ([8, 9, 10] if choosy.scores else [1, 2, 3])
 
 
 @pytest.mark.parametrize("answer", [Status.unschedulable("no"), Status.failed("no"), "no"])
