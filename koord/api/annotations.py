@@ -3,7 +3,7 @@
 Scheduling hints, load-aware thresholds, allocated devices, and allocated CPUs and NUMA amounts.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeVar
@@ -163,12 +163,16 @@ SCHEDULING_HINTS = (
 )
 
 
+MAX_HINT_BYTES = 256 << 10  # of a hint: it names nodes
+
+
 @dataclass(frozen=True, slots=True)
 class NodeHint:
     """Names of nodes."""
 
     nodes: tuple[str, ...] = ()  # the only ones to look at; empty: all
     preferred: tuple[str, ...] = ()  # to be taken whatever their scores, in this order
+    extensions: frozenset[str] = frozenset()  # plugins for which the pod says what it is to get
 
 
 NO_HINT = NodeHint()
@@ -181,7 +185,24 @@ def scheduling_hint(text: str) -> NodeHint:
         InvalidObject: it is malformed.
     """
     found = annotation_fields(text, SCHEDULING_HINTS[0])
-    return NodeHint(_names(found, "nodeNames"), _names(found, "preferredNodeNames"))
+    return NodeHint(
+        _names(found, "nodeNames"),
+        _names(found, "preferredNodeNames"),
+        frozenset(found.nested("extensions").raw),
+    )
+
+
+def is_designated(annotations: Iterable[tuple[str, str]], plugin: str) -> bool:
+    """Whether a pod's scheduling hint has its allocation by a plugin taken from its annotation.
+
+    Raises:
+        InvalidObject: the hint is malformed.
+    """
+    texts = {key: text for key, text in annotations if key in SCHEDULING_HINTS}
+    for key in SCHEDULING_HINTS:
+        if key in texts:
+            return plugin in scheduling_hint(texts[key]).extensions
+    return False
 
 
 def _names(found: Fields, key: str) -> tuple[str, ...]:

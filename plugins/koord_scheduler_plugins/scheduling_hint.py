@@ -6,7 +6,13 @@ Source: Koordinator, pkg/scheduler/plugins/schedulinghint.
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from koord.api.annotations import NO_HINT, SCHEDULING_HINTS, NodeHint, scheduling_hint
+from koord.api.annotations import (
+    MAX_HINT_BYTES,
+    NO_HINT,
+    SCHEDULING_HINTS,
+    NodeHint,
+    scheduling_hint,
+)
 from koord.plugin import KoordError
 from koord.plugin.args import FieldError, invalid, takes_args
 from koord_scheduler.plugin import (
@@ -51,7 +57,7 @@ class HintState:
 
 
 @takes_args(SchedulingHintArgs)
-@reads(pod_annotations=dict.fromkeys(SCHEDULING_HINTS, 256 << 10))  # they name nodes
+@reads(pod_annotations=dict.fromkeys(SCHEDULING_HINTS, MAX_HINT_BYTES))
 class SchedulingHint(PreFilterPlugin, PreferNodesPlugin, EnqueueExtensions):
     """Restricts the nodes, and has those tried first that a pod's annotation names."""
 

@@ -10,7 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from koord.api.annotations import DEVICE_ALLOCATED
+from koord.api.annotations import (
+    DEVICE_ALLOCATED,
+    MAX_HINT_BYTES,
+    SCHEDULING_HINTS,
+    AllocatedDevice,
+    is_designated,
+)
 from koord.plugin import InvalidObject, KoordError
 from koord.plugin.args import takes_args
 from koord.plugin.kube import MERGE_PATCH, NODES, ApiResource
@@ -111,7 +117,11 @@ from koord_scheduler_plugins.device_share.requests import (
     device_requests,
     pod_devices,
 )
-from koord_scheduler_plugins.device_share.reserved import allocate_reserved, reserved_devices
+from koord_scheduler_plugins.device_share.reserved import (
+    allocate_reserved,
+    designated_table,
+    reserved_devices,
+)
 from koord_scheduler_plugins.device_share.tables import Answers, DeviceTables, each_once
 
 DEVICE_OBJECTS = ApiResource("scheduling.koordinator.sh/v1alpha1", "devices")
@@ -130,6 +140,14 @@ class DeviceRequest:
     wanted: PodDevices
     options: AllocateOptions
     key: Hashable  # equal for pods that request the same
+    designated: Mapping[str, Sequence[AllocatedDevice]] | None = None
+    """It gets of these or none; None: the plugin chooses."""
+
+    def on(self, table: DeviceTable) -> DeviceTable:
+        """The devices of a node that it may have."""
+        if self.designated is None:
+            return table
+        return designated_table(table, self.wanted, self.designated)
 
     def clone(self) -> "DeviceRequest":
         return self
@@ -148,7 +166,11 @@ class ReservedDevices:
 
 @takes_args(DeviceShareArgs)
 @reads(
-    pod_annotations={DEVICE_ALLOCATED: 64 << 10, **dict.fromkeys(HINT_ANNOTATIONS, 32 << 10)},
+    pod_annotations={
+        DEVICE_ALLOCATED: 64 << 10,
+        **dict.fromkeys(HINT_ANNOTATIONS, 32 << 10),
+        **dict.fromkeys(SCHEDULING_HINTS, MAX_HINT_BYTES),
+    },
     node_annotations=dict.fromkeys(NODE_LOCKS, 1024),
 )
 @claims_pods_with(*_CLAIMED, *HINT_ANNOTATIONS)
@@ -324,7 +346,7 @@ class DeviceShare(
         )
         try:
             if room is None:
-                found, way = allocate_with_way(table, asked.wanted, options)
+                found, way = allocate_with_way(asked.on(table), asked.wanted, options)
             else:
                 share = reserved_devices(room)
                 found, way = allocate_reserved(table, asked.wanted, options, share)
@@ -465,7 +487,8 @@ class DeviceShare(
         """The request and the devices, where devices are aligned with NUMA nodes at all."""
         if self._args.disable_device_numa_topology_alignment:
             return None, None
-        return state.find(_KEY, DeviceRequest), self.tables.table(node.view, node.row)
+        asked, table = state.find(_KEY, DeviceRequest), self.tables.table(node.view, node.row)
+        return asked, table if asked is None or table is None else asked.on(table)
 
     def _near(self, state: CycleState, node_name: str) -> frozenset[int] | None:
         """The NUMA nodes that the pod gets on a node; None: any."""
@@ -547,7 +570,13 @@ class DeviceShare(
             tuple(annotations.get(name) for name in HINT_ANNOTATIONS),
             isolation,
         )
-        return DeviceRequest(wanted, options, key)
+        if DEVICE_ALLOCATED not in annotations or not _is_designated(pod):
+            return DeviceRequest(wanted, options, key)
+        try:
+            designated = allocated_devices(pod)
+        except InvalidObject as err:
+            raise InvalidRequest(str(err)) from err
+        return DeviceRequest(wanted, options, (key, annotations[DEVICE_ALLOCATED]), designated)
 
     def _no_device_object(self) -> Status | None:
         return _UNREPORTED if self._args.require_devices else None
@@ -566,10 +595,11 @@ class DeviceShare(
             if (node.vendor, node.model) in self._unsupported:
                 text = f'model "{node.model}" of vendor "{node.vendor}" does not support GPU Share'
                 return Status.unresolvable(text)
-        if not asked.options.needs_template and has_room(table, wanted):
+        is_free = asked.designated is None and not asked.options.needs_template
+        if is_free and has_room(table, wanted):
             return None
         try:
-            allocate(table, wanted, asked.options)
+            allocate(asked.on(table), wanted, asked.options)
         except DevicesUnavailable as err:
             return _rejection(err)
         return None
@@ -621,6 +651,14 @@ class DeviceShare(
 
 _NOT_ISOLATED = Status.unresolvable("GPUIsolationProviderHAMICore not found on the node")
 _UNREPORTED = Status.unresolvable("node(s) have no Device object")
+
+
+def _is_designated(pod: ClusterPod) -> bool:
+    """Whether a pod's scheduling hint says that it comes with its devices."""
+    try:
+        return is_designated(pod.annotations, "DeviceShare")
+    except InvalidObject as err:
+        raise InvalidRequest(str(err)) from err
 
 
 def _rejection(err: DevicesUnavailable) -> Status:

@@ -1,11 +1,13 @@
-"""Devices of reservations: what their owners get of them.
+"""Devices of reservations, which their owners get, and devices that a pod comes with.
 
 Source: Koordinator, pkg/scheduler/plugins/deviceshare (reservation.go).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from koord.api.annotations import AllocatedDevice
+from koord.api.quantity import Quantity
 from koord.plugin import InvalidObject
 from koord_scheduler.plugin import ClusterPod
 from koord_scheduler.plugin.koordinator import ReservationRoom
@@ -64,8 +66,39 @@ def allocate_reserved(
     return allocate_with_way(table, wanted, replace(options, preferred=preferred))
 
 
-def _inside(table: DeviceTable, wanted: PodDevices, found: ReservedShare) -> DeviceTable:
-    """A node of whose devices no more is free than is left of a reservation."""
+def designated_table(
+    table: DeviceTable, wanted: PodDevices, given: Mapping[str, Sequence[AllocatedDevice]]
+) -> DeviceTable:
+    """Return a node of whose devices only those are free that a pod comes with."""
+    left: dict[str, int] = {}
+    functions: list[tuple[str, int]] = []
+    for kind, devices in given.items():
+        for one in devices:
+            for name, free in table.free(kind).get(one.minor, {}).items():
+                text = one.resources.get(name)
+                amount = free if text is None else Quantity.parse(text).integer
+                left[used_key(kind, one.minor, name)] = amount
+            known = table.devices(kind).get(one.minor)
+            for group in () if known is None or not one.functions else known.groups:
+                functions += [
+                    (used_key(kind, one.minor, f"{FUNCTION}{address}"), 1)
+                    for address in group.functions
+                    if address not in one.functions
+                ]
+    share = ReservedShare(left=left, types=frozenset(given), restricted=True)
+    return _inside(table, wanted, share, functions)
+
+
+def _inside(
+    table: DeviceTable,
+    wanted: PodDevices,
+    found: ReservedShare,
+    functions: Sequence[tuple[str, int]] = (),
+) -> DeviceTable:
+    """A node of whose devices no more is free than is left of a reservation.
+
+    functions: that are not free either, by used_key.
+    """
     used = [
         (used_key(kind, minor, name), amount)
         for kind, devices in table.used.items()
@@ -86,7 +119,7 @@ def _inside(table: DeviceTable, wanted: PodDevices, found: ReservedShare) -> Dev
         for (kind, minor), addresses in table.functions.items()
         for address in addresses
     ]
-    return DeviceTable(table.layout, table.node, used)
+    return DeviceTable(table.layout, table.node, [*used, *functions])
 
 
 def _split(key: str) -> tuple[str, int, str]:

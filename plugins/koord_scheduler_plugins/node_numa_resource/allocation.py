@@ -86,6 +86,27 @@ def allocate(
     return Allocation(taken, tuple(numa))
 
 
+def designated_status(machine: Machine, need: Need, found: Allocation) -> Status | None:
+    """Why a pod cannot have exactly what it comes with on a node; None: it can."""
+    if len(found.cpus) != need.cpus or not found.cpus <= machine.free:
+        return Status.unschedulable(NOT_ENOUGH)
+    if not _keeps(machine, found.cpus, need.required_policy):
+        return Status.unschedulable(_broken(need))
+    left = machine.available()
+    lacking: set[str] = set()
+    for node, amounts in found.numa:
+        there = left.get(node)
+        if there is None:
+            return NO_ZONES
+        lacking.update(name for name, amount in amounts.items() if there.get(name, 0) < amount)
+    reasons = [f"Insufficient NUMA {name}" for name in sorted(lacking)]
+    return Status.unschedulable(*reasons) if reasons else None
+
+
+def _broken(need: Need) -> str:
+    return f"insufficient CPUs to satisfy required cpu bind policy {need.required_policy}"
+
+
 def _is_certain(
     machine: Machine, need: Need, usable: UsableCpus, numa: list[tuple[int, dict[str, int]]]
 ) -> bool:
@@ -193,9 +214,7 @@ def _cpus(
         if len(taken) != need.cpus:
             raise TooFewCpus(NOT_ENOUGH)
     if not _keeps(machine, taken, need.required_policy):
-        raise TooFewCpus(
-            f"insufficient CPUs to satisfy required cpu bind policy {need.required_policy}"
-        )
+        raise TooFewCpus(_broken(need))
     return taken
 
 

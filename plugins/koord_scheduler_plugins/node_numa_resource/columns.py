@@ -395,6 +395,8 @@ def rejections(wish: Wish, table: MachineTable, nodes: View) -> tuple[Numbers, M
         policy = np.where(policy == 0, own, policy)
     binds: Mask = np.full(count, True) if wish.binds else (bind != 0) & (milli > 0)
     strict = (policy != 0) & (policy != BEST_EFFORT)
+    if wish.designated is not None:  # its CPUs are free on few nodes, whatever their number is
+        return found, np.full(count, True)
     tried = strict
     if milli % 1000:
         _reject(found, binds, NO_WHOLE_CPUS)

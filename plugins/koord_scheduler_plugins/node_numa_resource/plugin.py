@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from koord.api.annotations import MAX_HINT_BYTES, SCHEDULING_HINTS
 from koord.api.gojson import wire
 from koord.plugin import KoordError
 from koord.plugin.args import FieldError, invalid, takes_args
@@ -68,6 +69,7 @@ from koord_scheduler_plugins.node_numa_resource.allocation import (
     Need,
     allocate,
     amplified_requests,
+    designated_status,
     numa_hints,
 )
 from koord_scheduler_plugins.node_numa_resource.answers import (
@@ -198,9 +200,12 @@ class _Decision:
 @takes_args(NodeNUMAResourceArgs)
 @claims_pods_with(RESOURCE_SPEC, NUMA_TOPOLOGY_SPEC)
 @reads(
-    pod_annotations=dict.fromkeys(
-        (RESOURCE_STATUS, RESOURCE_SPEC, NUMA_TOPOLOGY_SPEC), _MAX_ANNOTATION_BYTES
-    ),
+    pod_annotations={
+        **dict.fromkeys(
+            (RESOURCE_STATUS, RESOURCE_SPEC, NUMA_TOPOLOGY_SPEC), _MAX_ANNOTATION_BYTES
+        ),
+        **dict.fromkeys(SCHEDULING_HINTS, MAX_HINT_BYTES),
+    },
     node_annotations={AMPLIFICATION: 4096},
 )
 class NodeNUMAResource(
@@ -266,7 +271,8 @@ class NodeNUMAResource(
         if not wish.requests:
             return Status.skip()
         self.table.follow(nodes)
-        return None if wish.asks or self.table.has_special else Status.skip()
+        is_plain = not wish.asks and wish.designated is None and not self.table.has_special
+        return Status.skip() if is_plain else None
 
     def _wish_of(self, pod: ClusterPod) -> Wish | Status:
         """What a pod asks for; of pods alike, which come one after the other, looked up once."""
@@ -297,6 +303,11 @@ class NodeNUMAResource(
         if isinstance(policy, Status):
             return policy
         found = whole_node_status(wish, policy, machine, node, most=self._most)
+        if found is None and wish.designated is not None:
+            need = need_on(wish, machine)
+            if isinstance(need, Status):
+                return need
+            return designated_status(machine, need, wish.designated)
         if found is not None or policy is None or policy is _BEST_EFFORT:
             return found
         return self._admit(state, pod, node, machine, wish, policy)
@@ -335,7 +346,7 @@ class NodeNUMAResource(
 
     def _tries(self, wish: Wish) -> bool:
         """Whether nodes may have to be tried for a pod."""
-        return wish.policy is not None or self.table.has_policy
+        return wish.policy is not None or wish.designated is not None or self.table.has_policy
 
     def _admit(
         self,
@@ -538,6 +549,9 @@ class NodeNUMAResource(
             return need
         if not wish.requests or (not need.cpus and policy is None):
             return None
+        if wish.designated is not None:
+            refused = designated_status(machine, need, wish.designated)
+            return (machine, need, wish.designated) if refused is None else refused
         chosen: frozenset[int] | None = None
         if policy is not None:
             if policy is _BEST_EFFORT or self._trials(state).by_node.get(node.name) is None:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from koord.api.annotations import annotation_fields
+from koord.api.annotations import annotation_fields, is_designated
 from koord.api.qos import (
     KoordPriorityClass,
     QoSClass,
@@ -19,6 +19,9 @@ from koord_scheduler_plugins.node_numa_resource.accumulator import BindPolicy, E
 from koord_scheduler_plugins.node_numa_resource.allocation import Need
 from koord_scheduler_plugins.node_numa_resource.holdings import (
     RESOURCE_SPEC,
+    RESOURCE_STATUS,
+    Allocation,
+    allocation_of,
     annotation,
     exclusive_policy,
 )
@@ -38,6 +41,8 @@ NO_RATIO = Status.unresolvable("node(s) invalid CPU amplification ratio")
 NO_AMPLIFIED_CPU = Status.unschedulable("Insufficient amplified cpu")
 NO_NUMA_NODES = Status.unresolvable("node(s) missing NUMA resources")
 
+PLUGIN = "NodeNUMAResource"  # its name in the extensions of a scheduling hint
+
 _DEFAULT = "Default"
 
 
@@ -52,6 +57,7 @@ class Wish:
     exclusive: ExclusivePolicy = ExclusivePolicy.NONE
     policy: NUMATopologyPolicy | None = None
     exclusive_numa: str = ""  # singleNUMANodeExclusive
+    designated: Allocation | None = None  # it gets this or nothing; None: what the plugin chooses
 
     @property
     def milli_cpu(self) -> int:
@@ -106,9 +112,15 @@ def wish_of(pod: ClusterPod, default: BindPolicy | None) -> Wish | Status:
             spec = _spec(text)
         if text := annotation(pod, NUMA_TOPOLOGY_SPEC):
             policy, numa = _numa_spec(text)
+        designated = designation_of(pod)
     except InvalidObject as err:
         return Status.unresolvable(str(err))
-    found = Wish(pod.spec.requests, policy=policy_of(policy), exclusive_numa=numa)
+    found = Wish(
+        pod.spec.requests,
+        policy=policy_of(policy),
+        exclusive_numa=numa,
+        designated=designated,
+    )
     if not may_bind(pod):
         return found
     required = _bind(spec.required, default) if spec.required else None
@@ -127,7 +139,19 @@ def wish_of(pod: ClusterPod, default: BindPolicy | None) -> Wish | Status:
         exclusive=exclusive_policy(pod),
         policy=found.policy,
         exclusive_numa=numa,
+        designated=designated,
     )
+
+
+def designation_of(pod: ClusterPod) -> Allocation | None:
+    """Return the allocation that a pod comes with; None: its scheduling hint names none.
+
+    Raises:
+        InvalidObject: the hint, or the allocation, is malformed.
+    """
+    if not annotation(pod, RESOURCE_STATUS) or not is_designated(pod.annotations, PLUGIN):
+        return None
+    return allocation_of(pod)
 
 
 def may_bind(pod: ClusterPod) -> bool:

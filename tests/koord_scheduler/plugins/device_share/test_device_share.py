@@ -6,7 +6,14 @@ from typing import Any
 import pytest
 
 from koord.api.annotations import DEVICE_ALLOCATED
-from koord_scheduler.plugin import POD_DELETED, Action, ClusterEvent, EventResource, NodeInfo
+from koord_scheduler.plugin import (
+    POD_DELETED,
+    Action,
+    ClusterEvent,
+    Code,
+    EventResource,
+    NodeInfo,
+)
 from koord_scheduler.plugin.koordinator import PluginRequest
 from koord_scheduler.plugin.testing import (
     FakeCluster,
@@ -510,3 +517,69 @@ async def test_tables_of_the_past_are_forgotten(cluster, monkeypatch):
         known = [each for one in plugin._verdicts._kept.values() for each in one]
         assert len(known) <= 6
         assert plugin.tables.epoch >= 1
+
+
+HINT = "scheduling.koordinator.sh/scheduling-hint"
+
+
+def comes_with(*minors: int, hint: str = '{"extensions":{"DeviceShare":{}}}') -> dict[str, str]:
+    """The annotations of a pod that names its cards."""
+    cards = [{"minor": minor, "resources": {RATIO: "100", CORE: "100"}} for minor in minors]
+    return {DEVICE_ALLOCATED: json.dumps({"gpu": cards}), HINT: hint}
+
+
+@pytest.mark.parametrize(
+    ("minors", "hint", "wanted"),
+    [
+        ((4, 6), '{"extensions":{"DeviceShare":{}}}', [4, 6]),
+        ((4, 6), '{"extensions":{"NodeNUMAResource":{}}}', [2, 3]),  # for another plugin
+        ((4, 6), "{}", [2, 3]),
+        ((0, 6), '{"extensions":{"DeviceShare":{}}}', None),  # it is in use
+        ((4,), '{"extensions":{"DeviceShare":{}}}', None),  # one is not enough
+        ((4, 99), '{"extensions":{"DeviceShare":{}}}', None),
+    ],
+)
+async def test_devices_that_a_pod_comes_with(cluster, minors, hint, wanted):
+    """It gets these, or none; what-ifs of a nominated pod say the same."""
+    async with harness(cluster, d8()) as at:
+        await at.schedule(pod("other", {"nvidia.com/gpu": 1}))
+        new = pod("new", {"nvidia.com/gpu": 2}, annotations=comes_with(*minors, hint=hint))
+        done = await at.schedule(new)
+        if wanted is None:
+            assert done.node is None
+            assert "nsufficient" in done.status.message
+        else:
+            assert cards(cluster, "new") == wanted
+
+
+async def test_functions_that_a_pod_comes_with(cluster):
+    """Not the first one that is free."""
+    address = "0000:90:00.7"
+    given = [
+        {
+            "minor": 2,
+            "resources": {RDMA_SHARE: "1"},
+            "extension": {"vfs": [{"busID": address}]},
+        }
+    ]
+    annotations = {
+        DEVICE_ALLOCATED: json.dumps({"rdma": given}),
+        HINT: '{"extensions":{"DeviceShare":{}}}',
+        ALLOCATE_HINT: '{"rdma":{"vfSelector":{}}}',
+    }
+    async with harness(cluster, d8()) as at:
+        await at.schedule(pod("new", {RDMA_SHARE: 1}, annotations=annotations))
+    (one,) = given_ = json.loads(
+        dict(cluster.state.pod("default/new").annotations)[DEVICE_ALLOCATED]
+    )["rdma"]
+    assert (one["minor"], one["extension"]["vfs"]) == (2, [{"busID": address}])
+    assert len(given_) == 1
+
+
+@pytest.mark.parametrize("part", [DEVICE_ALLOCATED, HINT])
+async def test_a_designation_that_cannot_be_read(cluster, part):
+    async with harness(cluster, d8()) as at:
+        annotations = {**comes_with(4), part: "{"}
+        decided = at.decide(pod("new", {"nvidia.com/gpu": 1}, annotations=annotations))
+        assert decided.node is None
+        assert decided.status.code is Code.UNSCHEDULABLE_AND_UNRESOLVABLE

@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -768,6 +769,53 @@ async def test_the_parts_of_a_node() -> None:
         ]
         assert cpus[9].place == ("socket 1", "NUMA node 1", "core 4")
         assert len(cpus) == 16
+
+
+HINTED = {"scheduling.koordinator.sh/scheduling-hint": '{"extensions":{"NodeNUMAResource":{}}}'}
+
+
+def designated(
+    cpu: int, cpus: str, numa: Mapping[int, Any] | None = None, **spec: Any
+) -> ClusterPod:
+    """A pod that comes with its CPUs."""
+    plain = pod_of(cpu=cpu, **spec)
+    texts = {**dict(plain.annotations), **held(cpus, numa), **HINTED}
+    return msgspec.structs.replace(plain, annotations=tuple(sorted(texts.items())))
+
+
+@pytest.mark.parametrize(
+    ("pod", "status", "labels"),
+    [
+        (designated(4, "0-3", {0: {"cpu": "4"}}), "", {}),
+        (designated(4, "0-3", {0: {"cpu": "4"}}), "", SINGLE_NODE),  # G14
+        (designated(4, "0-3"), "", SINGLE_NODE),  # G15
+        (designated(4, "20-23"), "not enough cpus available to satisfy request", SINGLE_NODE),
+        (designated(4, "4-7"), "not enough cpus available to satisfy request", {}),  # one is used
+        (designated(4, "0-1"), "not enough cpus available to satisfy request", {}),
+        (designated(2, "0,2", spec=required(BindPolicy.FULL_PCPUS)), "insufficient CPUs", {}),
+        (designated(2, "0-1", spec=required(BindPolicy.FULL_PCPUS)), "", {}),
+        (designated(4, "0-3", {9: {"cpu": "4"}}), "insufficient resources on NUMA Node", {}),
+    ],
+)
+async def test_cpus_that_a_pod_comes_with(
+    pod: ClusterPod, status: str, labels: dict[str, str]
+) -> None:
+    """It gets these, or none."""
+    cluster = Cluster()
+    cluster.node(labels=labels)
+    cluster.placed("other", "n1", 1, held("7"))
+    before = json.loads(dict(pod.annotations)[RESOURCE_STATUS])
+    async with cluster.harness as harness:
+        harness.server.answer(lambda call: {})
+        done = await harness.schedule(pod)
+        if status:
+            assert done.node is None
+            assert status in done.status.message
+            return
+        assert done.node == "n1"
+        bound = cluster.cluster.state.pod(pod.key)
+        assert bound is not None
+        assert json.loads(dict(bound.annotations)[RESOURCE_STATUS]) == before
 
 
 async def test_only_so_many_nodes_are_tried() -> None:
