@@ -82,7 +82,8 @@ def time_limit(seconds: float) -> Iterator[None]:
     inside, began = True, time.monotonic()
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        if inside:
+        # Another timer may ring before this one is set, as that of a RepeatedTimeLimit does.
+        if inside and time.monotonic() - began >= seconds:
             raise _blocked(seconds, frame)
 
     handler = signal.signal(signal.SIGALRM, interrupt)

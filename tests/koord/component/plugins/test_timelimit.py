@@ -130,3 +130,21 @@ def test_many_limits_are_not_for_other_threads():
     thread.start()
     thread.join()
     assert active == [False]
+
+
+def test_the_alarm_of_another_timer_interrupts_nothing(monkeypatch: pytest.MonkeyPatch):
+    """One that rings between the handler and the timer, and later one more."""
+    handler, real = signal.getsignal(signal.SIGALRM), signal.setitimer
+
+    def ringing(*args: float) -> tuple[float, float]:
+        signal.raise_signal(signal.SIGALRM)
+        return real(*args)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(signal, "setitimer", ringing)
+        limit = time_limit(60.0)
+        limit.__enter__()
+    signal.raise_signal(signal.SIGALRM)
+    limit.__exit__(None, None, None)
+
+    assert signal.getsignal(signal.SIGALRM) is handler
