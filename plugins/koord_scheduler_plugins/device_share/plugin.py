@@ -330,8 +330,8 @@ class DeviceShare(
         changes = pod_changes(state).annotations
         table, room = None, self._room(pod, node_name)
         if row is not None and room is not None:
-            room = room.on(NodeInfo(nodes, row))
-            account = room.without().with_pods([(pod, node_name)], ())
+            now = room.on(NodeInfo(nodes, row))
+            account = now.without().with_pods([(pod, node_name)], ())
             table = self.tables.table_in(nodes, row, account)
         elif row is not None and written is None:
             table = self.tables.table(nodes, row)

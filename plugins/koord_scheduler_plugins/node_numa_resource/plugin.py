@@ -5,7 +5,7 @@ Source: Koordinator, pkg/scheduler/plugins/nodenumaresource; docs/differences.md
 
 import json
 from collections.abc import Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -560,7 +560,7 @@ class NodeNUMAResource(
                     return refused
             affinity = self._handle.numa().affinity(state, node.name)
             chosen = None if affinity is None else affinity.nodes
-        reserved = self._reserved(pod, node)
+        reserved = self._reserved(pod, node, machine)
         if reserved is None:
             found = allocate(machine, need, chosen, most=self._most)
         else:
@@ -571,11 +571,17 @@ class NodeNUMAResource(
 
     # Reservations.
 
-    def _reserved(self, pod: ClusterPod, node: NodeInfo) -> ReservedCpus | None:
+    def _reserved(self, pod: ClusterPod, node: NodeInfo, machine: Machine) -> ReservedCpus | None:
         """What the reservation has that a pod gets on its node; None: it has nothing of it."""
         nominator = self._handle.reservations().nominator
         room = None if nominator is None else nominator.nominated_reservation(pod, node.name)
-        return reserved_cpus(room.on(node)) if isinstance(room, ReservationRoom) else None
+        if not isinstance(room, ReservationRoom):
+            return None
+        found, now = reserved_cpus(room), reserved_cpus(room.on(node))
+        if found is None or now is None:
+            return None
+        # On its node the pod may hold what an attempt before has written: that is not in now.
+        return replace(found, cpus=found.cpus & (now.cpus | machine.free))
 
     def filters_reservations(self, state: CycleState, pod: ClusterPod) -> bool:
         wish = state.find(_WISH, Wish)

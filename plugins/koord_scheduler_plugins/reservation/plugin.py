@@ -533,7 +533,11 @@ class ReservationPlugin(
             return Status.unschedulable(NOT_FOUND)
         if found.deleting:
             return Status.unschedulable(TERMINATING)
-        if self.tracker.info(found, self._services.cluster.account).taken:
+        account = self._services.cluster.account
+        if any(key == ALLOCATED for key, _ in pod.annotations):
+            # Of an attempt before, that did not come as far as its binding: it is no other pod.
+            account = account.with_pods([(pod, node_name)], ())
+        if self.tracker.info(found, account).taken:
             return Status.unschedulable(TAKEN)
         text = allocated_text(found.name, found.uid)
         if dict(pod.annotations).get(ALLOCATED) != text:

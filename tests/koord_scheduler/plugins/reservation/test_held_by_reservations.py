@@ -277,3 +277,25 @@ async def test_what_a_reservation_says_beyond_its_requests_does_not_count(
     assert world.used() == {}
     key = await world.owner("stranger", 200, app="other")
     assert world.where(key) == "n0"
+
+
+@pytest.mark.parametrize("policy", ["Aligned", "Restricted"])
+async def test_what_an_attempt_has_written_that_failed_is_in_no_way(
+    world: HeldWorld, policy: str
+) -> None:
+    """Its annotations stay on the pod, which had no node in the end."""
+    await world.reserve("r", 100, cpu=4, allocateOnce=True, allocatePolicy=policy)
+    held = world.cards_of("r"), world.cpus_of("r")
+
+    def refuse(call: Any) -> None:
+        if call.path.endswith("/binding"):
+            raise api_error_response(call, 500, "InternalError", "not now")
+
+    world.api.faults += [refuse] * 8
+    key = await world.owner("first", 100, cpu=4)
+    assert (world.where(key), world.given(key)) == ("", "r")
+    assert (world.cards(key), world.cpus(key)) == held
+    world.api.faults.clear()
+    await world.advance(120)
+    assert (world.where(key), world.cards(key), world.cpus(key)) == ("n0", *held)
+    assert world.used_cpus() == [held[1]]
