@@ -1,12 +1,14 @@
 """The life of the daemon: start in order, stand by, lead, stop in order."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from aiohttp import web
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Counter
 
+from koord.component.config.follower import AppliedConfig, ConfigFollower
 from koord.component.http.certificate import ServingCertificate
 from koord.component.http.endpoints import guarded
 from koord.component.http.exposition import Exposition
@@ -34,7 +36,7 @@ from koord.util.logs import get_logger
 from koord.util.stop import Stop
 from koord_manager import NAME, PREFIX, __version__
 from koord_manager.cluster import FOLLOWED, METRIC, ManagerCluster, NodeObjects
-from koord_manager.config import to_document
+from koord_manager.config import FORMAT, ReadConfig, to_document
 from koord_manager.controllers.metrics import NodeResourceMetrics, SpecMetrics
 from koord_manager.controllers.noderesource import NodeResources
 from koord_manager.controllers.specs import ManagedSpecs
@@ -44,10 +46,17 @@ from koord_manager.explanation import explain_handler
 from koord_manager.framework.calculator import Calculator
 from koord_manager.framework.facts import ClusterConfig, load_cluster_config
 from koord_manager.framework.interfaces import Services
-from koord_manager.framework.loading import Plugins, fields_read
+from koord_manager.framework.loading import Plugins, fields_read, known_plugins
 from koord_manager.webhook import PodWebhook
 
 PROGRAM = ComponentInfo(NAME, PREFIX, __version__)
+
+_NEEDS_RESTART = {
+    "leaderElection": "leader_election",
+    "clientConnection": "client_connection",
+    "dryRun": "dry_run",
+    "pluginConfig": "args",
+}
 
 log = get_logger("koord_manager.daemon")
 
@@ -101,6 +110,8 @@ class Daemon:
         client = LeaderClient(connection.transport, clock, self._common.is_leader)
         registry, cluster = exposition.internal, connection.state
         configuration, own = settings.configuration, settings.own
+        self._in_force = configuration
+        self._follower = self._new_follower(registry)
         self._metrics = metrics = NodeResourceMetrics(registry)
         self._plugins = Plugins(
             settings.registry,
@@ -129,16 +140,17 @@ class Daemon:
             unset=ClusterConfig(),
         )
         self._objects = NodeObjects(connection.client, clock, self._changed)
+        self._calculator = Calculator(
+            self._plugins.node_resource,
+            declared=cluster.kept.node_annotations,
+            max_decrease_percent=configuration.max_decrease_percent,
+            call=self._plugins.calculate,
+            failed=self._plugins.failed,
+        )
         self._resources = NodeResources(
             cluster,
             self._objects,
-            Calculator(
-                self._plugins.node_resource,
-                declared=cluster.kept.node_annotations,
-                max_decrease_percent=configuration.max_decrease_percent,
-                call=self._plugins.calculate,
-                failed=self._plugins.failed,
-            ),
+            self._calculator,
             lambda: self._config.current,
             client,
             clock,
@@ -154,11 +166,41 @@ class Daemon:
         self._common.elect(self._lead, hostname=hostname, component=NAME)
         self._common.serve(
             (settings.options.plain_address, *own.addresses),
-            lambda: to_document(configuration),
+            lambda: to_document(self._in_force),
             self._create_app,
             None,
         )
         self._add_components()
+
+    def _new_follower(self, registry: CollectorRegistry) -> ConfigFollower[ReadConfig] | None:
+        """Return the follower that reads the file again when it changes; None: there is no file."""
+        settings = self._settings
+        if settings.config_path is None:
+            return None
+        readings = Counter(
+            f"{PREFIX}_config_readings_total",
+            "Readings of the configuration file by outcome: applied or refused.",
+            ["outcome"],
+            registry=registry,
+        )
+        election = settings.own.leader_election(settings.options.leader_election())
+        return ConfigFollower(
+            settings.config_path,
+            FORMAT.parser(known_plugins(settings.registry), election),
+            self._apply,
+            count=lambda outcome: readings.labels(outcome).inc(),
+        )
+
+    def _apply(self, read: ReadConfig) -> AppliedConfig:
+        """Put into force what can be without a restart."""
+        before, after = self._in_force, read.configuration
+        waiting = [name for name, attribute in _NEEDS_RESTART.items()
+                   if getattr(before, attribute) != getattr(after, attribute)]  # fmt: skip
+        percent = after.max_decrease_percent
+        changed = ("maxDecreasePercent",) if percent != before.max_decrease_percent else ()
+        self._calculator.max_decrease_percent = percent
+        self._in_force = replace(before, max_decrease_percent=percent)
+        return AppliedConfig(changed=changed, needs_restart=tuple(waiting))
 
     def _new_webhook(self, registry: CollectorRegistry) -> PodWebhook | None:
         options, address = self._settings.options, self._settings.own.webhook
@@ -199,6 +241,7 @@ class Daemon:
 
     def _add_components(self) -> None:
         components = self._common.components
+        components.add("config", self._follower)
         health, runs = components.health, components.runs
         for name, informer in self._objects.all.items():
             health.register(name, informer.health)
@@ -222,7 +265,8 @@ class Daemon:
     async def run(self, stop: Stop | None) -> None:
         """Start, work until stop, and stop. Raises as run_connected."""
         self._config.need(True)
-        await self._common.run(self._work, self._plugins.close, stop)
+        reread = self._follower.ask if self._follower else None
+        await self._common.run(self._work, self._plugins.close, stop, reread)
 
     async def _work(self, stop: Stop) -> None:
         settings = self._settings

@@ -78,7 +78,7 @@ class Calculator:
         """declared: the annotations of nodes that are kept. failed gets errors of plugins."""
         self.plugins: Sequence[NodeResourcePlugin] = sorted(plugins, key=lambda one: one.order)
         self._declared = frozenset(declared)
-        self._percent = max_decrease_percent
+        self.max_decrease_percent = max_decrease_percent  # of an offer, by one report
         self._call = call
         self._failed = failed
 
@@ -159,7 +159,7 @@ class Calculator:
             if before is not None and before > 0:
                 history.assume(name, int(before / one.factor))
             at = (node.report.update_time if node.report else None) or 0.0
-            amount, reason = history.bounded(name, amount, at, self._percent, doubtful)
+            amount, reason = history.bounded(name, amount, at, self.max_decrease_percent, doubtful)
         multiplied = scaled(amount, one.factor)
         return OfferedResource(
             plugin=plugin,
@@ -190,7 +190,9 @@ class Calculator:
                 before = _of_zone(present.get(zone), name)
                 if before > 0:
                     history.assume(key, before)
-                amount, _ = history.bounded(key, wanted.milli, at, self._percent, doubtful)
+                amount, _ = history.bounded(
+                    key, wanted.milli, at, self.max_decrease_percent, doubtful
+                )
                 if amount != wanted.milli:
                     settled[name] = _zone_quantity(name, amount)
         return found

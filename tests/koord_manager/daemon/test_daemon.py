@@ -265,3 +265,25 @@ async def test_dry_run_writes_nothing(start, server, clock, pass_time):
 
     assert patches(server) == []
     assert server.objects.all(SLOS) == []
+
+
+async def test_the_file_is_followed_and_a_broken_one_changes_nothing(
+    start, server, clock, pass_time
+):
+    replica = start()
+    await pass_time(lambda: batch(server) == "25k", step=0.25)
+    text = replica.config.read_text()
+
+    replica.config.write_text(text + "maxDecreasePercent: 0\n")
+    name = "slo_controller_config_readings_total"
+    await pass_time(lambda: replica.metric(name, outcome="refused") == 1)
+    health = await replica.healthz()
+    assert health["config"]["status"] == "degraded"
+    assert "maxDecreasePercent" in health["config"]["reason"]
+    applied = replica.metric(name, outcome="applied") or 0
+
+    replica.config.write_text(text + "maxDecreasePercent: 100\ndryRun: true\n")
+    await pass_time(lambda: (replica.metric(name, outcome="applied") or 0) > applied)
+    assert (await replica.healthz())["config"]["status"] == "ok"
+    server.objects.replace(METRICS, metric(clock, used=90))
+    await pass_time(lambda: batch(server) == "0", step=0.25)  # at once, and dry-run waits
