@@ -3,7 +3,7 @@
 import json
 
 from koord.api.qos import KubeQoS
-from koordlet.daemon.status_page import build_agent_page
+from koordlet.daemon.servers import build_agent_page
 from koordlet.server.page import ChangeAnnotations
 
 
