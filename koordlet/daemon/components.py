@@ -15,7 +15,6 @@ from koord.util.ownedfiles import OwnedDirectory
 from koordlet.daemon.measuring import Measuring, StateSources, build_measuring, build_sources
 from koordlet.daemon.other_agents import OtherAgent
 from koordlet.daemon.qos import QosParts, build_other_agent, build_qos
-from koordlet.daemon.reporting import build_prediction, build_reporter
 from koordlet.daemon.settings import LiveConfig, Settings, follow_config
 from koordlet.host.files import parse_file
 from koordlet.host.host import Host
@@ -23,6 +22,19 @@ from koordlet.host.procfiles import parse_boot_id
 from koordlet.metriccache.cache import MetricCache
 from koordlet.reporter.loop import NodeMetricReporter
 from koordlet.statesinformer.informer import StatesInformer
+
+if TYPE_CHECKING:
+    from koordlet.daemon.cluster import Cluster
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from koord.util.ownedfiles import write_atomic
+from koordlet.prediction.checkpoints import CheckpointFiles
+from koordlet.prediction.models import HalfLives
+from koordlet.prediction.prediction import PeakPrediction, PredictionOptions
+from koordlet.reporter.loop import ReportOptions, standalone_interval
+from koordlet.reporter.status import AllSinks, FileSink, Predict
 
 if TYPE_CHECKING:
     from koordlet.daemon.cluster import Cluster
@@ -192,3 +204,71 @@ def _cluster(
     from koordlet.daemon.cluster import connect
 
     return connect(settings, states, cache, clock, exposition.internal, other_agent)
+
+
+def build_reporter(
+    settings: Settings,
+    states: StatesInformer,
+    cache: MetricCache,
+    clock: Clock,
+    run_dir: OwnedDirectory,
+    exposition: Exposition,
+    cluster: "Cluster | None",
+    predict: Predict,
+) -> NodeMetricReporter | None:
+    """Make the reporter of the NodeMetric; None: --enable-node-metric-report=false."""
+    options = settings.options
+    if not options.enable_node_metric_report.value:
+        return None
+    file = options.node_metric_file.value
+    sinks = [FileSink(partial(write_atomic, Path(file)))] if file else []
+    if cluster is None:
+        sinks = sinks or [FileSink((run_dir / "nodemetric.json").write)]
+        interval, sharp = standalone_interval(options.report_interval.value), 0.0
+    else:
+        interval, sharp = None, options.report_change_threshold.value / 100
+    reporter = NodeMetricReporter(
+        ReportOptions(
+            node=settings.node_name,
+            collect_interval=options.collect_res_used_interval.value,
+            hot_page_interval=options.coldpage_collector_interval.value,
+            interval=interval,
+            sharp=sharp,
+        ),
+        cache=cache,
+        states=states,
+        sink=AllSinks(*sinks, *([cluster.sink] if cluster else [])),
+        pace=cluster.pace if cluster else None,
+        clock=clock,
+        registry=exposition.internal,
+        expose=lambda: settings.gates.enabled("NodeMetricPromMetrics"),
+        predict=predict,
+    )
+    exposition.add_sources(lambda: [reporter])
+    return reporter
+
+
+def build_prediction(
+    settings: Settings,
+    states: StatesInformer,
+    cache: MetricCache,
+    clock: Clock,
+) -> PeakPrediction:
+    """Make the prediction; its directory is opened when it runs."""
+    flags = settings.options.prediction
+    return PeakPrediction(
+        PredictionOptions(
+            node=settings.node_name,
+            half_lives=HalfLives(flags.cpu_half_life.value, flags.memory_half_life.value),
+            cold_start=flags.cold_start.value,
+            safety_margin=flags.safety_margin.value,
+            training_interval=flags.training_interval.value,
+            expiration=flags.expiration.value,
+            checkpoint_interval=flags.checkpoint_interval.value,
+            checkpoints_per_step=flags.checkpoints_per_step.value,
+        ),
+        cache=cache,
+        states=states,
+        files=CheckpointFiles(partial(OwnedDirectory.open, Path(flags.checkpoints.value))),
+        clock=clock,
+    )

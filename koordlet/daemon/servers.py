@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import partial
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -34,6 +35,7 @@ from koordlet.server.control_app import CtlSources, create_ctl_app
 
 if TYPE_CHECKING:
     from koord.kube.authorization import AdmissionCheck
+    from koordlet.server.page import AgentPage, ChangeAnnotations
 
 
 def record(components: DaemonComponents, seconds: float) -> AsyncGenerator[bytes]:
@@ -262,9 +264,32 @@ def _page(components: DaemonComponents) -> Page | None:
     annotations = components.qos.annotations
     if annotations is None:
         return None
-    from koordlet.daemon.status_page import agent_page
+    view = files("koordlet.server.page").joinpath("agent.js").read_bytes()
+    return Page(source=build_agent_page(components, annotations), views={"agent.js": view})
 
-    return agent_page(components, annotations)
+
+def build_agent_page(components: DaemonComponents, annotations: "ChangeAnnotations") -> "AgentPage":
+    """Build the status page of a daemon. annotations has listened since actions were built."""
+    from koordlet.server.page import AgentPage, AgentPageSources  # not while there is no page
+
+    qos, settings = components.qos, components.settings
+    return AgentPage(
+        AgentPageSources(
+            node=settings.node_name,
+            cache=components.measuring.cache,
+            states=components.states,
+            health=components.health,
+            cpu_limits=lambda: cpu_limits(qos.executors.claims.snapshot(Level.QOS)),
+            plugins=lambda: [dataclasses.asdict(each) for each in qos.plugins.describe()],
+            dry_run=qos.dry_run.describe,
+            decisions=qos.executors.decisions.explain,
+            explain=qos.explainer.explain,
+            flush=qos.audit.flush,
+            audit=qos.audit.answer,
+            annotations=annotations,
+        ),
+        components.clock,
+    )
 
 
 def _ctl_sources(components: DaemonComponents, status: DaemonStatus) -> CtlSources:
