@@ -22,8 +22,7 @@ from koord_manager.controllers.metrics import (
     NodeResourceMetrics,
 )
 from koord_manager.controllers.worker import NodeWorker
-from koord_manager.framework.calculator import Calculator, NodeResult
-from koord_manager.framework.decrease import History
+from koord_manager.framework.calculator import Calculator, History, NodeResult
 from koord_manager.framework.facts import ClusterConfig, NodeFacts, gather_facts
 from koord_manager.framework.writing import node_patch, zone_operations
 

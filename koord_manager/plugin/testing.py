@@ -7,8 +7,7 @@ from typing import Any
 from koord.controlplane.testing import FakeCluster, make_node, make_pod, make_report
 from koord.util.simulatedclock import SimulatedClock
 from koord_manager.config import feature_gates
-from koord_manager.framework.calculator import Calculator, NodeResult, OfferedResource
-from koord_manager.framework.decrease import History
+from koord_manager.framework.calculator import Calculator, History, NodeResult, OfferedResource
 from koord_manager.framework.facts import (
     ClusterConfig,
     NodeFacts,

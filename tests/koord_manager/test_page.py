@@ -8,8 +8,7 @@ import yaml
 
 from koord.cluster.keptfields import reads_of
 from koord_manager.config import FORMAT
-from koord_manager.framework.calculator import Calculator
-from koord_manager.framework.decrease import History
+from koord_manager.framework.calculator import Calculator, History
 from koord_manager.framework.interfaces import PluginRegistry
 from tests.support.manager import facts, node, quantities
 

@@ -10,8 +10,7 @@ from koord.cluster.keptfields import reads_of, union
 from koord.controlplane.testing import read
 from koord.util.simulatedclock import SimulatedClock
 from koord_manager.config import feature_gates
-from koord_manager.framework.calculator import Calculator, NodeResult
-from koord_manager.framework.decrease import History
+from koord_manager.framework.calculator import Calculator, History, NodeResult
 from koord_manager.framework.facts import (
     ClusterConfig,
     NodeFacts,
@@ -20,8 +19,7 @@ from koord_manager.framework.facts import (
 )
 from koord_manager.framework.interfaces import Handle, NodeResourcePlugin
 from koord_manager.framework.objects import read_devices, read_topology
-from koord_manager_plugins.colocation.batch import BatchResource
-from koord_manager_plugins.colocation.mid import MidResource
+from koord_manager_plugins.colocation import BatchResource, MidResource
 from koord_manager_plugins.cpu_ratios import CPUNormalization, ResourceAmplification
 from koord_manager_plugins.devices import GPUDeviceResource, RDMADeviceResource
 

@@ -2,8 +2,7 @@
 
 import pytest
 
-from koord_manager.framework.calculator import Calculator
-from koord_manager.framework.decrease import History
+from koord_manager.framework.calculator import Calculator, History
 from koord_manager.framework.facts import NOTHING, Calculation, Offered
 from koord_manager.framework.interfaces import NodeResourcePlugin
 from tests.support.manager import facts, node, quantities

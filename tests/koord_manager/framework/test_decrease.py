@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from koord_manager.framework.decrease import History, doubts
-from koord_manager_plugins.colocation.amounts import BATCH_CPU
+from koord_manager.framework.calculator import History, doubts
+from koord_manager_plugins.colocation import BATCH_CPU
 from tests.support.manager import (
     calculator,
     facts,

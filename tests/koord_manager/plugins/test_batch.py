@@ -6,8 +6,7 @@ import pytest
 
 from koord.api.quantity import Quantity
 from koord_manager.framework.calculator import ORIGIN
-from koord_manager_plugins.colocation.amounts import BATCH_CPU, BATCH_MEMORY
-from koord_manager_plugins.colocation.batch import THIRD_PARTY
+from koord_manager_plugins.colocation import BATCH_CPU, BATCH_MEMORY, THIRD_PARTY
 from tests.support.manager import (
     calculate,
     config,

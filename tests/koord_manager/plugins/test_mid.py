@@ -2,8 +2,7 @@
 
 import pytest
 
-from koord_manager_plugins.colocation.amounts import MID_CPU, MID_MEMORY
-from koord_manager_plugins.colocation.mid import _unallocated, capacity
+from koord_manager_plugins.colocation import MID_CPU, MID_MEMORY, _unallocated, capacity
 from tests.support.manager import (
     calculate,
     facts,

@@ -7,7 +7,7 @@ import aiohttp
 from aiohttp import web
 
 from koord.kube.credentials import ApiConfig, Credential
-from koord.kube.tls import TlsContexts
+from koord.kube.transport import TlsContexts
 from tests.support.kube.apiserver import Recorded, status
 
 _ASKED = ("Authorization", "Content-Type", "Accept", "User-Agent")
