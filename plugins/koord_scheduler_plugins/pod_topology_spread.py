@@ -74,7 +74,7 @@ class WhenUnsatisfiable(StrEnum):
     SCHEDULE_ANYWAY = "ScheduleAnyway"
 
 
-class Policy(StrEnum):
+class InclusionPolicy(StrEnum):
     """Whether nodes that the pod's affinity or tolerations rule out are left out of the counts."""
 
     HONOR = "Honor"
@@ -89,8 +89,8 @@ class DefaultConstraint:
     topology_key: str
     when_unsatisfiable: WhenUnsatisfiable
     min_domains: int | None = None  # not set: 1; only with DoNotSchedule
-    node_affinity_policy: Policy = Policy.HONOR
-    node_taints_policy: Policy = Policy.IGNORE
+    node_affinity_policy: InclusionPolicy = InclusionPolicy.HONOR
+    node_taints_policy: InclusionPolicy = InclusionPolicy.IGNORE
     label_selector: object = None  # must not be set: it is made of services and controller
     match_label_keys: tuple[str, ...] = ()  # likewise
 
@@ -208,8 +208,8 @@ def _constraints(
             max_skew=one.max_skew,
             selector=None,
             min_domains=one.min_domains or 1,
-            honor_affinity=one.node_affinity_policy is Policy.HONOR,
-            honor_taints=one.node_taints_policy is Policy.HONOR,
+            honor_affinity=one.node_affinity_policy is InclusionPolicy.HONOR,
+            honor_taints=one.node_taints_policy is InclusionPolicy.HONOR,
         )
         for one in wanted
         if one.when_unsatisfiable is when

@@ -77,8 +77,8 @@ from koord_scheduler_plugins.elastic_quota.tracker import (
     PART,
     QUOTAS,
     QuotaTracker,
+    QuotaWaitingPod,
     Room,
-    WaitingPod,
     room_of,
 )
 
@@ -459,7 +459,7 @@ class ElasticQuota(
         if rejected is None or failed.profile != self._profile or self.name not in failed.plugins:
             return False
         pod = failed.pod
-        waiting = WaitingPod(
+        waiting = QuotaWaitingPod(
             uid=pod.uid,
             quota=rejected.quota,
             need=rejected.need,

@@ -34,7 +34,7 @@ Room = dict[str, int]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class WaitingPod:
+class QuotaWaitingPod:
     """A pod in the queue that its quota, or that of another pod of its group, had no room for."""
 
     uid: str
@@ -55,11 +55,11 @@ class _Waiting:
     """The pods that wait for one quota."""
 
     room: Room  # the least since it was looked at last
-    pods: dict[str, WaitingPod] = field(default_factory=dict)  # by uid
+    pods: dict[str, QuotaWaitingPod] = field(default_factory=dict)  # by uid
     due: bool = False  # it must be looked at, whatever its room
 
 
-class WaitingPods:
+class QuotaWaitingPods:
     """The index of pods by the quota that they wait for. Belongs to one thread."""
 
     def __init__(self, options: AdmissionOptions) -> None:
@@ -70,7 +70,7 @@ class WaitingPods:
     def __len__(self) -> int:
         return len(self._places)
 
-    def put(self, pod: WaitingPod, room: Room) -> None:
+    def put(self, pod: QuotaWaitingPod, room: Room) -> None:
         """Have a pod wait; room: what its quota had when it was rejected."""
         self.remove(pod.uid)
         waiting = self._quotas.setdefault(pod.quota, _Waiting(room))
@@ -87,7 +87,7 @@ class WaitingPods:
             if not waiting.pods:
                 del self._quotas[name]
 
-    def find(self, uid: str) -> WaitingPod | None:
+    def find(self, uid: str) -> QuotaWaitingPod | None:
         """Return a pod that waits; None: it does not."""
         name = self._places.get(uid)
         return None if name is None else self._quotas[name].pods[uid]
@@ -107,7 +107,7 @@ class WaitingPods:
 
         They do not wait any more.
         """
-        found: list[WaitingPod] = []
+        found: list[QuotaWaitingPod] = []
         for name, waiting in self._quotas.items():
             state = quotas.state_of(name)
             room = {} if state is None else room_of(state, name, self._options)
@@ -119,7 +119,7 @@ class WaitingPods:
             self.remove(pod.uid)
         return [pod.uid for pod in found]
 
-    def _fitting(self, state: QuotaState, waiting: _Waiting) -> Iterable[WaitingPod]:
+    def _fitting(self, state: QuotaState, waiting: _Waiting) -> Iterable[QuotaWaitingPod]:
         """Pods that fit together into the room of a quota, by priority and age."""
         taken: dict[str, int] = {}
         fixed: dict[str, int] = {}
@@ -174,7 +174,7 @@ def _least(one: Room, other: Room) -> Room:
     }
 
 
-def _order(pod: WaitingPod) -> tuple[int, float, str]:
+def _order(pod: QuotaWaitingPod) -> tuple[int, float, str]:
     return -pod.priority, pod.created, pod.uid
 
 
@@ -201,7 +201,7 @@ class QuotaTracker(SharedPart):
         self._quotas = start(options)
         self._objects_changed = True
         self._nodes_changed = True
-        self._waiting = WaitingPods(admission)
+        self._waiting = QuotaWaitingPods(admission)
         self._woken = asyncio.Event()
         services.cluster.keep_account(options.pods)
         self.followed: FollowedResource[ElasticQuota] = services.custom_resources.follow(
@@ -241,12 +241,12 @@ class QuotaTracker(SharedPart):
 
     # Pods that wait.
 
-    def wait(self, pod: WaitingPod, room: Room) -> None:
+    def wait(self, pod: QuotaWaitingPod, room: Room) -> None:
         """Have a pod tried again when its quota has room; room: what it had."""
         self._waiting.put(pod, room)
         self._woken.set()
 
-    def waiting_pod(self, uid: str) -> WaitingPod | None:
+    def waiting_pod(self, uid: str) -> QuotaWaitingPod | None:
         """Return a pod that waits; None: it does not."""
         return self._waiting.find(uid)
 

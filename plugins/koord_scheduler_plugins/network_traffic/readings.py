@@ -43,7 +43,7 @@ class Direction(StrEnum):
     MAX = "max"
 
 
-class Scoring(StrEnum):
+class TrafficScoring(StrEnum):
     """The base that traffic is compared with."""
 
     AUTO = "auto"
@@ -61,7 +61,7 @@ class NetworkTrafficArgs:
     time_range_in_minutes: int = 5
     query: Query = Query.RATE
     direction: Direction | None = None  # by default the sum; with sum_over_time what is received
-    scoring: Scoring = Scoring.AUTO
+    scoring: TrafficScoring = TrafficScoring.AUTO
     link_speed_mbps: int = 0  # of links whose speed is not reported; 0: it stays unknown
     idle_below: int = 0  # bytes per second; if no node has more, all score 100
     metric_prefix: str = "node_network"  # of ..._receive_bytes_total and its sisters
@@ -124,7 +124,7 @@ class NetworkTrafficArgs:
             if self.direction is not Direction.RECEIVE:
                 wanted = "query sum_over_time is about what is received"
                 yield invalid(("direction",), str(self.direction), wanted)
-            if self.scoring is Scoring.CAPACITY:
+            if self.scoring is TrafficScoring.CAPACITY:
                 wanted = "sums of counters cannot be compared with the speed of links"
                 yield invalid(("scoring",), str(self.scoring), wanted)
         if not _METRIC.fullmatch(self.metric_prefix):
@@ -276,7 +276,7 @@ class Measure:
         readings: Mapping[str, Reading],
         *,
         direction: Direction,
-        scoring: Scoring,
+        scoring: TrafficScoring,
         usual_speed: float | None = None,
         idle_below: int = 0,
         version: int = 0,
@@ -296,7 +296,9 @@ class Measure:
                     percents[name] = percent
         known = sum(score >= 0 for score in raw.values())
         whole = bool(percents) and len(percents) == len(raw)
-        by_capacity = scoring is Scoring.CAPACITY or (scoring is Scoring.AUTO and whole)
+        by_capacity = scoring is TrafficScoring.CAPACITY or (
+            scoring is TrafficScoring.AUTO and whole
+        )
         return cls(
             percents if by_capacity else raw,
             by_capacity=by_capacity,

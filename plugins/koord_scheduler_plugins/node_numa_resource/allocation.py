@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 
-from koord_scheduler.plugin import Status
-from koord_scheduler.plugin.koordinator import NUMATopologyHint, NUMATopologyPolicy
+from koord.plugin import InvalidObject
+from koord_scheduler.plugin import ClusterPod, Status
+from koord_scheduler.plugin.koordinator import NUMATopologyHint, NUMATopologyPolicy, ReservationRoom
 from koord_scheduler.plugin.vector import LeastAllocated, MostAllocated, ResourceSpec
 from koord_scheduler_plugins.node_numa_resource.accumulator import (
     NOT_ENOUGH,
@@ -17,7 +18,11 @@ from koord_scheduler_plugins.node_numa_resource.accumulator import (
     TooFewCpus,
     take_cpus,
 )
-from koord_scheduler_plugins.node_numa_resource.holdings import Allocation
+from koord_scheduler_plugins.node_numa_resource.holdings import (
+    NO_ALLOCATION,
+    Allocation,
+    allocation_of,
+)
 from koord_scheduler_plugins.node_numa_resource.machine import Machine, UsableCpus
 from koord_scheduler_plugins.node_numa_resource.topology import Amounts, Zones, amplify
 
@@ -43,7 +48,7 @@ class Need:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Offer:
+class NumaOffer:
     """What a pod may have beyond what is free: as of reservations."""
 
     reusable: Zones = field(default_factory=dict)  # amounts that count as free
@@ -52,7 +57,7 @@ class Offer:
     preemptible: frozenset[int] = frozenset()  # CPUs that are free, though a pod has them
 
 
-NO_OFFER = Offer()
+NO_OFFER = NumaOffer()
 
 
 def allocate(
@@ -61,7 +66,7 @@ def allocate(
     nodes: frozenset[int] | None,
     *,
     most: bool,
-    offer: Offer = NO_OFFER,
+    offer: NumaOffer = NO_OFFER,
     trial: bool = False,
 ) -> Allocation | Status:
     """Return what a pod gets of a node, or why it gets nothing.
@@ -123,7 +128,7 @@ def _is_certain(
     )
 
 
-def _usable(machine: Machine, need: Need, offer: Offer) -> UsableCpus:
+def _usable(machine: Machine, need: Need, offer: NumaOffer) -> UsableCpus:
     """The CPUs that the pod could have."""
     policy = need.required_policy
     if not (offer.preferred or offer.preemptible):
@@ -133,7 +138,7 @@ def _usable(machine: Machine, need: Need, offer: Offer) -> UsableCpus:
 
 
 def free_amounts(
-    machine: Machine, need: Need, usable: UsableCpus, offer: Offer = NO_OFFER
+    machine: Machine, need: Need, usable: UsableCpus, offer: NumaOffer = NO_OFFER
 ) -> dict[int, dict[str, int]]:
     """What NUMA nodes have for a pod; of CPUs no more than it could have of its own.
 
@@ -153,7 +158,7 @@ def free_amounts(
 
 
 def _amounts(
-    machine: Machine, need: Need, nodes: frozenset[int], usable: UsableCpus, offer: Offer
+    machine: Machine, need: Need, nodes: frozenset[int], usable: UsableCpus, offer: NumaOffer
 ) -> list[tuple[int, dict[str, int]]] | Status:
     """Divide what a pod requests among NUMA nodes; fewer free ones come first."""
     if not machine.zones:
@@ -196,7 +201,7 @@ def _cpus(
     numa: list[tuple[int, dict[str, int]]],
     *,
     most: bool,
-    offer: Offer,
+    offer: NumaOffer,
 ) -> frozenset[int]:
     """Return the CPUs of a pod. Raises TooFewCpus."""
     if len(usable.cpus) < need.cpus:
@@ -219,7 +224,7 @@ def _cpus(
 
 
 def _take(
-    machine: Machine, need: Need, free: frozenset[int], count: int, most: bool, offer: Offer
+    machine: Machine, need: Need, free: frozenset[int], count: int, most: bool, offer: NumaOffer
 ) -> frozenset[int]:
     """Take preferred CPUs first, then others."""
     policy = need.policy or BindPolicy.FULL_PCPUS
@@ -362,3 +367,69 @@ def _sum(zones: Zones, nodes: Sequence[int]) -> dict[str, int]:
         for name, amount in zones.get(node, {}).items():
             found[name] = found.get(name, 0) + amount
     return found
+
+
+OUT_OF_SCOPE = Status.unschedulable(
+    "pod has a nominated reservation but cannot be allocated within its NUMA scope"
+)
+_NOT_ENOUGH = Status.unschedulable(NOT_ENOUGH)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReservedCpus:
+    """What a reservation has of a node's CPUs and NUMA nodes."""
+
+    cpus: frozenset[int] = frozenset()  # that no consumer has
+    numa: Mapping[int, Mapping[str, int]] = field(default_factory=dict)  # by NUMA node, likewise
+    restricted: bool = False  # nothing comes from the rest of the node
+
+
+def reserved_cpus(room: ReservationRoom) -> ReservedCpus | None:
+    """Return what is left of a reservation; None: it has no CPUs or NUMA nodes of its own."""
+    if not any(_allocation(pod) for pod in room.reserved):
+        return None
+    cpus: frozenset[int] = frozenset()
+    numa: dict[int, dict[str, int]] = {}
+    for pod in room.pods:
+        found = _allocation(pod)
+        cpus |= found.cpus
+        for node, amounts in found.numa:
+            into = numa.setdefault(node, {})
+            for name, amount in amounts.items():
+                into[name] = into.get(name, 0) + amount
+    return ReservedCpus(cpus=cpus, numa=numa, restricted=room.restricted)
+
+
+def allocate_reserved(
+    machine: Machine,
+    need: Need,
+    nodes: frozenset[int] | None,
+    found: ReservedCpus,
+    *,
+    most: bool,
+) -> Allocation | Status:
+    """Return what a pod gets that has a reservation, as allocate does.
+
+    machine: the node with the pod of the reservation on it.
+    """
+    offer = NumaOffer(reusable=found.numa, preferred=found.cpus)
+    chosen = allocate(machine, need, nodes, most=most, offer=offer)
+    if not found.restricted or isinstance(chosen, Status):
+        return chosen
+    if need.cpus > len(found.cpus):
+        return _NOT_ENOUGH
+    if nodes is not None and not found.numa:
+        lacking = sorted(need.requests)
+        return Status.unschedulable(*(f"Insufficient NUMA {name}" for name in lacking))
+    inside = NumaOffer(reusable=found.numa, required=found.numa, preferred=found.cpus)
+    chosen = allocate(machine, need, nodes, most=most, offer=inside)
+    if isinstance(chosen, Allocation) and not chosen.cpus <= found.cpus:
+        return _NOT_ENOUGH
+    return chosen
+
+
+def _allocation(pod: ClusterPod) -> Allocation:
+    try:
+        return allocation_of(pod)
+    except InvalidObject:
+        return NO_ALLOCATION  # the account says so, too

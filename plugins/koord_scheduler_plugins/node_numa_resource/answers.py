@@ -18,7 +18,7 @@ from koord_scheduler_plugins.node_numa_resource.holdings import (
     quantity_text,
 )
 from koord_scheduler_plugins.node_numa_resource.machine import Machine
-from koord_scheduler_plugins.node_numa_resource.pods import Wish
+from koord_scheduler_plugins.node_numa_resource.pods import PodDemand
 from koord_scheduler_plugins.node_numa_resource.topology import Amounts, Zones
 
 
@@ -163,12 +163,12 @@ def machine_parts(machine: Machine, pods: Iterable[ClusterPod]) -> Iterator[Node
         )
 
 
-def advice(wish: Wish, table: MachineTable) -> Iterator[str]:
+def advice(demand: PodDemand, table: MachineTable) -> Iterator[str]:
     """Yield sentences on the CPUs of nodes, for a pod that gets none; costs no trial."""
-    yield from _numa_advice(wish, table)
-    if not wish.binds:
+    yield from _numa_advice(demand, table)
+    if not demand.binds:
         return
-    count, known = wish.milli_cpu // 1000, table.column("threads") > 0
+    count, known = demand.milli_cpu // 1000, table.column("threads") > 0
     if not known.all():
         yield (
             f"{np.count_nonzero(~known)} of {len(known)} nodes have no CPU topology: koordlet does "
@@ -186,9 +186,9 @@ def advice(wish: Wish, table: MachineTable) -> Iterator[str]:
         BindPolicy.FULL_PCPUS: (whole, "CPUs of whole cores", "FullPCPUs"),
         BindPolicy.SPREAD_BY_PCPUS: (cores, "CPUs of different cores", "SpreadByPCPUs"),
     }
-    if wish.required is None:
+    if demand.required is None:
         return
-    column, what, policy = lacks[wish.required]
+    column, what, policy = lacks[demand.required]
     if int(column.max()) < count:
         fits = int(np.count_nonzero(free >= count))
         yield (
@@ -198,19 +198,19 @@ def advice(wish: Wish, table: MachineTable) -> Iterator[str]:
         )
 
 
-def _numa_advice(wish: Wish, table: MachineTable) -> Iterator[str]:
+def _numa_advice(demand: PodDemand, table: MachineTable) -> Iterator[str]:
     """Yield a sentence where the CPU is free, but scattered over NUMA nodes."""
-    single, milli = policy_number(NUMATopologyPolicy.SINGLE_NUMA_NODE), wish.milli_cpu
+    single, milli = policy_number(NUMATopologyPolicy.SINGLE_NUMA_NODE), demand.milli_cpu
     policy = table.column("policy")
-    if wish.policy is not None:
-        policy = np.where(policy == 0, policy_number(wish.policy), policy)
+    if demand.policy is not None:
+        policy = np.where(policy == 0, policy_number(demand.policy), policy)
     bound = policy == single
     most, left = table.column("most"), table.column("left")
     if not milli or not bound.any() or (bound & (most >= milli)).any():
         return
     scattered = int(np.count_nonzero(bound & (left >= milli)))
     if scattered:
-        whose = "numaTopologyPolicy" if wish.policy is not None else "the NUMA policy of nodes"
+        whose = "numaTopologyPolicy" if demand.policy is not None else "the NUMA policy of nodes"
         yield (
             f"{milli}m CPU of one NUMA node is requested, and at most {int(most[bound].max())}m "
             f"are left on one: CPU is fragmented by NUMA node on {scattered} nodes, which have as "

@@ -40,7 +40,7 @@ from koord_scheduler_plugins.node_numa_resource.pods import (
     NO_WHOLE_CORES,
     NO_WHOLE_CPUS,
     POLICIES_DIFFER,
-    Wish,
+    PodDemand,
     need_on,
 )
 from koord_scheduler_plugins.node_numa_resource.topology import NO_REPORT, MachineReport, amplify
@@ -325,7 +325,7 @@ _MANY = 64  # nodes that are tried whatever they have, so that the reasons are t
 
 
 def whole_node_status(
-    wish: Wish,
+    demand: PodDemand,
     policy: NUMATopologyPolicy | None,
     machine: Machine,
     node: NodeInfo,
@@ -333,11 +333,11 @@ def whole_node_status(
     most: bool,
 ) -> Status | None:
     """Why a pod cannot be on a node whatever its NUMA nodes are; None: it can."""
-    need = need_on(wish, machine)
+    need = need_on(demand, machine)
     if need is NO_WHOLE_CPUS:
         return NO_WHOLE_CPUS
-    binds = wish.binds or (machine.rules.bind is not None and wish.milli_cpu > 0)
-    found = _amplified_status(wish.milli_cpu, machine, node, binds=binds)
+    binds = demand.binds or (machine.rules.bind is not None and demand.milli_cpu > 0)
+    found = _amplified_status(demand.milli_cpu, machine, node, binds=binds)
     if found is not None:
         return found
     if isinstance(need, Status):
@@ -351,7 +351,7 @@ def whole_node_status(
     if policy is not None and not machine.zones:
         return NO_NUMA_NODES
     if policy is NUMATopologyPolicy.BEST_EFFORT:
-        if not need.cpus and wish.milli_cpu > machine.left(_CPU):
+        if not need.cpus and demand.milli_cpu > machine.left(_CPU):
             return TOO_LITTLE
         if need.requests.get(_MEMORY, 0) > machine.left(_MEMORY):
             return TOO_LITTLE_MEMORY
@@ -380,7 +380,7 @@ def _free_count(machine: Machine, policy: BindPolicy | None) -> int:
     return len(machine.free if policy is None else machine.bindable(machine.free, policy))
 
 
-def rejections(wish: Wish, table: MachineTable, nodes: View) -> tuple[Numbers, Mask]:
+def rejections(demand: PodDemand, table: MachineTable, nodes: View) -> tuple[Numbers, Mask]:
     """Return why nodes are rejected, by REJECTIONS, and which others have to be tried.
 
     Nodes of what-ifs are for the caller. Of many nodes that have to be tried, those are left on
@@ -388,14 +388,14 @@ def rejections(wish: Wish, table: MachineTable, nodes: View) -> tuple[Numbers, M
     """
     count = len(nodes)
     found = np.zeros(count, np.int32)
-    own, bind = policy_number(wish.policy), table.column("bind")
-    policy, milli = table.column("policy"), wish.milli_cpu
+    own, bind = policy_number(demand.policy), table.column("bind")
+    policy, milli = table.column("policy"), demand.milli_cpu
     if own:
         _reject(found, (policy != 0) & (policy != own), POLICIES_DIFFER)
         policy = np.where(policy == 0, own, policy)
-    binds: Mask = np.full(count, True) if wish.binds else (bind != 0) & (milli > 0)
+    binds: Mask = np.full(count, True) if demand.binds else (bind != 0) & (milli > 0)
     strict = (policy != 0) & (policy != BEST_EFFORT)
-    if wish.designated is not None:  # its CPUs are free on few nodes, whatever their number is
+    if demand.designated is not None:  # its CPUs are free on few nodes, whatever their number is
         return found, np.full(count, True)
     tried = strict
     if milli % 1000:
@@ -403,7 +403,7 @@ def rejections(wish: Wish, table: MachineTable, nodes: View) -> tuple[Numbers, M
     if milli:
         _reject_amplified(found, milli, binds, table, nodes)
     if binds.any():
-        tried = strict | _reject_bound(found, wish, binds, table)
+        tried = strict | _reject_bound(found, demand, binds, table)
     _reject(found, (policy != 0) & (table.column("left") == NO_ZONES), NO_NUMA_NODES)
     if milli:
         best = ~binds & (policy == BEST_EFFORT) & (table.column("left") < milli)
@@ -412,7 +412,7 @@ def rejections(wish: Wish, table: MachineTable, nodes: View) -> tuple[Numbers, M
             single = policy == policy_number(NUMATopologyPolicy.SINGLE_NUMA_NODE)
             there = np.where(single, table.column("most"), table.column("left"))
             _reject(found, strict & (there < milli), TOO_LITTLE)
-    memory = dict(wish.requests).get(_MEMORY, 0)
+    memory = dict(demand.requests).get(_MEMORY, 0)
     if memory and policy.any():
         best = (policy == BEST_EFFORT) & (table.column("memory") < memory)
         _reject(found, best, TOO_LITTLE_MEMORY)
@@ -443,11 +443,11 @@ def _reject_amplified(
     _reject(found, (ratio > 1) & (wanted > allocatable - used), NO_AMPLIFIED_CPU)
 
 
-def _reject_bound(found: Numbers, wish: Wish, binds: Mask, table: MachineTable) -> Mask:
+def _reject_bound(found: Numbers, demand: PodDemand, binds: Mask, table: MachineTable) -> Mask:
     """Reject nodes without the CPUs; return those where counting them is not enough."""
-    threads, bind, count = table.column("threads"), table.column("bind"), wish.milli_cpu // 1000
+    threads, bind, count = table.column("threads"), table.column("bind"), demand.milli_cpu // 1000
     _reject(found, binds & (threads == 0), NO_TOPOLOGY)
-    own = bind_number(wish.required)
+    own = bind_number(demand.required)
     required = np.where(bind == 0, own, bind)
     if own:
         _reject(found, binds & (bind != 0) & (bind != own), BINDS_DIFFER)
@@ -529,12 +529,12 @@ class ColumnScorer:
         return _PlainPod(pod.spec, nodes.resources, parts)
 
     def of_all(
-        self, pod: ClusterPod, wish: Wish, table: MachineTable, nodes: View
+        self, pod: ClusterPod, demand: PodDemand, table: MachineTable, nodes: View
     ) -> tuple[Scores, Mask]:
         """The scores of all nodes, and on which of them a trial says more."""
         ratio, bind = table.column("ratio"), table.column("bind")
-        milli = wish.milli_cpu
-        binds: Mask = np.full(len(nodes), True) if wish.binds else (bind != 0) & (milli > 0)
+        milli = demand.milli_cpu
+        binds: Mask = np.full(len(nodes), True) if demand.binds else (bind != 0) & (milli > 0)
         uses = [use_of_all(pod, nodes, name, nonzero=False) for name in self._names]
         unreadable = np.isnan(ratio)
         if milli and _CPU in self._names and (ratio != 1).any():
@@ -547,20 +547,20 @@ class ColumnScorer:
             uses[at] = None if use is None else replace(use, taken=use.taken + more, spare=None)
         scores = self._formula.of_all(uses, len(nodes))
         policy = table.column("policy")
-        if wish.policy is not None:
-            policy = np.where(policy == 0, policy_number(wish.policy), policy)
+        if demand.policy is not None:
+            policy = np.where(policy == 0, policy_number(demand.policy), policy)
         impossible = unreadable | (binds & (table.column("threads") == 0))
         if binds.any():
-            impossible |= binds & _never(wish, table)
+            impossible |= binds & _never(demand, table)
         scores[impossible] = 0
         return scores, (policy != 0) & (policy != BEST_EFFORT)
 
 
-def _never(wish: Wish, table: MachineTable) -> Mask:
+def _never(demand: PodDemand, table: MachineTable) -> Mask:
     """Nodes that can never bind the CPUs of a pod."""
-    if wish.milli_cpu % 1000:
+    if demand.milli_cpu % 1000:
         return np.full(len(table.column("bind")), True)
     numbers = np.zeros(len(table.column("bind")), np.int32)
-    _reject_bound(numbers, wish, np.full(len(numbers), True), table)
+    _reject_bound(numbers, demand, np.full(len(numbers), True), table)
     never: Mask = (numbers != 0) & (numbers != _NUMBERS[TOO_FEW])
     return never

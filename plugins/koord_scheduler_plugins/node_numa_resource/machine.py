@@ -19,7 +19,7 @@ from koord_scheduler_plugins.node_numa_resource.holdings import (
 )
 from koord_scheduler_plugins.node_numa_resource.topology import (
     MachineReport,
-    NodeRules,
+    TopologyRules,
     Zones,
     amplified,
     amplify,
@@ -44,7 +44,7 @@ class Machine:
         self._max_count = max_count
 
     @cached_property
-    def rules(self) -> NodeRules:
+    def rules(self) -> TopologyRules:
         return node_rules(self.node.labels, dict(self.node.annotations), self.report)
 
     @property

@@ -65,12 +65,16 @@ from koord_scheduler.plugin.vector import (
 )
 from koord_scheduler_plugins.node_numa_resource.accumulator import BindPolicy
 from koord_scheduler_plugins.node_numa_resource.allocation import (
+    OUT_OF_SCOPE,
     AmountScorer,
     Need,
+    ReservedCpus,
     allocate,
+    allocate_reserved,
     amplified_requests,
     designated_status,
     numa_hints,
+    reserved_cpus,
 )
 from koord_scheduler_plugins.node_numa_resource.answers import (
     NUMAMetrics,
@@ -99,17 +103,11 @@ from koord_scheduler_plugins.node_numa_resource.machine import Machine
 from koord_scheduler_plugins.node_numa_resource.pods import (
     NO_NUMA_NODES,
     NUMA_TOPOLOGY_SPEC,
-    Wish,
+    PodDemand,
     completed_spec,
+    demand_of,
     need_on,
     policy_on,
-    wish_of,
-)
-from koord_scheduler_plugins.node_numa_resource.reserved import (
-    OUT_OF_SCOPE,
-    ReservedCpus,
-    allocate_reserved,
-    reserved_cpus,
 )
 from koord_scheduler_plugins.node_numa_resource.topology import AMPLIFICATION, read_machine
 
@@ -117,7 +115,7 @@ TOPOLOGIES = ApiResource("topology.node.k8s.io/v1alpha1", "noderesourcetopologie
 MAX_TRIALS = 64  # nodes with a NUMA policy that are tried for a pod once one of them is good
 
 _EVENTS = "noderesourcetopologies.v1alpha1.topology.node.k8s.io"
-_WISH = "NodeNUMAResource/wish"
+_DEMAND = "NodeNUMAResource/demand"
 _TRIALS = "NodeNUMAResource/trials"
 _DECISION = "NodeNUMAResource/decision"
 _MAX_ANNOTATION_BYTES = 32 << 10
@@ -235,7 +233,7 @@ class NodeNUMAResource(
         self._columns = ColumnScorer(self._scorer)
         self._most = self._numa_scorer.most
         self._handle = handle
-        self._last_wish: tuple[_PodKind, Wish | Status] | None = None
+        self._last_demand: tuple[_PodKind, PodDemand | Status] | None = None
         self._start = 0  # where the trial of nodes begins
         self.table = MachineTable()
         self.table.expected = self._expected
@@ -264,24 +262,24 @@ class NodeNUMAResource(
     # PreFilter and Filter.
 
     def pre_filter(self, state: CycleState, pod: ClusterPod, nodes: View) -> Status | None:
-        wish = self._wish_of(pod)
-        if isinstance(wish, Status):
-            return wish
-        state.write(_WISH, wish)
-        if not wish.requests:
+        demand = self._demand_of(pod)
+        if isinstance(demand, Status):
+            return demand
+        state.write(_DEMAND, demand)
+        if not demand.requests:
             return Status.skip()
         self.table.follow(nodes)
-        is_plain = not wish.asks and wish.designated is None and not self.table.has_special
+        is_plain = not demand.asks and demand.designated is None and not self.table.has_special
         return Status.skip() if is_plain else None
 
-    def _wish_of(self, pod: ClusterPod) -> Wish | Status:
+    def _demand_of(self, pod: ClusterPod) -> PodDemand | Status:
         """What a pod asks for; of pods alike, which come one after the other, looked up once."""
         kind = pod.spec, pod.label_set, pod.priority, pod.annotations
-        last = self._last_wish
+        last = self._last_demand
         if last is None or not (
             last[0][0] is kind[0] and last[0][1] is kind[1] and last[0][2:] == kind[2:]
         ):
-            last = self._last_wish = kind, wish_of(pod, self._default)
+            last = self._last_demand = kind, demand_of(pod, self._default)
         return last[1]
 
     def pre_filter_reuse_key(self, pod: ClusterPod, nodes: View) -> Hashable | None:
@@ -291,26 +289,26 @@ class NodeNUMAResource(
     def filter_reuse_key(self, state: CycleState, pod: ClusterPod, nodes: View) -> Hashable | None:
         """None where nodes have to be tried: what other plugins say of NUMA nodes counts there."""
         self.table.follow(nodes)
-        if self._tries(state.read(_WISH, Wish)):
+        if self._tries(state.read(_DEMAND, PodDemand)):
             return None
         return self.table.version
 
     def filter(self, state: CycleState, pod: ClusterPod, node: NodeInfo) -> Status | None:
         self.table.follow(node.view)
-        wish = state.read(_WISH, Wish)
+        demand = state.read(_DEMAND, PodDemand)
         machine = self.table.machine(node.view, node.row)
-        policy = policy_on(wish, machine)
+        policy = policy_on(demand, machine)
         if isinstance(policy, Status):
             return policy
-        found = whole_node_status(wish, policy, machine, node, most=self._most)
-        if found is None and wish.designated is not None:
-            need = need_on(wish, machine)
+        found = whole_node_status(demand, policy, machine, node, most=self._most)
+        if found is None and demand.designated is not None:
+            need = need_on(demand, machine)
             if isinstance(need, Status):
                 return need
-            return designated_status(machine, need, wish.designated)
+            return designated_status(machine, need, demand.designated)
         if found is not None or policy is None or policy is _BEST_EFFORT:
             return found
-        return self._admit(state, pod, node, machine, wish, policy)
+        return self._admit(state, pod, node, machine, demand, policy)
 
     def filter_all(self, state: CycleState, pod: ClusterPod, nodes: View) -> Mask | Verdicts:
         return self.filter_among(state, pod, nodes, np.ones(len(nodes), np.bool_))
@@ -320,8 +318,8 @@ class NodeNUMAResource(
     ) -> Mask | Verdicts:
         """Reject by columns first; then the nodes that are left are tried, if they have to be."""
         self.table.follow(nodes)
-        wish = state.read(_WISH, Wish)
-        numbers, tried = rejections(wish, self.table, nodes)
+        demand = state.read(_DEMAND, PodDemand)
+        numbers, tried = rejections(demand, self.table, nodes)
         statuses = list(REJECTIONS)
         known = {status: number for number, status in enumerate(statuses, 1)}
         altered = np.zeros(len(nodes), np.bool_)
@@ -344,9 +342,9 @@ class NodeNUMAResource(
             numbers[row] = known.setdefault(status, len(known) + 1)
         return Verdicts(numbers, tuple(known))
 
-    def _tries(self, wish: Wish) -> bool:
+    def _tries(self, demand: PodDemand) -> bool:
         """Whether nodes may have to be tried for a pod."""
-        return wish.policy is not None or wish.designated is not None or self.table.has_policy
+        return demand.policy is not None or demand.designated is not None or self.table.has_policy
 
     def _admit(
         self,
@@ -354,7 +352,7 @@ class NodeNUMAResource(
         pod: ClusterPod,
         node: NodeInfo,
         machine: Machine,
-        wish: Wish,
+        demand: PodDemand,
         policy: NUMATopologyPolicy,
     ) -> Status | None:
         """Choose NUMA nodes; None: there are some."""
@@ -366,8 +364,8 @@ class NodeNUMAResource(
             node,
             tuple(machine.zones),
             policy,
-            exclusive=wish.wants_own_numa_nodes,
-            uses=machine.uses(amounts=wish.requires_own_numa_nodes),
+            exclusive=demand.wants_own_numa_nodes,
+            uses=machine.uses(amounts=demand.requires_own_numa_nodes),
         )
         self._metrics.admissions.labels(policy, "admitted" if status.ok else "refused").inc()
         return None if status.ok else status
@@ -400,9 +398,9 @@ class NodeNUMAResource(
         self, state: CycleState, node: NodeInfo
     ) -> tuple[Machine, Need, NUMATopologyPolicy | None] | Status:
         self.table.follow(node.view)
-        wish = state.read(_WISH, Wish)
+        demand = state.read(_DEMAND, PodDemand)
         machine = self.table.machine(node.view, node.row)
-        need, policy = need_on(wish, machine), policy_on(wish, machine)
+        need, policy = need_on(demand, machine), policy_on(demand, machine)
         if isinstance(need, Status):
             return need
         return policy if isinstance(policy, Status) else (machine, need, policy)
@@ -418,18 +416,18 @@ class NodeNUMAResource(
 
     def score_reuse_key(self, state: CycleState, pod: ClusterPod, nodes: View) -> Hashable | None:
         self.table.follow(nodes)
-        wish = state.read(_WISH, Wish)
-        return None if nodes.altered or self._tries(wish) else self.table.version
+        demand = state.read(_DEMAND, PodDemand)
+        return None if nodes.altered or self._tries(demand) else self.table.version
 
     def score(self, state: CycleState, pod: ClusterPod, node: NodeInfo) -> int:
         self.table.follow(node.view)
-        wish = state.read(_WISH, Wish)
-        if not wish.requests:
+        demand = state.read(_DEMAND, PodDemand)
+        if not demand.requests:
             return 0
-        if not wish.asks and not self.table.has_special and not node.view.altered:
+        if not demand.asks and not self.table.has_special and not node.view.altered:
             return self._columns.of_plain_node(pod, node)
         machine = self.table.machine(node.view, node.row)
-        policy, need = policy_on(wish, machine), need_on(wish, machine)
+        policy, need = policy_on(demand, machine), need_on(demand, machine)
         if isinstance(need, Status) or isinstance(policy, Status):
             return 0
         if policy is None or policy is _BEST_EFFORT:
@@ -441,11 +439,11 @@ class NodeNUMAResource(
 
     def score_all(self, state: CycleState, pod: ClusterPod, nodes: View) -> Scores:
         self.table.follow(nodes)
-        wish = state.read(_WISH, Wish)
-        if not wish.requests:
+        demand = state.read(_DEMAND, PodDemand)
+        if not demand.requests:
             return np.zeros(len(nodes), np.int64)
-        scores, by_trial = self._columns.of_all(pod, wish, self.table, nodes)
-        trials = self._trials(state).by_node if self._tries(wish) else {}
+        scores, by_trial = self._columns.of_all(pod, demand, self.table, nodes)
+        trials = self._trials(state).by_node if self._tries(demand) else {}
         scores[by_trial] = 0
         rows = [row for name in trials if (row := nodes.row(name)) is not None]
         for row in {*rows, *nodes.altered}:
@@ -475,15 +473,15 @@ class NodeNUMAResource(
 
         An annotation that the pod came with is not the scheduler's: it is replaced, or removed.
         """
-        wish, had = state.read(_WISH, Wish), annotation(pod, RESOURCE_STATUS)
-        if not had and not wish.asks and not self.table.has_special:
+        demand, had = state.read(_DEMAND, PodDemand), annotation(pod, RESOURCE_STATUS)
+        if not had and not demand.asks and not self.table.has_special:
             return None  # a view of the cluster with the pod costs more than all else here
         nodes = self._handle.services.cluster.view()
         row = nodes.row(node_name)
         if row is None:
             return Status.failed(f'getting nil node "{node_name}" from Snapshot')
         changes = pod_changes(state).annotations
-        found = self._chosen(state, pod, wish, NodeInfo(nodes, row), is_known=bool(had))
+        found = self._chosen(state, pod, demand, NodeInfo(nodes, row), is_known=bool(had))
         if isinstance(found, Status):
             self._metrics.allocations.labels("refused").inc()
             return found
@@ -512,10 +510,10 @@ class NodeNUMAResource(
 
     def _expected(self, pod: ClusterPod, machine: Machine) -> Allocation:
         """What a pod would get of a node."""
-        wish = wish_of(pod, self._default)
-        if isinstance(wish, Status) or not wish.requests:
+        demand = demand_of(pod, self._default)
+        if isinstance(demand, Status) or not demand.requests:
             return NO_ALLOCATION
-        need = need_on(wish, machine)
+        need = need_on(demand, machine)
         if isinstance(need, Status) or not need.cpus:
             return NO_ALLOCATION
         found = allocate(machine, need, None, most=self._most)
@@ -535,27 +533,33 @@ class NodeNUMAResource(
         return None
 
     def _chosen(
-        self, state: CycleState, pod: ClusterPod, wish: Wish, node: NodeInfo, *, is_known: bool
+        self,
+        state: CycleState,
+        pod: ClusterPod,
+        demand: PodDemand,
+        node: NodeInfo,
+        *,
+        is_known: bool,
     ) -> tuple[Machine, Need, Allocation] | Status | None:
         """What the pod gets on its node; None: it needs nothing."""
         self.table.follow(node.view)
         machine = self.table.machine(node.view, node.row)
         if is_known:
             machine = self.table.without(node.view, node.row, pod)
-        policy, need = policy_on(wish, machine), need_on(wish, machine)
+        policy, need = policy_on(demand, machine), need_on(demand, machine)
         if isinstance(policy, Status):
             return policy
         if isinstance(need, Status):
             return need
-        if not wish.requests or (not need.cpus and policy is None):
+        if not demand.requests or (not need.cpus and policy is None):
             return None
-        if wish.designated is not None:
-            refused = designated_status(machine, need, wish.designated)
-            return (machine, need, wish.designated) if refused is None else refused
+        if demand.designated is not None:
+            refused = designated_status(machine, need, demand.designated)
+            return (machine, need, demand.designated) if refused is None else refused
         chosen: frozenset[int] | None = None
         if policy is not None:
             if policy is _BEST_EFFORT or self._trials(state).by_node.get(node.name) is None:
-                refused = self._admit(state, pod, node, machine, wish, policy)
+                refused = self._admit(state, pod, node, machine, demand, policy)
                 if refused is not None:
                     return refused
             affinity = self._handle.numa().affinity(state, node.name)
@@ -584,19 +588,19 @@ class NodeNUMAResource(
         return replace(found, cpus=found.cpus & (now.cpus | machine.free))
 
     def filters_reservations(self, state: CycleState, pod: ClusterPod) -> bool:
-        wish = state.find(_WISH, Wish)
-        return wish is not None and bool(wish.requests) and wish.asks
+        demand = state.find(_DEMAND, PodDemand)
+        return demand is not None and bool(demand.requests) and demand.asks
 
     def filter_reservation(
         self, state: CycleState, pod: ClusterPod, reservation: Reservation, node_name: str
     ) -> Status | None:
         """Whether a pod gets its CPUs with a reservation, or beside all of a node."""
-        wish = state.find(_WISH, Wish)
-        if wish is None or not isinstance(reservation, ReservationRoom):
+        demand = state.find(_DEMAND, PodDemand)
+        if demand is None or not isinstance(reservation, ReservationRoom):
             return None
         node = reservation.node
         machine = self.table.machine_in(node, reservation.account)
-        policy, need = policy_on(wish, machine), need_on(wish, machine)
+        policy, need = policy_on(demand, machine), need_on(demand, machine)
         if isinstance(policy, Status):
             return policy
         if isinstance(need, Status):
@@ -622,11 +626,11 @@ class NodeNUMAResource(
         return machine_parts(self.table.machine(node.view, node.row), node.view.pods(node.row))
 
     def pending_advice(self, pod: ClusterPod) -> Iterable[str]:
-        wish = wish_of(pod, self._default)
-        if isinstance(wish, Status):
+        demand = demand_of(pod, self._default)
+        if isinstance(demand, Status):
             return ()
         self.table.follow(self._handle.services.cluster.view())
-        return advice(wish, self.table)
+        return advice(demand, self.table)
 
     async def _node(self, request: PluginRequest) -> object:
         name, nodes = request.parameters["node"], self._handle.services.cluster.view()

@@ -47,7 +47,7 @@ _DEFAULT = "Default"
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class PodDemand:
     """What a pod asks for, on whatever node."""
 
     requests: tuple[tuple[str, int], ...]
@@ -63,7 +63,7 @@ class Wish:
     def milli_cpu(self) -> int:
         return next((amount for name, amount in self.requests if name == "cpu"), 0)
 
-    def clone(self) -> "Wish":
+    def clone(self) -> "PodDemand":
         return self
 
     @property
@@ -101,7 +101,7 @@ def _numa_spec(text: str) -> tuple[str, str]:
     return fields.text("numaTopologyPolicy"), fields.text("singleNUMANodeExclusive")
 
 
-def wish_of(pod: ClusterPod, default: BindPolicy | None) -> Wish | Status:
+def demand_of(pod: ClusterPod, default: BindPolicy | None) -> PodDemand | Status:
     """Return what a pod asks for, or why it cannot be placed anywhere.
 
     default: the policy of pods that may have CPUs and name none; None: they get none.
@@ -115,7 +115,7 @@ def wish_of(pod: ClusterPod, default: BindPolicy | None) -> Wish | Status:
         designated = designation_of(pod)
     except InvalidObject as err:
         return Status.unresolvable(str(err))
-    found = Wish(
+    found = PodDemand(
         pod.spec.requests,
         policy=policy_of(policy),
         exclusive_numa=numa,
@@ -131,7 +131,7 @@ def wish_of(pod: ClusterPod, default: BindPolicy | None) -> Wish | Status:
         return found
     if found.milli_cpu % 1000:
         return NO_WHOLE_CPUS
-    return Wish(
+    return PodDemand(
         pod.spec.requests,
         binds=True,
         required=required,
@@ -169,28 +169,28 @@ def _bind(text: str, default: BindPolicy | None) -> BindPolicy | None:
     return BindPolicy(text) if text in set(BindPolicy) else None
 
 
-def need_on(wish: Wish, machine: Machine) -> Need | Status:
+def need_on(demand: PodDemand, machine: Machine) -> Need | Status:
     """Return what a pod needs of one node, or why the node can never do."""
-    requests: Mapping[str, int] = dict(wish.requests)
+    requests: Mapping[str, int] = dict(demand.requests)
     rules = machine.rules
-    if not wish.binds and (rules.bind is None or not wish.milli_cpu):
+    if not demand.binds and (rules.bind is None or not demand.milli_cpu):
         return Need(requests=requests)
-    if wish.milli_cpu % 1000:
+    if demand.milli_cpu % 1000:
         return NO_WHOLE_CPUS
     if not machine.layout.valid:
         return NO_TOPOLOGY
-    if wish.required is not None and rules.bind not in (None, wish.required):
+    if demand.required is not None and rules.bind not in (None, demand.required):
         return BINDS_DIFFER
-    required = rules.bind or wish.required
-    count = wish.milli_cpu // 1000
+    required = rules.bind or demand.required
+    count = demand.milli_cpu // 1000
     if required is BindPolicy.FULL_PCPUS and count % machine.layout.cpus_per_core:
         return NO_WHOLE_CORES
     return Need(
         requests=requests,
         cpus=count,
-        policy=wish.required or rules.bind or wish.preferred,
+        policy=demand.required or rules.bind or demand.preferred,
         required=required is not None,
-        exclusive=wish.exclusive,
+        exclusive=demand.exclusive,
     )
 
 
@@ -221,9 +221,9 @@ def completed_spec(text: str, need: Need) -> str | None:
 _LOWER_KEYS = ("requiredcpubindpolicy", "preferredcpubindpolicy")
 
 
-def policy_on(wish: Wish, machine: Machine) -> NUMATopologyPolicy | Status | None:
+def policy_on(demand: PodDemand, machine: Machine) -> NUMATopologyPolicy | Status | None:
     """Return the NUMA policy of a pod on a node; None: there is none."""
-    own, of_node = wish.policy, machine.rules.policy
+    own, of_node = demand.policy, machine.rules.policy
     if own is not None and of_node is not None and own is not of_node:
         return POLICIES_DIFFER
     return own or of_node

@@ -271,7 +271,7 @@ _BINDS = {
 
 
 @dataclass(frozen=True, slots=True)
-class NodeRules:
+class TopologyRules:
     """What a node asks of pods: by its labels, its annotation, and its kubelet."""
 
     bind: BindPolicy | None = None  # CPUs are bound so, of pods of any class
@@ -289,7 +289,7 @@ class NodeRules:
 
 def node_rules(
     labels: Mapping[str, str], annotations: Mapping[str, str], report: MachineReport
-) -> NodeRules:
+) -> TopologyRules:
     """Return what a node asks of pods."""
     bind = _BINDS.get(labels.get(CPU_BIND_POLICY, ""))
     if report.full_cores_only:
@@ -302,7 +302,7 @@ def node_rules(
             ratios = parse_ratios(text)
     except InvalidObject:
         ratios = None
-    return NodeRules(
+    return TopologyRules(
         bind=bind,
         policy=policy_of(policy) if policy else report.policy,
         most=strategy == "MostAllocated" if strategy else None,

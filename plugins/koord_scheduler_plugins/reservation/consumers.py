@@ -10,7 +10,7 @@ from koord.api.reservation import ALLOCATED
 from koord_scheduler.plugin import POD_COUNT, ClusterPod
 from koord_scheduler.plugin.koordinator import AccountKind, Holding
 from koord_scheduler_plugins.reservation.amounts import Amounts, masked, minus
-from koord_scheduler_plugins.reservation.objects import Policy, Reservation
+from koord_scheduler_plugins.reservation.objects import AllocatePolicy, Reservation
 
 
 def allocated_text(name: str, uid: str) -> str:
@@ -72,9 +72,9 @@ class ReservationInfo:
         return self.reservation.uid
 
     @property
-    def policy(self) -> Policy:
+    def policy(self) -> AllocatePolicy:
         spec = self.reservation.spec
-        return Policy.DEFAULT if spec is None else spec.policy
+        return AllocatePolicy.DEFAULT if spec is None else spec.policy
 
     @property
     def taken(self) -> bool:
@@ -96,7 +96,7 @@ def reservation_info(reservation: Reservation, used: Amounts) -> ReservationInfo
     spec = reservation.spec
     allocatable = effective_allocatable(reservation)
     names = tuple(sorted(name for name in allocatable if name != POD_COUNT))
-    if spec is not None and spec.policy is Policy.RESTRICTED and spec.restricted:
+    if spec is not None and spec.policy is AllocatePolicy.RESTRICTED and spec.restricted:
         names = tuple(name for name in names if name in spec.restricted) or names
     counted = masked(used, names)
     inner = {} if spec is None else masked(spec.inner, names)
@@ -118,9 +118,9 @@ def effective_allocatable(reservation: Reservation) -> Amounts:
     return {} if reservation.spec is None else reservation.spec.requests
 
 
-def policies_conflict(one: Policy, other: Policy) -> bool:
+def policies_conflict(one: AllocatePolicy, other: AllocatePolicy) -> bool:
     """Whether two reservations may not share a node: exactly one of them is Default."""
-    return (one is Policy.DEFAULT) != (other is Policy.DEFAULT)
+    return (one is AllocatePolicy.DEFAULT) != (other is AllocatePolicy.DEFAULT)
 
 
 POLICY_CONFLICT = "node(s) reservation allocate policy conflict"

@@ -10,7 +10,7 @@ from koord_scheduler.plugin import POD_COUNT
 from koord_scheduler_plugins.reservation.amounts import Amounts
 from koord_scheduler_plugins.reservation.consumers import ReservationInfo
 from koord_scheduler_plugins.reservation.matching import Demands
-from koord_scheduler_plugins.reservation.objects import Policy
+from koord_scheduler_plugins.reservation.objects import AllocatePolicy
 
 NO_MATCH = "node(s) no reservations match reservation affinity"
 NO_ROOM = "node(s) no reservation(s) to meet the requirements"
@@ -138,7 +138,7 @@ def misfits(
         freed = _sum(preemptible.on_node, inside)
         shortages = node_shortages(demands.requests, room, info.remaining, freed, options)
     reasons: list[str] = []
-    if info.policy is Policy.RESTRICTED:
+    if info.policy is AllocatePolicy.RESTRICTED:
         detailed = bool(demands.name)
         reasons = reservation_reasons(demands.requests, info, inside, options, detailed=detailed)
     return shortages, reasons

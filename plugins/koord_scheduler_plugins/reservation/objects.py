@@ -44,7 +44,7 @@ _MAX_DIGITS = 19  # of an order
 T = TypeVar("T")
 
 
-class Policy(StrEnum):
+class AllocatePolicy(StrEnum):
     """How consumers share a reservation with the rest of its node."""
 
     DEFAULT = ""
@@ -72,7 +72,7 @@ class ReservationSpec:
     pre_allocation_by_cluster: bool = False  # candidates are pods with a label, not the owners
     pre_allocation_multiple: bool = False
     allocate_once: bool = True
-    policy: Policy = Policy.DEFAULT
+    policy: AllocatePolicy = AllocatePolicy.DEFAULT
     unschedulable: bool = False
     taints: tuple[Taint, ...] = ()
     requests: Amounts  # of the template
@@ -227,7 +227,7 @@ def _spec(fields: Fields, annotations: Mapping[str, str]) -> ReservationSpec:
         pre_allocation_by_cluster=mode == "Cluster",
         pre_allocation_multiple=pre_allocation.boolean("enableMultiple"),
         allocate_once=True if once is None else spec.boolean("allocateOnce"),
-        policy=Policy(_one_of(spec, "allocatePolicy", tuple(Policy))),
+        policy=AllocatePolicy(_one_of(spec, "allocatePolicy", tuple(AllocatePolicy))),
         unschedulable=spec.boolean("unschedulable"),
         taints=_taints(spec),
         requests=template_requests(spec.nested("template").nested("spec")),
@@ -356,7 +356,7 @@ def operating_reservation(pod: ClusterPod) -> Reservation:
         spec = ReservationSpec(
             owners=read_owners(_list(annotations.get(OWNERS, "")), "owners"),
             ttl=0.0,
-            policy=Policy.ALIGNED,
+            policy=AllocatePolicy.ALIGNED,
             requests=requests,
             inner=inner_amounts(annotations),
             restricted=restricted_resources(annotations),

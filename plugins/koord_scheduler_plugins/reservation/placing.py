@@ -28,7 +28,7 @@ from koord_scheduler_plugins.reservation.fit import (
     node_shortages,
     reservation_reasons,
 )
-from koord_scheduler_plugins.reservation.objects import Policy, Reservation, ReservationSpec
+from koord_scheduler_plugins.reservation.objects import AllocatePolicy, Reservation, ReservationSpec
 from koord_scheduler_plugins.reservation.reserve_pod import pinned_node
 from koord_scheduler_plugins.reservation.rooms import CycleData, score_reservation
 from koord_scheduler_plugins.reservation.tracker import ReservationTracker
@@ -53,7 +53,7 @@ def unsupported(spec: ReservationSpec, *, cluster_mode: bool) -> str:
 
     cluster_mode: the arguments enable it.
     """
-    if spec.policy is not Policy.RESTRICTED:
+    if spec.policy is not AllocatePolicy.RESTRICTED:
         return UNSUPPORTED
     return NO_CLUSTER_MODE if spec.pre_allocation_by_cluster and not cluster_mode else ""
 
@@ -283,7 +283,7 @@ class Placing:
         pinned = pinned_node(found)
         if pinned and pinned != node.name:
             return NOT_PINNED
-        policy = Policy.DEFAULT if found.spec is None else found.spec.policy
+        policy = AllocatePolicy.DEFAULT if found.spec is None else found.spec.policy
         for other in self._tracker.sharing(node.name):
             if other.spec is None or other.uid == found.uid:
                 continue

@@ -24,7 +24,7 @@ from koord_scheduler_plugins.reservation.fit import (
 )
 from koord_scheduler_plugins.reservation.matches import ByNode
 from koord_scheduler_plugins.reservation.matching import Demands
-from koord_scheduler_plugins.reservation.objects import Policy, Reservation
+from koord_scheduler_plugins.reservation.objects import AllocatePolicy, Reservation
 from koord_scheduler_plugins.reservation.tracker import ReservationTracker
 
 
@@ -272,7 +272,7 @@ class Rooms:
             account=account,
             pods=tuple(filter(None, pods)),
             reserved=tuple(filter(None, reserved)),
-            restricted=len(infos) == 1 and infos[0].policy is Policy.RESTRICTED,
+            restricted=len(infos) == 1 and infos[0].policy is AllocatePolicy.RESTRICTED,
         )
 
     def room_for(

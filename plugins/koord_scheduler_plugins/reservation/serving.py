@@ -16,7 +16,7 @@ from koord_scheduler_plugins.reservation.amounts import Amounts, amount_texts
 from koord_scheduler_plugins.reservation.consumers import CONSUMERS, ReservationInfo, pool_name
 from koord_scheduler_plugins.reservation.fit import PREFIX
 from koord_scheduler_plugins.reservation.matching import NodeDiagnosis
-from koord_scheduler_plugins.reservation.objects import Phase, Policy, Reservation
+from koord_scheduler_plugins.reservation.objects import AllocatePolicy, Phase, Reservation
 from koord_scheduler_plugins.reservation.tracker import ReservationTracker
 
 MAX_MESSAGE = 1024  # characters of an event
@@ -234,7 +234,7 @@ def _shortage(pod: ClusterPod, info: ReservationInfo, nodes: View) -> str:
         free = 0
         if column is not None:
             free = nodes.allocatable_of(row, column) - nodes.requested_of(row, column)
-        if info.policy is Policy.RESTRICTED:
+        if info.policy is AllocatePolicy.RESTRICTED:
             free = 0
         if wanted > left + max(0, free):
             short.append(name)

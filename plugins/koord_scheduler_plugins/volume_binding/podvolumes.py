@@ -137,7 +137,7 @@ _IMMEDIATE = Status.unresolvable("pod has unbound immediate PersistentVolumeClai
 
 
 @dataclass(frozen=True, slots=True)
-class PodClaims:
+class PodVolumeClaims:
     """The claims of a pod that nothing but a node is missing for."""
 
     bound: tuple[tuple[Claim, Volume | None], ...] = ()  # None: the volume is not there
@@ -146,7 +146,7 @@ class PodClaims:
 
 def claims_of(
     pod: ClusterPod, nodes: View, classes: Mapping[str, StorageClass], assumed: AssumedVolumes
-) -> PodClaims | Status:
+) -> PodVolumeClaims | Status:
     """The claims of a pod, as they are assumed to be; or why it has to wait, or has failed."""
     bound: list[tuple[Claim, Volume | None]] = []
     unbound: list[Claim] = []
@@ -168,7 +168,7 @@ def claims_of(
             unbound.append(claim)
         else:
             immediate = True
-    return _IMMEDIATE if immediate else PodClaims(tuple(bound), tuple(unbound))
+    return _IMMEDIATE if immediate else PodVolumeClaims(tuple(bound), tuple(unbound))
 
 
 def _why_unusable(pod: ClusterPod, name: str, claim: Claim | None) -> str:
@@ -286,7 +286,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Match:
+class VolumeMatch:
     """The volume that is there for a claim, on each node the smallest one."""
 
     claim: Claim
@@ -317,7 +317,7 @@ class Match:
 class PodVolumes:
     """A pod's volumes. Pods that come and go change nothing about them."""
 
-    claims: PodClaims
+    claims: PodVolumeClaims
     chosen: tuple[Claim, ...]  # unbound ones for which a node was chosen earlier
     wanted: tuple[Claim, ...]  # the other unbound ones; that which wants least is the first
     storage: StorageObjects
@@ -325,7 +325,7 @@ class PodVolumes:
     capacities: CapacityTables
     assumed: Mapping[str, Volume]  # volumes as they will be, by name
     plan: Plan = Plan()  # of the node that was chosen; from Reserve on
-    _matched: tuple[object, list[Match]] | None = field(default=None)  # for a view's traits
+    _matched: tuple[object, list[VolumeMatch]] | None = field(default=None)  # for a view's traits
     _candidates: Candidates | None = field(default=None)
 
     def clone(self) -> Self:
@@ -358,7 +358,7 @@ class PodVolumes:
             numbers *= len(ConflictReason)
         return Verdicts(numbers, _REJECTIONS)
 
-    def matched(self, nodes: View) -> list[Match]:
+    def matched(self, nodes: View) -> list[VolumeMatch]:
         """The volumes that are there for each claim that is wanted, on all nodes."""
         if self._matched is None or self._matched[0] is not nodes.traits:
             self.tables.follow(nodes)
@@ -375,21 +375,21 @@ class PodVolumes:
                 made.append(match.claim)
         return Plan(nodes.node(row).name, tuple(static), tuple(made))
 
-    def _match(self, nodes: View) -> list[Match]:
-        found: list[Match] = []
+    def _match(self, nodes: View) -> list[VolumeMatch]:
+        found: list[VolumeMatch] = []
         taken: dict[str, list[Places]] = {}
         reach: dict[Any, Mask] = {}
         for claim in in_time(self.wanted):
             table = self.tables.of(claim.storage_class)
             usable, kept = table.usable(claim, self.assumed)
             if kept is not None:
-                found.append(Match.of_kept(claim, kept, nodes))
+                found.append(VolumeMatch.of_kept(claim, kept, nodes))
                 continue
             before = taken.setdefault(claim.storage_class, [])
             places = table.smallest(usable, nodes, before, reach)
             before.append(places)
             sizes = np.append(table.capacities, 0)[places]
-            found.append(Match(claim, places < len(table.order), sizes, table, places))
+            found.append(VolumeMatch(claim, places < len(table.order), sizes, table, places))
         return found
 
     def plan_for(self, node: ClusterNode) -> Plan:

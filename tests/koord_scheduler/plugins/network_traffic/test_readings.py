@@ -11,14 +11,16 @@ from koord_scheduler_plugins.network_traffic.readings import (
     Measure,
     MeasureError,
     Reading,
-    Scoring,
     Traffic,
+    TrafficScoring,
 )
 
 GIGABIT = 125_000_000.0
 
 
-def measure(*traffic: Traffic | str, scoring: Scoring = Scoring.AUTO, **more: object) -> Measure:
+def measure(
+    *traffic: Traffic | str, scoring: TrafficScoring = TrafficScoring.AUTO, **more: object
+) -> Measure:
     """Of nodes n0, n1, ...; a text is an error."""
     readings = {
         f"n{at}": Reading(0.0, error=one) if isinstance(one, str) else Reading(0.0, one)
@@ -81,8 +83,8 @@ def test_one_node_without_a_known_speed_makes_all_relative() -> None:
     nodes = Traffic(4e6, 1e6, GIGABIT), Traffic(4e6, 0.0, None)
     assert measure(*nodes).raw == {"n0": 5_000_000, "n1": 4_000_000}
     assert measure(*nodes, usual_speed=GIGABIT).raw == {"n0": 4, "n1": 4}
-    assert measure(*nodes, scoring=Scoring.CAPACITY).raw == {"n0": 4}
-    assert measure(*nodes, usual_speed=GIGABIT, scoring=Scoring.RELATIVE).raw == {
+    assert measure(*nodes, scoring=TrafficScoring.CAPACITY).raw == {"n0": 4}
+    assert measure(*nodes, usual_speed=GIGABIT, scoring=TrafficScoring.RELATIVE).raw == {
         "n0": 5_000_000,
         "n1": 4_000_000,
     }

@@ -16,7 +16,7 @@ from koord_scheduler_plugins.node_numa_resource.accumulator import NOT_ENOUGH, B
 from koord_scheduler_plugins.node_numa_resource.allocation import (
     AmountScorer,
     Need,
-    Offer,
+    NumaOffer,
     allocate,
     numa_hints,
 )
@@ -183,11 +183,11 @@ def test_the_node_with_less_comes_first_whatever_its_number() -> None:
 
 def test_preferred_cpus_come_first() -> None:
     machine = machine_of("2x1x16x2", held("11,13,15,17"))
-    offer = Offer(preferred=frozenset({11, 13, 15, 17}))
+    offer = NumaOffer(preferred=frozenset({11, 13, 15, 17}))
     need = request(2, SPREAD, required=False)
     assert reported(allocate(machine, need, None, most=True, offer=offer)) == "11,13; "  # S9
     machine = machine_of("2x1x16x2", held("0,2"))
-    offer = Offer(preferred=frozenset({0, 2}))
+    offer = NumaOffer(preferred=frozenset({0, 2}))
     assert reported(allocate(machine, need, None, most=True, offer=offer)) == "0,2; "  # S7
     need = request(4, SPREAD, required=False)
     assert (

@@ -39,7 +39,7 @@ from koord_scheduler_plugins.node_numa_resource.plugin import TOPOLOGIES, NodeNU
 from koord_scheduler_plugins.node_numa_resource.pods import (
     NUMA_TOPOLOGY_SPEC,
     completed_spec,
-    wish_of,
+    demand_of,
 )
 from koord_scheduler_plugins.node_numa_resource.topology import AMPLIFICATION
 from tests.support.scheduler.numa import held, topology_object
@@ -107,7 +107,7 @@ def required(policy: str) -> dict[str, str]:
     ],
 )
 def test_what_a_pod_asks_for(pod: ClusterPod, default: BindPolicy | None, wanted: object) -> None:
-    found = wish_of(pod, default)
+    found = demand_of(pod, default)
     if isinstance(found, Status):
         assert found.code is Code.UNSCHEDULABLE_AND_UNRESOLVABLE
         assert found.message == wanted
@@ -121,7 +121,7 @@ def test_what_a_pod_asks_for(pod: ClusterPod, default: BindPolicy | None, wanted
 @pytest.mark.parametrize("key", [RESOURCE_SPEC, NUMA_TOPOLOGY_SPEC])
 @pytest.mark.parametrize("text", ["x", "[]", '{"numaTopologyPolicy":1,"requiredCPUBindPolicy":1}'])
 def test_annotations_that_cannot_be_read_are_not_retried(key: str, text: str) -> None:
-    found = wish_of(pod_of(annotations={key: text}), FULL)
+    found = demand_of(pod_of(annotations={key: text}), FULL)
     assert isinstance(found, Status)
     assert found.code is Code.UNSCHEDULABLE_AND_UNRESOLVABLE
     assert key in found.message

@@ -5,8 +5,11 @@ import pytest
 from koord.api.machine import format_cpulist, parse_cpulist
 from koord_scheduler.plugin import Status
 from koord_scheduler_plugins.node_numa_resource.accumulator import BindPolicy
-from koord_scheduler_plugins.node_numa_resource.allocation import Need
-from koord_scheduler_plugins.node_numa_resource.reserved import ReservedCpus, allocate_reserved
+from koord_scheduler_plugins.node_numa_resource.allocation import (
+    Need,
+    ReservedCpus,
+    allocate_reserved,
+)
 from tests.support.scheduler.numa import held, machine_of
 
 Zones = dict[int, dict[str, int]]

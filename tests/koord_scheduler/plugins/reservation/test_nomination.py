@@ -4,7 +4,7 @@ from itertools import permutations
 
 import pytest
 
-from koord_scheduler_plugins.reservation.consumers import Policy, policies_conflict
+from koord_scheduler_plugins.reservation.consumers import AllocatePolicy, policies_conflict
 from koord_scheduler_plugins.reservation.rooms import (
     node_scores,
     nominate,
@@ -103,8 +103,8 @@ def test_the_node_with_the_smallest_order_is_preferred():
 def test_only_default_does_not_share_a_node():
     conflicts = {
         (one.value, other.value)
-        for one in Policy
-        for other in Policy
+        for one in AllocatePolicy
+        for other in AllocatePolicy
         if policies_conflict(one, other)
     }
 

@@ -11,7 +11,7 @@ from koord.util.errors import InvalidObject
 from koord_scheduler_plugins.reservation.amounts import MAX_AMOUNT, MAX_RESOURCES
 from koord_scheduler_plugins.reservation.matching import read_affinity, read_demands
 from koord_scheduler_plugins.reservation.objects import (
-    Policy,
+    AllocatePolicy,
     Reservation,
     last_good,
     read_reservation,
@@ -46,7 +46,7 @@ def test_a_reservation():
     spec = found.spec
     assert spec is not None
     assert (found.problems, found.created, found.available) == ((), NOW, True)
-    assert (spec.policy, spec.allocate_once, spec.ttl) == (Policy.RESTRICTED, False, 3600.0)
+    assert (spec.policy, spec.allocate_once, spec.ttl) == (AllocatePolicy.RESTRICTED, False, 3600.0)
     assert (spec.expires, spec.unschedulable, spec.pre_allocation) == (NOW, True, True)
     assert (spec.pre_allocation_by_cluster, spec.pre_allocation_multiple) == (True, True)
     assert [(one.key, one.value, one.effect) for one in spec.taints] == [("k", "v", "NoSchedule")]
@@ -59,7 +59,11 @@ def test_defaults():
     spec = reservation().spec
 
     assert spec is not None
-    assert (spec.allocate_once, spec.policy, spec.unschedulable) == (True, Policy.DEFAULT, False)
+    assert (spec.allocate_once, spec.policy, spec.unschedulable) == (
+        True,
+        AllocatePolicy.DEFAULT,
+        False,
+    )
 
 
 def test_a_template_requests_what_its_pod_does():

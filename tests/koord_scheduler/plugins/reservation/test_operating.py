@@ -11,7 +11,7 @@ from koord.api.reservation import CURRENT_OWNER, OPERATING_MODE, OWNERS
 from koord.util.errors import InvalidObject
 from koord_scheduler_plugins.reservation.consumers import reservation_info
 from koord_scheduler_plugins.reservation.objects import (
-    Policy,
+    AllocatePolicy,
     current_owner,
     is_operating,
     operating_reservation,
@@ -35,7 +35,7 @@ def test_a_pod_that_acts_as_a_reservation():
     assert is_operating(one)
     assert not is_operating(pod())
     assert found.spec is not None
-    assert (found.spec.policy, found.spec.allocate_once) == (Policy.ALIGNED, True)
+    assert (found.spec.policy, found.spec.allocate_once) == (AllocatePolicy.ALIGNED, True)
     assert (found.allocatable, found.node, found.uid) == ({"cpu": 4000}, "n", one.uid)
     assert owners_match(found.spec.owners, pod("p"))
     assert reservation_info(found, {}).matchable
