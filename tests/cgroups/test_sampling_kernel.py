@@ -92,6 +92,7 @@ def test_throttling_and_pressure_of_a_container(tree: Tree, node: Node) -> None:
     tree.make(POD).write(r.CPU_QUOTA, "90000" if VERSION == 1 else "90000 100000")
     container.write(r.CPU_QUOTA, "20000" if VERSION == 1 else "20000 100000")
     process = container.run()
+    process.do(burn(0.02))  # groups that never had a period are read in turns
     node.tick()
     process.do(burn(0.15))
     node.tick()
@@ -269,7 +270,9 @@ def test_reads_of_a_tick(tree: Tree, node: Node) -> None:
     per_pod = (reads[1] - reads[0]) / 6
     of_node = reads[0] - 6 * per_pod
     groups = 3  # the pod and two containers
-    files = 2 if VERSION == 2 else 3  # on v2 usage and throttling share cpu.stat
+    # On v2 usage and throttling share cpu.stat; on v1 throttling is read once in five, as these
+    # groups have no CPU limit.
+    files = 2 if VERSION == 2 else 2 + 1 / 5
     cpusets = 2 / 3  # of containers, in every third pod: the best-effort ones
     assert per_pod == pytest.approx(groups * files + cpusets + 1 / 5)
     assert of_node < 25  # the node, NUMA nodes and QoS classes

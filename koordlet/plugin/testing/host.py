@@ -12,7 +12,7 @@ from koordlet.host.object_writers import MakeWriter
 from koordlet.host.objects import ObjectReader
 from koordlet.host.paths import HostPaths
 from koordlet.host.resource import ObjectKind
-from koordlet.plugin.testing import kernel
+from koordlet.plugin.testing import kernelfiles
 
 PSI_RESOURCES = ("cpu", "memory", "io")
 V1_CONTROLLERS = ("cpu", "cpuacct", "cpuset", "memory", "blkio")
@@ -103,7 +103,7 @@ class FakeGroup:
 
     def set_pressure(self, resource: str, some: float, full: float | None = 0.0) -> None:
         """Set the group's PSI averages in percent; full None: a kernel without that line."""
-        text = kernel.pressure(some, full, int(some * 1e5), int((full or 0.0) * 1e5))
+        text = kernelfiles.pressure(some, full, int(some * 1e5), int((full or 0.0) * 1e5))
         self.write(self._file("cpuacct", f"{resource}.pressure"), text)
 
     def set_processes(self, *pids: int) -> None:
@@ -156,7 +156,7 @@ class FakeGroup:
 
     def _write_cpu(self) -> None:
         periods, throttled, nanoseconds = self._throttle
-        text = kernel.V1_CPU_STAT if self._host.version == 1 else kernel.V2_CPU_STAT
+        text = kernelfiles.V1_CPU_STAT if self._host.version == 1 else kernelfiles.V2_CPU_STAT
         self.write(
             self._file("cpu", "cpu.stat"),
             text.format(
@@ -173,13 +173,13 @@ class FakeGroup:
     def _write_memory(self) -> None:
         anon, file, limit = self._memory
         if self._host.version == 1:
-            limit = kernel.UNLIMITED_V1 if limit < 0 else limit
-            stat = kernel.V1_MEMORY_STAT
+            limit = kernelfiles.UNLIMITED_V1 if limit < 0 else limit
+            stat = kernelfiles.V1_MEMORY_STAT
             self.write("memory/memory.limit_in_bytes", f"{limit}\n")
             self.write("memory/memory.usage_in_bytes", f"{anon + file}\n")
             self.write("memory/memory.numa_stat", _v1_numa_stat(anon, file))
         else:
-            stat = kernel.V2_MEMORY_STAT
+            stat = kernelfiles.V2_MEMORY_STAT
             self.write("memory.max", "max\n" if limit < 0 else f"{limit}\n")
             self.write("memory.current", f"{anon + file}\n")
             self.write("memory.numa_stat", _v2_numa_stat(anon, file))
@@ -193,7 +193,7 @@ class FakeGroup:
 def _v1_numa_stat(anon: int, file: int) -> str:
     pages = {"total": anon + file, "file": file, "anon": anon, "unevictable": 0}
     return "".join(
-        f"{prefix}{name}={size // kernel.PAGE} N0={size // kernel.PAGE}\n"
+        f"{prefix}{name}={size // kernelfiles.PAGE} N0={size // kernelfiles.PAGE}\n"
         for prefix in ("", "hierarchical_")
         for name, size in pages.items()
     )
@@ -288,7 +288,7 @@ class FakeHost(FakeTree):
         """Let the whole machine work, in CPU seconds spread over all CPUs."""
         for ticks in self._ticks:
             for index, spent in enumerate((seconds, system, idle)):
-                ticks[index] += spent * kernel.HZ / self.cpus
+                ticks[index] += spent * kernelfiles.HZ / self.cpus
         self._write_stat()
 
     def use_memory(self, used: int, *, page_cache: int = 0) -> None:
@@ -298,7 +298,7 @@ class FakeHost(FakeTree):
 
     def set_pressure(self, resource: str, some: float, full: float = 0.0) -> None:
         """Set the node's PSI averages in percent; the totals grow by ten seconds' worth."""
-        text = kernel.pressure(some, full, int(some * 1e5), int(full * 1e5))
+        text = kernelfiles.pressure(some, full, int(some * 1e5), int(full * 1e5))
         self.write(f"proc/pressure/{resource}", text)
 
     def use_network(self, device: str, received: int, sent: int) -> None:
@@ -309,7 +309,7 @@ class FakeHost(FakeTree):
             f"{name:>6}: {rx} {rx // 1000} 0 0 0 0 0 0 {tx} {tx // 1000} 0 0 0 0 0 0\n"
             for name, (rx, tx) in self._devices.items()
         )
-        text = kernel.NET_DEV + "".join(rows)
+        text = kernelfiles.NET_DEV + "".join(rows)
         self.write("proc/net/dev", text)
         self.write("proc/1/net/dev", text)
 
@@ -324,7 +324,7 @@ class FakeHost(FakeTree):
         self.write("sys/bus/node/devices/node0/cpulist", f"0-{self.cpus - 1}\n")
         self.write(
             "proc/cpuinfo",
-            "".join(kernel.CPUINFO.format(cpu=n, cpus=self.cpus) for n in range(self.cpus)),
+            "".join(kernelfiles.CPUINFO.format(cpu=n, cpus=self.cpus) for n in range(self.cpus)),
         )
         for cpu in range(self.cpus):
             self._write_cpu(cpu)
@@ -369,8 +369,8 @@ class FakeHost(FakeTree):
             "used": used + cache,
             "file": cache,
         }
-        self.write("proc/meminfo", kernel.MEMINFO.format(**numbers))
+        self.write("proc/meminfo", kernelfiles.MEMINFO.format(**numbers))
         self.write(
             "sys/bus/node/devices/node0/meminfo",
-            kernel.NUMA_MEMINFO.format(node=0, **numbers),
+            kernelfiles.NUMA_MEMINFO.format(node=0, **numbers),
         )

@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 
 from koordlet.host.cgroups import cgroupfiles as cg
 from koordlet.host.cgroups.cgroupfiles import CpuThrottle, CpuTime, MemoryStat
-from koordlet.plugin.testing import kernel
+from koordlet.plugin.testing import kernelfiles
 
 DATA = Path(__file__).with_name("data")
 counters = st.integers(0, 2**64 - 1)
-V2_STAT = kernel.V2_CPU_STAT.format(
+V2_STAT = kernelfiles.V2_CPU_STAT.format(
     usage=1_000_000, periods=20, throttled=4, throttled_us=12_345
 ).encode()
-V1_STAT = kernel.V1_CPU_STAT.format(periods=20, throttled=4, throttled_ns=12_345_678).encode()
+V1_STAT = kernelfiles.V1_CPU_STAT.format(periods=20, throttled=4, throttled_ns=12_345_678).encode()
 V2_MEMORY = b"""\
 anon 30
 file 40
@@ -122,8 +122,8 @@ def test_the_root_group_of_v2_has_no_throttling():
 @pytest.mark.parametrize(
     ("parse", "text"),
     [
-        (cg.parse_v1_memory_stat, kernel.V1_MEMORY_STAT),
-        (cg.parse_v2_memory_stat, kernel.V2_MEMORY_STAT),
+        (cg.parse_v1_memory_stat, kernelfiles.V1_MEMORY_STAT),
+        (cg.parse_v2_memory_stat, kernelfiles.V2_MEMORY_STAT),
     ],
 )
 @given(anon=counters, file=counters, order=st.randoms(use_true_random=False))
