@@ -9,7 +9,7 @@ from pathlib import Path
 import shtab
 
 from commandlines.parsers import parser_of, subcommands
-from koord.component.completion import PROGRAMS, SHELLS
+from koordlet.cli.ctl.arguments import PROGRAMS, SHELLS
 
 _PLACES = {  # below --share, where each shell looks
     "bash": "bash-completion/completions/{}",
