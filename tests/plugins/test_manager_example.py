@@ -1,11 +1,10 @@
 """The manager's example package, as a third party would ship it: installed, found and run."""
 
-import os
 import re
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
+
+from tests.support.examplepackages import run_installed_tests
 
 EXAMPLE = Path(__file__).parents[2] / "plugins" / "example-manager"
 INSTALLED = textwrap.dedent(
@@ -35,39 +34,6 @@ INSTALLED = textwrap.dedent(
 
 
 def test_the_installed_package_passes_its_tests_and_is_found(tmp_path: Path) -> None:
-    """Without the network, into a directory of its own; the tests need nothing but the kit."""
-    source, site = tmp_path / "source", tmp_path / "site"
-    for file in EXAMPLE.rglob("*"):
-        if file.is_file() and file.suffix in {".py", ".toml", ".md", ".typed"}:
-            copy = source / file.relative_to(EXAMPLE)
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            copy.write_bytes(file.read_bytes())
-    _run(
-        ["pip", "--disable-pip-version-check", "--no-input", "--quiet", "install", "--no-deps"]
-        + ["--no-index", "--no-build-isolation", "--target", str(site), str(source)],
-        tmp_path,
-    )
-    work = tmp_path / "work"
-    work.mkdir()
-    (source / "tests").rename(work / "tests")
-    for name in ("pyproject.toml", "README.md"):
-        (source / name).rename(work / name)
-    (work / "tests" / "test_installed.py").write_text(INSTALLED)
-
-    done = _run(["pytest", "-q", "-p", "no:cacheprovider", "tests"], work, site)
+    done = run_installed_tests(EXAMPLE, tmp_path, INSTALLED)
 
     assert re.search(r"^9 passed", done, re.MULTILINE)
-
-
-def _run(module: list[str], directory: Path, path: Path | None = None) -> str:
-    environment = {**os.environ, "PYTHONPATH": str(path) if path else ""}
-    done = subprocess.run(
-        [sys.executable, "-m", *module],
-        cwd=directory,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
