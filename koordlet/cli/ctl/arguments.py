@@ -13,7 +13,13 @@ import koordlet
 from koord.util.errors import Unavailable
 from koordlet.host.paths import HOST_MODE, HostPaths
 
-PROGRAMS = ("koordletctl", "koordlet", "koord-descheduler", "koord-scheduler")
+PROGRAMS = (
+    "koordletctl",
+    "koordlet",
+    "koord-descheduler",
+    "koord-manager",
+    "koord-scheduler",
+)
 SHELLS = ("bash", "zsh", "fish")
 DIRECTORY = files("koord.component") / "completions"
 

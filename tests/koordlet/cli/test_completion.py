@@ -35,6 +35,7 @@ LINES = (
     ("koordlet", "koordlet --coldpage-cpu-p", "koordlet --coldpage-cpu-percent "),
     ("koord-descheduler", "koord-descheduler pl", "koord-descheduler plan "),
     ("koord-scheduler", "koord-scheduler simulate --see", "koord-scheduler simulate --seed "),
+    ("koord-manager", "koord-manager ex", "koord-manager explain "),
 )
 
 
@@ -125,7 +126,7 @@ def test_shells_find_completions_below_share(tmp_path, monkeypatch):
     }
     assert share == {
         place: 0o644
-        for program in ("koordlet", "koordletctl", "koord-descheduler")
+        for program in ("koordlet", "koordletctl", "koord-descheduler", "koord-manager")
         for place in (
             f"bash-completion/completions/{program}",
             f"zsh/site-functions/_{program}",
