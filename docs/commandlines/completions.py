@@ -9,7 +9,7 @@ from pathlib import Path
 import shtab
 
 from commandlines.parsers import parser_of, subcommands
-from koordlet.cli.ctl.arguments import PROGRAMS, SHELLS
+from koord.component.completion import PROGRAMS, SHELLS
 
 _PLACES = {  # below --share, where each shell looks
     "bash": "bash-completion/completions/{}",

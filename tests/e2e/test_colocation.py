@@ -33,6 +33,7 @@ from tests.support.programs import MINOR, REPOSITORY
 from tests.support.real_apiserver.accounts import Accounts
 from tests.support.real_apiserver.cluster_objects import READY, SHOP, ClusterObjects
 from tests.support.real_apiserver.control_plane import ControlPlane
+from tests.support.real_apiserver.policies import BINDINGS, OURS, delete_policies
 from tests.support.real_apiserver.recorder import Recorder
 from tests.support.real_apiserver.served import until_served
 
@@ -40,11 +41,8 @@ T = TypeVar("T")
 NAMESPACE = "koordinator-system"
 BATCH_CPU = "kubernetes.io/batch-cpu"
 PROFILES = Resource("config.koordinator.sh/v1alpha1", "clustercolocationprofiles")
-POLICIES = Resource("admissionregistration.k8s.io/v1beta1", "mutatingadmissionpolicies")
-BINDINGS = Resource("admissionregistration.k8s.io/v1beta1", "mutatingadmissionpolicybindings")
 CLASSES = Resource("scheduling.k8s.io/v1", "priorityclasses")
 ACCOUNTS = Resource("v1", "serviceaccounts")
-OURS = {"labelSelector": "app.kubernetes.io/managed-by=koord-manager"}
 PATIENCE = 60.0  # real seconds
 SOON = 10.0  # seconds from a report to the node, on a machine with other things to do
 STRATEGY = '{"enable": true, "cpuReclaimThresholdPercent": 60}'
@@ -169,10 +167,9 @@ async def token(
         await client.list(PODS.collection(SHOP), {"labelSelector": "app-type=batch"})
     ).items:
         await client.delete(PODS.object(one["metadata"]["name"], namespace=SHOP))
-    for each in (PROFILES, POLICIES, BINDINGS):
-        query = OURS if each is not PROFILES else None
-        for one in (await client.list(each.collection(), query)).items:
-            await client.delete(each.object(one["metadata"]["name"]))
+    for one in (await client.list(PROFILES.collection())).items:
+        await client.delete(PROFILES.object(one["metadata"]["name"]))
+    await delete_policies(client)
     await client.delete(CLASSES.object("koord-batch"))
     await client.delete(CONFIG_MAPS.object("slo-controller-config", namespace=NAMESPACE))
     await client.delete(LEASES.object("koordinator-manager", namespace=NAMESPACE))

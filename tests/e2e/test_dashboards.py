@@ -27,7 +27,7 @@ from reference.alerting.recording import (
 )
 from reference.dashboards.agent import FLEET_BOARD, NODE_BOARD, PLUGINS_BOARD
 from reference.dashboards.board import Board, Panel, Query
-from reference.dashboards.controlplane import DESCHEDULER_BOARD, SCHEDULER_BOARD
+from reference.dashboards.controlplane import DESCHEDULER_BOARD, MANAGER_BOARD, SCHEDULER_BOARD
 
 from tests.support.processes.agent import running_alone
 from tests.support.processes.control_plane import running_control_plane
@@ -226,7 +226,8 @@ def files() -> dict[str, Any]:
 
 def test_the_files_have_these_expressions(files: dict[str, Any]) -> None:
     """What was asked above is what Grafana asks."""
-    boards = (NODE_BOARD, FLEET_BOARD, PLUGINS_BOARD, DESCHEDULER_BOARD, SCHEDULER_BOARD)
+    boards = (NODE_BOARD, FLEET_BOARD, PLUGINS_BOARD, DESCHEDULER_BOARD)
+    boards += (MANAGER_BOARD, SCHEDULER_BOARD)
     assert {board.name: [query.expr for _, query in board.queries()] for board in boards} == {
         name: [target["expr"] for panel in file["panels"] for target in panel.get("targets", ())]
         for name, file in files.items()

@@ -23,6 +23,7 @@ from tests.support.processes.control_plane import running_manager
 from tests.support.programs import REPOSITORY
 from tests.support.real_apiserver.cluster_objects import ClusterObjects
 from tests.support.real_apiserver.control_plane import ControlPlane
+from tests.support.real_apiserver.policies import delete_policies
 from tests.support.real_apiserver.recorder import Recorder
 
 NAMESPACE = "koordinator-system"
@@ -102,6 +103,7 @@ async def test_a_node_offers_what_its_report_leaves(
                 assert len(writes) <= 2  # annotations at first, then what the report leaves
             assert [f"{one.verb} {one.path}" for one in recorder.refused] == []
     finally:
+        await delete_policies(client)
         await client.delete(CONFIG_MAPS.object("slo-controller-config", namespace=NAMESPACE))
         await client.delete(LEASES.object("koordinator-manager", namespace=NAMESPACE))
         await asyncio.to_thread(kubectl.delete, manifests[1:])

@@ -25,24 +25,25 @@ from tests.support.processes.control_plane import running_manager
 from tests.support.processes.prometheus import free_port
 from tests.support.programs import ADMISSION, MINOR, REPOSITORY, ask
 from tests.support.real_apiserver.control_plane import ControlPlane
+from tests.support.real_apiserver.policies import (
+    BINDINGS,
+    OURS,
+    POLICIES,
+    RULE_BINDINGS,
+    delete_policies,
+)
 from tests.support.real_apiserver.recorder import Recorder
 from tests.support.real_apiserver.served import until_served
 
 NAMESPACE, TEAM = "koordinator-system", "colocated"
 PATIENCE = 60.0  # real seconds
-ADMISSION_GROUP = "admissionregistration.k8s.io/v1beta1"
 PROFILES = Resource("config.koordinator.sh/v1alpha1", "clustercolocationprofiles")
-POLICIES = Resource(ADMISSION_GROUP, "mutatingadmissionpolicies")
-BINDINGS = Resource(ADMISSION_GROUP, "mutatingadmissionpolicybindings")
-RULES = Resource("admissionregistration.k8s.io/v1", "validatingadmissionpolicies")
-RULE_BINDINGS = Resource("admissionregistration.k8s.io/v1", "validatingadmissionpolicybindings")
 CLASSES = Resource("scheduling.k8s.io/v1", "priorityclasses")
 NAMESPACES, ACCOUNTS = Resource("v1", "namespaces"), Resource("v1", "serviceaccounts")
 WEBHOOKS = Resource("admissionregistration.k8s.io/v1", "mutatingwebhookconfigurations")
 ROLES = Resource("rbac.authorization.k8s.io/v1", "clusterroles")
 RUNTIME_CLASSES = Resource("node.k8s.io/v1", "runtimeclasses")
 VALUES = {"koord-batch": 5500, "koord-mid": 7500, "koord-prod": 9500}
-OURS = {"labelSelector": "app.kubernetes.io/managed-by=koord-manager"}
 BATCH_CPU = "kubernetes.io/batch-cpu"
 
 pytestmark = pytest.mark.skipif(MINOR < 34, reason="MutatingAdmissionPolicy is beta from 1.34 on")
@@ -225,10 +226,9 @@ async def cluster(own_plane: ControlPlane, client: ApiClient, kubectl: Any) -> A
     request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
     path = ACCOUNTS.object("koord-manager", namespace=NAMESPACE, subresource="token")
     yield (await client.post(path, request))["status"]["token"]
-    for each in (PROFILES, POLICIES, BINDINGS, RULES, RULE_BINDINGS):
-        query = OURS if each is not PROFILES else None
-        for one in (await client.list(each.collection(), query)).items:
-            await client.delete(each.object(one["metadata"]["name"]))
+    for one in (await client.list(PROFILES.collection())).items:
+        await client.delete(PROFILES.object(one["metadata"]["name"]))
+    await delete_policies(client)
     for name in VALUES:
         await client.delete(CLASSES.object(name))
     with contextlib.suppress(NotFound):

@@ -3,8 +3,9 @@
 import re
 from collections.abc import Iterable
 
+from koord.component.completion import completion
 from koord.util.errors import KoordError
-from koordlet.cli.ctl.arguments import CtlOptions, completion
+from koordlet.cli.ctl.arguments import CtlOptions
 from koordlet.cli.ctl.client import CtlClient
 from koordlet.metriccache.kinds import KINDS
 

@@ -11,8 +11,8 @@ import pexpect
 import pytest
 from commandlines import completions
 
+from koord.component.completion import PROGRAMS, SHELLS, completion
 from koord.util.errors import Unavailable
-from koordlet.cli.ctl.arguments import PROGRAMS, SHELLS, completion
 
 TIMEOUT = 60  # seconds; only a broken completion takes them
 PROMPT = "@@ "
