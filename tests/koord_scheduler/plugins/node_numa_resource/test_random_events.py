@@ -1,6 +1,7 @@
 """Whatever happens, no CPU is given twice: checked by the pods alone.
 
-KOORD_RANDOM_EVENTS is the number of events of each seed; 100000 take about ten minutes.
+KOORD_RANDOM_EVENTS is the number of events of each seed; 100000 take some minutes, and the time
+limit grows with them.
 """
 
 import json
@@ -186,6 +187,7 @@ class Life:
                 had |= cpus
 
 
+@pytest.mark.timeout(600 + EVENTS // 20)
 @pytest.mark.parametrize("seed", range(4))
 async def test_no_cpu_is_given_twice(seed: int) -> None:
     life = Life(seed)
