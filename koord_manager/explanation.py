@@ -1,4 +1,4 @@
-"""What a node offers and why, as JSON and as tables."""
+"""Explains what a node offers and why, as JSON and as tables."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping

@@ -132,7 +132,7 @@ def decode(data: bytes, where: str, *, half_characters: bool = False) -> object:
 
 
 class EarlierItems:
-    """What was made of the objects in an earlier list, found again by their text.
+    """Values made from the objects of an earlier list, found again by their text.
 
     The text of a JSON object ends with its closing brace, so where the whole text of an earlier
     item stands again, it is that item: it need not be decoded. Kept are a digest of each text, its
@@ -268,7 +268,7 @@ class ListStream:
         self._next = self._after_item
 
     def _item_value(self) -> object:
-        """What is made of the item that begins here, if need be by reading it."""
+        """Return the value of the item that begins here; decode it if it is new."""
         is_object, begin = self._peek() == "{", self._at
         found = self._earlier.find(self._text, begin) if is_object else None
         if found is not None:

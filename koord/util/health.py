@@ -40,7 +40,7 @@ class LastingFailure:
         self._reason = ""
 
     def failed(self, event: str, reason: str, **facts: object) -> None:
-        """Have the health say the reason; log the event unless it has failed before."""
+        """Set the reason in the health; log the event unless it has failed before."""
         self._reason = reason
         self._state.failed(event, **facts)
 

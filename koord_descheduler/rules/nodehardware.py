@@ -227,7 +227,7 @@ def free_cpus(total: frozenset[int], pods: Iterable[ClusterPod]) -> int:
 
 
 class HardwareTable:
-    """What is free of the devices and CPUs of nodes, as columns. Nodes are rows of one view."""
+    """Free devices and CPUs of nodes, as columns. Nodes are rows of one view."""
 
     def __init__(
         self,

@@ -51,7 +51,7 @@ MAX_ROWS = 50  # nodes in the table; JSON has all
 
 @dataclass(frozen=True, slots=True)
 class PlannedCluster:
-    """What a plan is made for. Objects beside nodes are by node."""
+    """The input of a plan. Objects besides nodes are keyed by node."""
 
     state: ClusterState
     topologies: Mapping[str, NodeTopology] = field(default_factory=dict)
@@ -60,7 +60,7 @@ class PlannedCluster:
 
 @dataclass(frozen=True, slots=True)
 class NodePlan:
-    """What one node offers by each strategy, by resource; None: nothing of it."""
+    """The offer of one node by each strategy, by resource; None: nothing of it."""
 
     name: str
     before: Mapping[str, int | None]

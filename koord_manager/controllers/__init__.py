@@ -1,1 +1,1 @@
-"""What the leader keeps in the cluster: resources of nodes, NodeMetrics, NodeSLOs."""
+"""Controllers of the leader: resources of nodes, NodeMetrics, NodeSLOs."""

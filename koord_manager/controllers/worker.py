@@ -1,4 +1,4 @@
-"""What works through a queue of nodes that something is to be done for."""
+"""The worker of a queue of nodes."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable

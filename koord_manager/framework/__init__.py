@@ -1,1 +1,1 @@
-"""What plugins get, what they return, and what the daemon makes of it."""
+"""The plugin framework: inputs, results, and how the daemon combines them."""

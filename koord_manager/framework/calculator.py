@@ -46,7 +46,7 @@ class _Known:
 
 @dataclass(slots=True)
 class History:
-    """What a node has offered. basis: what besides reports decides; with another one all is new."""
+    """Amounts that a node has offered. basis: inputs besides reports; another one: all is new."""
 
     basis: Hashable = None
     known: dict[str, _Known] = field(default_factory=dict)
@@ -124,7 +124,7 @@ Call = Callable[[NodeResourcePlugin, NodeFacts, Calculation], Calculation]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OfferedResource:
-    """What a node offers of one resource, and how it came about. None: it has none of it."""
+    """The offered amount of one resource, and how it came about. None: the node has none of it."""
 
     plugin: str
     amount: int | None
@@ -138,7 +138,7 @@ class OfferedResource:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodeResult:
-    """What one node is to have."""
+    """The resources, labels and annotations that one node is to have."""
 
     resources: Mapping[str, OfferedResource]
     annotations: Mapping[str, str | None]
@@ -300,7 +300,7 @@ class Calculator:
         return found
 
     def _originals(self, node: NodeFacts) -> Mapping[str, int]:
-        """What was offered before a part was given away, as the node remembers it."""
+        """Return the amounts before a part was given away, by the node's annotation."""
         text = node.annotation(ORIGIN)
         try:
             found = json.loads(text or "{}").get("resources") or {}

@@ -158,7 +158,7 @@ class Term:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Offered:
-    """What a node is to have of one resource, in whole units; None: it is not to have it.
+    """The wanted amount of one resource of a node, in whole units; None: it is to have none.
 
     What is measured does not fall to nothing by one report. A factor is applied after that, and
     rounded up. given is what others than Kubernetes have of it; None: they can have none.
@@ -174,7 +174,7 @@ class Offered:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Calculation:
-    """What a plugin says of one node. What it does not name stays as it is."""
+    """The result of a plugin for one node. Resources that it does not name stay as they are."""
 
     resources: Mapping[str, Offered] = field(default_factory=lambda: _NONE)
     annotations: Mapping[str, str | None] = field(default_factory=lambda: _NONE)

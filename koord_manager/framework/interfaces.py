@@ -87,7 +87,7 @@ class Services:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Handle:
-    """What a plugin may use."""
+    """The services that a plugin may use."""
 
     name: str  # of the plugin
     clock: Clock

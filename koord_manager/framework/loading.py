@@ -34,7 +34,7 @@ log = get_logger("koord_manager.plugins")
 
 @reads(node_annotations={BANDWIDTH_ANNOTATION: 256, STRATEGY_ANNOTATION: 65_536, ORIGIN: 4096})
 class _Own:
-    """What the daemon reads of nodes itself."""
+    """The fields of nodes that the daemon reads itself."""
 
 
 def known_plugins(registry: PluginRegistry) -> Mapping[str, ArgsType | None]:

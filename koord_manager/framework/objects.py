@@ -28,7 +28,7 @@ class Zone:
 
 @dataclass(frozen=True, slots=True)
 class CpuModel:
-    """What the CPU of a node is."""
+    """The CPU model of a node."""
 
     model: str
     hyper_threading: bool = False

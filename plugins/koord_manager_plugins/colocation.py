@@ -118,7 +118,7 @@ def qos_class(pod: ClusterPod) -> QoSClass:
 
 @dataclass(frozen=True, slots=True)
 class PodShare:
-    """What counts of one pod that is neither batch nor free, or of usage without a pod."""
+    """The share of one pod that is neither batch nor free, or of usage without a pod."""
 
     request: Amounts
     used: Amounts
@@ -269,7 +269,7 @@ class Explained:
 
 @dataclass(frozen=True, slots=True)
 class BatchAmounts:
-    """What a node offers, before any factor: milli-cores and bytes."""
+    """The offer of a node before any factor: milli-cores and bytes."""
 
     cpu: Explained
     memory: Explained
@@ -490,7 +490,7 @@ def mid_resources(node: NodeFacts) -> dict[str, Offered]:
 
 
 def _reclaimable(node: NodeFacts, whole: Amounts) -> Amounts:
-    """What prod pods will not use of their requests, as far as the node does not use it now."""
+    """Return the part of prod requests that will stay unused, at most what is unused now."""
     report = node.report
     if report is None or report.usage is None:
         return NOTHING

@@ -103,7 +103,7 @@ def _quota(pod: ClusterPod, annotations: Annotations) -> Iterator[Request]:
 
 
 def _reservation(pod: ClusterPod, annotations: Annotations) -> Iterator[Request]:
-    """Whatever the affinity says: with one, the pod is only for nodes with such a reservation."""
+    """Whether the pod has a reservation affinity: it then needs a node with such a reservation."""
     if RESERVATION_AFFINITY in annotations:
         yield RESERVATION_AFFINITY, f"a required reservation (annotation {RESERVATION_AFFINITY})"
     if pod.labels.get(OPERATING_MODE) == "Reservation":

@@ -70,7 +70,7 @@ Key = tuple[str, str]  # kind and name
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Wanted:
-    """What the API server is to have."""
+    """The objects that the API server is to have."""
 
     objects: Mapping[Key, Object]
     kept: frozenset[str]  # names of policies that stay as they are, whatever they are
@@ -80,7 +80,7 @@ class Wanted:
 
 @dataclass(slots=True)
 class _Written:
-    """What was written last, and what the server has made of it."""
+    """The object written last, and how the server stored it."""
 
     wanted: Object
     stored: Object = field(default_factory=dict)

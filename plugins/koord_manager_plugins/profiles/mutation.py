@@ -1,4 +1,4 @@
-"""What profiles do to a pod that is created: what policies do, too, as plain code.
+"""The mutation of created pods by profiles, in plain code; policies do the same.
 
 Source: Koordinator, pkg/webhook/pod/mutating.
 """

@@ -148,7 +148,7 @@ class _Step:
 
 @dataclass(frozen=True, slots=True)
 class ProfilePolicy:
-    """What the API server is to have for a profile."""
+    """The objects of one profile on the API server."""
 
     objects: tuple[Object, ...]
     not_applied: tuple[str, ...] = ()  # what of the profile no policy can do
@@ -164,7 +164,7 @@ class ProfileSet:
         self._matches = {one.name: matches(one) for one in self.profiles}
 
     def values(self, profile: Profile) -> Mapping[Path, str | None]:
-        """What a profile sets last in each field, as CEL."""
+        """Return the last value that a profile sets in each field, as CEL."""
         return self._values[profile.name]
 
     def matches(self, profile: Profile) -> str:

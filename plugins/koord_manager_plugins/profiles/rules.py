@@ -1,4 +1,4 @@
-"""What pods may not ask for, as ValidatingAdmissionPolicies.
+"""Rules of pods as ValidatingAdmissionPolicies.
 
 A pod that is updated is asked only about what may not change: one that broke another rule before
 the policy was there must still lose its finalizers. Texts are those of Koordinator's webhook.

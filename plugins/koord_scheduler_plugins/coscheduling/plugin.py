@@ -190,7 +190,7 @@ class Coscheduling(
     # The queue.
 
     def events_to_register(self) -> Iterable[HintedEvent]:
-        """What may give a place in the network room for a gang, or that victims have gone.
+        """Return the events that may free a place in the network, or say that victims have gone.
 
         Otherwise a representative waits for what its gang lacks; others are activated with it.
         """
@@ -236,7 +236,7 @@ class Coscheduling(
     async def post_filter(
         self, state: CycleState, pod: ClusterPod, nodes: View, statuses: NodeStatuses
     ) -> PostFilterResult | Status | None:
-        """Have pods of lower priority leave, if all members of a gang have nodes then."""
+        """Preempt pods of lower priority, if all members of a gang have nodes then."""
         if self._preemptor is None:
             return Status.unschedulable()
         return await self._preemptor.run(pod, nodes, statuses)
@@ -290,7 +290,7 @@ class Coscheduling(
         return Status.skip() if gang is None or gang.spec is None else None
 
     async def pre_bind(self, state: CycleState, pod: ClusterPod, node_name: str) -> Status | None:
-        """Have the pod's annotations say with how many others it was placed."""
+        """Write in the pod's annotations with how many others it was placed."""
         gang = self._rounds.gang(pod)
         if gang is None or gang.spec is None:
             return None
@@ -333,7 +333,7 @@ class Coscheduling(
         return {"PodGroupController": self._serving.new_statuses()}
 
     def pending_advice(self, pod: ClusterPod) -> Iterable[str]:
-        """What its gang group lacks, and which members are held back or wait on their nodes."""
+        """Say what its gang group lacks, and which members are held back or wait on their nodes."""
         return self._serving.advice(pod)
 
     def endpoints(self) -> Iterable[Endpoint]:

@@ -71,7 +71,7 @@ class GangOnNodes:
 
 @dataclass(frozen=True, slots=True)
 class GangVictims:
-    """What makes room for a gang."""
+    """Victims whose eviction makes room for a gang."""
 
     nodes: Mapping[str, str]  # by namespace/name of its members
     victims: tuple[ClusterPod, ...]  # the most important first; those that leave already are none
@@ -118,7 +118,7 @@ def ranks_of(pods: Iterable[ClusterPod]) -> dict[int, int]:
 
 
 def cost_of(pods: Iterable[ClusterPod], ranks: Mapping[int, int], job: Callable[..., str]) -> int:
-    """What it costs if pods leave a node: for each of their jobs the rank of its priority."""
+    """Return the cost of evicting pods of a node: the rank of each job's priority."""
     jobs: dict[str, int] = {}
     for pod in pods:
         jobs.setdefault(job(pod), ranks[pod.priority or 0])
@@ -243,7 +243,7 @@ class GangPreemption:
     async def _victims(
         self, planned: Mapping[str, str], pods: Sequence[ClusterPod], protected: set[str]
     ) -> list[ClusterPod] | None:
-        """Who has to leave for the plan to hold; None: time was over before that was known."""
+        """Return the victims that the plan needs; None: time was over before that was known."""
 
         def first_back(some: Iterable[ClusterPod]) -> list[ClusterPod]:
             return sorted(some, key=lambda one: (one.key not in protected, *_importance(one)))
@@ -270,7 +270,7 @@ class GangPreemption:
         return self._leaving.values()
 
     def _whole(self, found: GangVictims) -> GangVictims:
-        """Have gang groups leave whole of which more leave than they can spare."""
+        """Evict gang groups whole of which more leave than they can spare."""
         victims = {pod.key: pod for pod in found.victims}
         for pod in found.victims:
             group = self.gang_group(pod)

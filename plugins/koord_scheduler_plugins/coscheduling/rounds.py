@@ -63,7 +63,7 @@ class GangMetrics:
         )
 
     def count_waiting_by(self, profile: str, count: Callable[[], int]) -> None:
-        """Have the gang groups of a profile that wait counted by a function from now on."""
+        """Count the waiting gang groups of a profile by a function from now on."""
         self._waiting[profile] = count
 
     def _count_waiting(self) -> int:
@@ -283,7 +283,7 @@ class Rounds:
                 self._handle.services.activate([*others, *(one.uid for one in pending)])
 
     def permit(self, pod: ClusterPod) -> Wait | None:
-        """Have a member wait on its node for the others; None: all of them may be bound."""
+        """Let a member wait on its node for the others; None: all of them may be bound."""
         gang = self.gang(pod)
         if gang is None:
             return None
@@ -398,7 +398,7 @@ class Rounds:
 
     @contextmanager
     def _planning(self, members: Iterable[ClusterPod]) -> Iterator[None]:
-        """Have members be ordinary pods, which their own nominations do not keep from nodes."""
+        """Treat members as ordinary pods, which their own nominations do not keep from nodes."""
         nominator = self._handle.services.nominator
         nominated = [
             (pod, node) for pod in members if (node := nominator.node_of(pod.key)) is not None
@@ -548,7 +548,7 @@ class Rounds:
         self._metrics.rounds.labels(ending, job_size(members)).observe(seconds)
 
     def reject_waiting(self, gangs: Iterable[Gang], text: str, plugin: str) -> None:
-        """Have members give up the nodes on which they wait, in the name of a plugin."""
+        """Reject the members that wait on their nodes, in the name of a plugin."""
         self._reject_waiting([one.id for one in gangs], text, plugin)
 
     def _reject_waiting(self, group: Iterable[str], text: str, plugin: str = PLUGIN) -> None:
@@ -564,7 +564,7 @@ class Rounds:
             del self._waiting[gang]
 
     def _activate(self, group: Mapping[str, Gang | None]) -> None:
-        """Have the members that are pending looked at: one of them goes on, or all of them."""
+        """Activate the members that are pending: one of them, or all of them."""
         pending = self._pending(one for one in group.values() if one is not None)
         if pending:
             self._handle.services.activate([one.uid for one in pending])
@@ -572,7 +572,7 @@ class Rounds:
     # What changes.
 
     def network_changed(self) -> None:
-        """Have gangs tried again: there may be a place for them in the network."""
+        """Try gangs again: there may be a place for them in the network."""
         found = [self._cluster.pod(one) for one in self._representatives.values()]
         if found:
             self._handle.services.activate([one.uid for one in found if one is not None])

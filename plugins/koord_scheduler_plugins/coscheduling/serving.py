@@ -1,4 +1,4 @@
-"""What people and other components see of gangs: statuses of PodGroups, endpoints, advice."""
+"""Gangs as others see them: statuses of PodGroups, endpoints, advice."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
@@ -261,12 +261,12 @@ class GangServing:
         self.pod_group_changed(gang)
 
     def pod_group_changed(self, key: str) -> None:
-        """Have the status of a PodGroup looked at."""
+        """Queue a PodGroup for a look at its status."""
         if self._statuses is not None:
             self._statuses.note(key)
 
     def new_statuses(self) -> PodGroupStatuses:
-        """What writes statuses while this process leads."""
+        """Make the writer of statuses, which works while this process leads."""
         client, groups = self._handle.services.client, self._gangs.pod_groups
         self._statuses = PodGroupStatuses(client, POD_GROUPS, groups.keys, self._status_patch)
         return self._statuses
@@ -284,7 +284,7 @@ class GangServing:
         return self._handle.scheduler().is_assumed(uid)
 
     def advice(self, pod: ClusterPod) -> Iterable[str]:
-        """What its gang group lacks, and which members are held back or wait on their nodes."""
+        """Say what its gang group lacks, and which members are held back or wait on their nodes."""
         gang = self._rounds.gang(pod)
         if gang is None:
             return

@@ -121,7 +121,7 @@ def _floor(values: Counts, multiple: int) -> Counts:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What places of the network have for a gang."""
+    """Room of the places of a network for a gang."""
 
     tree: TreeColumns
     topology: GangTopology

@@ -1,4 +1,4 @@
-"""What device plugins of vendors read on a pod and its node, with the gate DevicePluginAdaption.
+"""Annotations and labels that vendors' device plugins read, with the gate DevicePluginAdaption.
 
 Source: Koordinator, pkg/scheduler/plugins/deviceshare (device_plugin_adapter).
 """

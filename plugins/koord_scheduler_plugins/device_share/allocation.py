@@ -176,7 +176,7 @@ def one_by_one(choice: Choice) -> tuple[int, ...]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GpuRules:
-    """What a node, and a pod, say of the GPUs that may be given together."""
+    """Rules of a node and a pod about the GPUs that may be given together."""
 
     scopes: Scope | None  # the topology; None: it is not known
     partitions: Partitions | None  # None: there is no table
@@ -220,7 +220,7 @@ Allocation = Mapping[str, tuple[GivenDevice, ...]]
 
 @dataclass(frozen=True, slots=True)
 class AllocateOptions:
-    """What is known beside the node and the pod."""
+    """Inputs of an allocation besides the node and the pod."""
 
     scorer: DeviceScorer | None = None  # None: all devices score the same
     numa_nodes: frozenset[int] | None = None  # devices must be near to one of them; None: any

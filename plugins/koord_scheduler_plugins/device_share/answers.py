@@ -1,4 +1,4 @@
-"""What people and other components see of devices: metrics, REST, reasons."""
+"""Devices as others see them: metrics, REST, reasons."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -63,7 +63,7 @@ class DeviceMetrics(Collector):
         registry.register(self)
 
     def show(self, counted: Callable[[], Iterable[tuple[DeviceTable, int]]]) -> None:
-        """Have sums over nodes computed when they are asked for, in any thread."""
+        """Compute sums over nodes when they are asked for, in any thread."""
         self._shown = counted
 
     def describe(self) -> Iterator[Metric]:
@@ -223,7 +223,7 @@ def _fitting(table: DeviceTable, request: Amounts, kind: str) -> list[int]:
 
 
 def _shares(wanted: PodDevices, tables: Counted) -> Iterator[str]:
-    """What is free in parts of cards."""
+    """Return the free parts of shared cards."""
     parts = [
         free.get(GPU_MEMORY_RATIO, 0)
         for table, _ in tables

@@ -96,7 +96,7 @@ class Scope:
 
 @dataclass(frozen=True)
 class DeviceLayout:
-    """What the devices of a node are. Nodes with the same ones have equal layouts."""
+    """The devices of a node. Nodes with the same ones have equal layouts."""
 
     devices: tuple[NodeDevice, ...] = ()  # by type and minor, each pair once
     table: tuple[tuple[int, Partition], ...] | None = None  # None: there is no partition table
@@ -414,7 +414,7 @@ class DeviceTable:
         self._sums: dict[str, tuple[Amounts, Amounts]] = {}
 
     def free(self, kind: str) -> Mapping[int, Amounts]:
-        """What is free of each device of a type."""
+        """Return the free amounts of each device of a type."""
         found = self._free.get(kind)
         if found is None:
             used = self.used.get(kind, {})

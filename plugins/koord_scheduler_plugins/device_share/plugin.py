@@ -398,7 +398,7 @@ class DeviceShare(
         return {} if found is None else {DEVICE_ALLOCATED: allocated_text(found, {})}
 
     def _planned(self, pod: ClusterPod, table: DeviceTable) -> Allocation | None:
-        """What a pod would get of a node; None: it requests no devices, or there are none."""
+        """Return the devices that a pod would get of a node; None: none are requested or there."""
         try:
             asked = self._request(pod)
             if asked is None:
@@ -409,7 +409,7 @@ class DeviceShare(
             return None
 
     def _expected(self, pod: ClusterPod, table: DeviceTable) -> Sequence[tuple[str, int]]:
-        """What a pod takes that a what-if has put on a node; one that was planned holds it."""
+        """Return the devices of a pod that a what-if has put on a node."""
         if any(key == DEVICE_ALLOCATED for key, _ in pod.annotations):
             return ()
         found = self._planned(pod, table)
@@ -552,7 +552,7 @@ class DeviceShare(
     # What a node says.
 
     def _request(self, pod: ClusterPod) -> DeviceRequest | None:
-        """What a pod requests; None: no devices. Raises InvalidRequest."""
+        """Return the requests of a pod; None: no devices. Raises InvalidRequest."""
         annotations = dict(pod.annotations)
         isolation = pod.labels.get(ISOLATION_PROVIDER, "")
         wanted = pod_devices(pod.spec.requests, annotations, isolation)

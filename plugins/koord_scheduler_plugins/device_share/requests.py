@@ -73,7 +73,7 @@ _IN_UNITS = (GPU_PERCENT, RDMA_SHARE, FPGA_SHARE)
 
 
 class InvalidRequest(KoordError):
-    """What a pod requests of devices cannot be given by any node. The text is for people."""
+    """No node can give the devices that a pod requests. The text is for people."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ MAX_ENLARGEMENTS = 5  # totals that are tried, each twice as large
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Waiting:
-    """What waits for room in a quota: a pod, or of its group all pods of this quota."""
+    """Pods that wait together for room in a quota: one pod, or its whole group in this quota."""
 
     quota: str
     need: Amounts
@@ -179,7 +179,7 @@ class _Attempt:
         self._nodes: Amounts = {}
 
     def cure(self) -> Cure:
-        """What has been changed so far."""
+        """Return the changes made up to now."""
         changed = {
             name: quota
             for name, quota in self._objects.items()
@@ -193,7 +193,7 @@ class _Attempt:
         return Cure(objects=changed, changes=tuple(changes), nodes=self._nodes)
 
     def connect(self) -> bool:
-        """Have a quota that no way leads to below the root."""
+        """Move a quota that no path leads to below the root."""
         state = self._state()
         if state is None or self._waiting.quota not in state.tree.detached:
             return False
@@ -201,7 +201,7 @@ class _Attempt:
         return self._try()
 
     def raise_max(self) -> bool:
-        """Have max of the quota and of those above it hold what will be used."""
+        """Raise max of the quota and of those above it to the future usage."""
         state = self._state()
         if state is None:
             return False
@@ -234,7 +234,7 @@ class _Attempt:
         return self._try()
 
     def enlarge(self) -> bool:
-        """Have more nodes, or a larger total of a tree with an id."""
+        """Add nodes, or enlarge the total of a tree with an id."""
         state = self._state()
         if state is None:
             return False
@@ -269,7 +269,7 @@ class _Attempt:
         return {key: value for key, value in self._waiting.need.items() if value and key in high}
 
     def _wanted(self, state: QuotaState, name: str) -> Amounts:
-        """What a quota will use of what is asked for."""
+        """Return the future usage of a quota, out of its requests."""
         used = state.used(name)
         wanted = {key: used.get(key, 0) + value for key, value in self._asked(name).items()}
         if self._options.all_resources and name == self._waiting.quota:

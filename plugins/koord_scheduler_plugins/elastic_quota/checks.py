@@ -10,7 +10,7 @@ from koord_scheduler_plugins.elastic_quota.tree import ROOT, Tree
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AdmissionOptions:
-    """What is looked at before a pod is admitted to its quota."""
+    """Options of the check that admits a pod to its quota."""
 
     parents: bool = False  # limits of ancestors, too
     all_resources: bool = False  # as Koordinator: also those that the pod does not ask for
@@ -178,7 +178,7 @@ def quota_problems(
 
 
 def own_problems(quota: ElasticQuota, used: Amounts) -> Iterator[str]:
-    """What is wrong with a quota by itself."""
+    """Return the problems of a quota by itself."""
     name = quota.name
     yield from quota.problems
     for key, low in sorted(quota.min.items()):

@@ -246,7 +246,7 @@ class ElasticQuota(
     async def post_filter(
         self, state: CycleState, pod: ClusterPod, nodes: View, statuses: NodeStatuses
     ) -> PostFilterResult | Status | None:
-        """Have pods of the quota leave for the pod, if that gives it room and a node."""
+        """Preempt pods of the quota for the pod, if that gives it room and a node."""
         found = await self._find(state, pod, nodes, statuses)
         if not isinstance(found, Candidate):
             return found
@@ -359,7 +359,7 @@ class ElasticQuota(
         return find_cure(self.tracker.current(), waiting, self._admission)
 
     def _waiting(self, pod: ClusterPod) -> Waiting | None:
-        """What waits for room if the pod does; with the pods of its group, if it failed so."""
+        """Return what waits for room with the pod: its group too, if it failed with it."""
         known, request = self.tracker.waiting_pod(pod.uid), self.tracker.options.request(pod)
         if known is not None:
             return Waiting(
@@ -454,7 +454,7 @@ class ElasticQuota(
         return _Rejected(pod, name, rejection, need, room)
 
     def _failed(self, failed: FailedPod) -> bool:
-        """Have the pod wait for room, if its attempt has failed for want of it."""
+        """Let the pod wait for room, if its attempt has failed for want of it."""
         rejected, self._rejected = self._rejected, None
         if rejected is None or failed.profile != self._profile or self.name not in failed.plugins:
             return False

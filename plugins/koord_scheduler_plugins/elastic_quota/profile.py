@@ -210,7 +210,7 @@ class QuotaProfiles(SharedPart):
         return True
 
     async def _keep_tree_id(self, profile: ElasticQuotaProfile) -> None:
-        """Have the profile say its tree, too."""
+        """Write the id of its tree on the profile."""
         if profile.tree:
             return
         path = PROFILES.object(profile.name, namespace=profile.namespace)

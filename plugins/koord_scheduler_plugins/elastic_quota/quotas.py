@@ -116,7 +116,7 @@ _NOTHING: Amounts = {}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QuotaOptions:
-    """What does not change while the scheduler runs."""
+    """Options that do not change while the scheduler runs."""
 
     runtime: RuntimeOptions = field(default_factory=RuntimeOptions)
     default_max: Amounts = field(default_factory=dict)  # of the default quota without an object

@@ -47,7 +47,7 @@ def is_below_guarantee(state: QuotaState, name: str, request: Amounts) -> bool:
 
 
 class Excess:
-    """What quotas of a tree use beyond what they may, while pods leave them."""
+    """The usage of quotas of a tree beyond their runtime, while pods leave them."""
 
     def __init__(self, state: QuotaState, own: str) -> None:
         """own: the quota that reclaims; nothing is taken from it or its ancestors."""
@@ -70,7 +70,7 @@ class Excess:
                     used[key] = used.get(key, 0) - amount
 
     def take(self, unit: Sequence[QuotaPod]) -> bool:
-        """Have pods leave together if all are of quotas that use too much, and say so.
+        """Take pods out together, and return True, if all are of quotas that use too much.
 
         They stay if one of them requests nothing that its quota has too much of, or if that or an
         ancestor would use less than its min.

@@ -110,7 +110,7 @@ class RuntimeOptions:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sums:
-    """What the own pods of each quota, by its name, ask for and have."""
+    """Requests and usage of the own pods of each quota, by its name."""
 
     requested: Mapping[str, Amounts] = field(default_factory=dict)
     used: Mapping[str, Amounts] = field(default_factory=dict)
@@ -275,7 +275,7 @@ def _roll_up(
 
 
 def _sums_at(column: Column, place: int) -> tuple[int, ...]:
-    """What the parent of a quota sums up."""
+    """Return the sums that count at the parent of a quota."""
     return (
         column.limited[place],
         column.used[place],

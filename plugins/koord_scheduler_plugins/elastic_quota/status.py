@@ -173,7 +173,7 @@ log = get_logger("koord_scheduler.elastic_quota")
 
 @dataclass(frozen=True, slots=True)
 class WrittenStatus:
-    """What an object says of its quota."""
+    """The status of a quota as its object has it."""
 
     annotations: Mapping[str, Amounts] = field(default_factory=dict)  # by key; readable ones
     used: Amounts = field(default_factory=dict)
@@ -278,7 +278,7 @@ def fixed_objects(
 
 
 def _measured(state: QuotaState, quota: ElasticQuota) -> Mapping[str, Amounts]:
-    """What the gauge shows of a quota, by its label field."""
+    """Return the values of the gauge for a quota, by its label field."""
     found = {key.rpartition("/")[2]: read(state, quota.name) for key, read in _READ.items()}
     own = {"max": quota.max, "min": quota.min, "sharedWeight": quota.weight}
     return {**own, **found, "used": state.used(quota.name)}
@@ -338,13 +338,13 @@ class QuotaMetrics:
 
 
 class QuotaSource(Protocol):
-    """What the cluster has of quotas. A QuotaTracker is one."""
+    """The source of a cluster's quotas. A QuotaTracker is one."""
 
     def current(self) -> Quotas:
         """The quotas as they are now."""
 
     def problems_of(self, key: str) -> tuple[str, ...]:
-        """What is wrong with an object, namespace/name."""
+        """Return the problems of an object, namespace/name."""
 
     @property
     def items(self) -> Mapping[str, Mapping[str, Any]]:

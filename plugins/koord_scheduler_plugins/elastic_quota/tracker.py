@@ -71,7 +71,7 @@ class QuotaWaitingPods:
         return len(self._places)
 
     def put(self, pod: QuotaWaitingPod, room: Room) -> None:
-        """Have a pod wait; room: what its quota had when it was rejected."""
+        """Add a waiting pod; room: of its quota when it was rejected."""
         self.remove(pod.uid)
         waiting = self._quotas.setdefault(pod.quota, _Waiting(room))
         waiting.room = _least(waiting.room, room)
@@ -242,7 +242,7 @@ class QuotaTracker(SharedPart):
     # Pods that wait.
 
     def wait(self, pod: QuotaWaitingPod, room: Room) -> None:
-        """Have a pod tried again when its quota has room; room: what it had."""
+        """Try a pod again when its quota has room; room: at its rejection."""
         self._waiting.put(pod, room)
         self._woken.set()
 

@@ -34,7 +34,7 @@ _NONE = UsableCpus(frozenset(), {})
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Need:
-    """What a pod needs of one node."""
+    """The need of a pod on one node."""
 
     requests: Amounts
     cpus: int = 0  # of its own; 0: none
@@ -49,7 +49,7 @@ class Need:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NumaOffer:
-    """What a pod may have beyond what is free: as of reservations."""
+    """Amounts that a pod may have beyond the free ones: those of reservations."""
 
     reusable: Zones = field(default_factory=dict)  # amounts that count as free
     required: Zones = field(default_factory=dict)  # with any, only these amounts are there
@@ -140,7 +140,7 @@ def _usable(machine: Machine, need: Need, offer: NumaOffer) -> UsableCpus:
 def free_amounts(
     machine: Machine, need: Need, usable: UsableCpus, offer: NumaOffer = NO_OFFER
 ) -> dict[int, dict[str, int]]:
-    """What NUMA nodes have for a pod; of CPUs no more than it could have of its own.
+    """Return the free amounts of NUMA nodes for a pod; of CPUs at most those that it could bind.
 
     The CPU of pods with CPUs of their own is not amplified.
     """
@@ -185,7 +185,7 @@ def _amounts(
 def _parts(
     machine: Machine, need: Need, name: str, there: int, rest: int, left: int
 ) -> tuple[int, int]:
-    """What a NUMA node has, and the share of the rest that it should give; left: nodes to come."""
+    """Return the amount of a NUMA node and its share of the rest; left: nodes to come."""
     if name != _CPU or not need.cpus:
         return there, rest if left == 1 else rest // left
     unit = 1000
@@ -249,7 +249,7 @@ def _keeps(machine: Machine, cpus: frozenset[int], policy: BindPolicy | None) ->
 
 
 def amplified_requests(machine: Machine, need: Need) -> Mapping[str, int]:
-    """What a pod requests, as it counts against amplified amounts."""
+    """Return the requests of a pod as they count against amplified amounts."""
     if not need.cpus or machine.rules.cpu_ratio <= 1:
         return need.requests
     cpu = amplify(need.requests.get(_CPU, 0), machine.rules.cpu_ratio)
@@ -377,7 +377,7 @@ _NOT_ENOUGH = Status.unschedulable(NOT_ENOUGH)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReservedCpus:
-    """What a reservation has of a node's CPUs and NUMA nodes."""
+    """The CPUs and NUMA amounts that a reservation holds on a node."""
 
     cpus: frozenset[int] = frozenset()  # that no consumer has
     numa: Mapping[int, Mapping[str, int]] = field(default_factory=dict)  # by NUMA node, likewise

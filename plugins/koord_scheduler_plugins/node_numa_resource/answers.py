@@ -1,4 +1,4 @@
-"""What people and other components see of CPUs and NUMA nodes: metrics, REST, reasons."""
+"""CPUs and NUMA nodes as others see them: metrics, REST, reasons."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
@@ -23,7 +23,7 @@ from koord_scheduler_plugins.node_numa_resource.topology import Amounts, Zones
 
 
 class NUMAMetrics:
-    """What was given to pods, and what was refused."""
+    """Counters of allocations given to pods, and of refusals."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.allocations = Counter(
@@ -48,7 +48,7 @@ class NUMAMetrics:
         )
 
     def show(self, bound: Callable[[], float], without: Callable[[], float]) -> None:
-        """Have the gauges computed when they are asked for."""
+        """Compute the gauges when they are asked for."""
         self.bound_cpus.set_function(bound)
         self.without_topology.set_function(without)
 

@@ -361,7 +361,7 @@ def whole_node_status(
 def _amplified_status(
     milli: int, machine: Machine, node: NodeInfo, *, binds: bool
 ) -> Status | None:
-    """What pods with CPUs of their own have is amplified as well as what they ask for."""
+    """Amplify both the requests of pods with exclusive CPUs and the CPUs that they hold."""
     if not milli:
         return None
     if machine.rules.ratios is None:
@@ -470,7 +470,7 @@ _HIGHEST = 100  # score
 
 @dataclass(frozen=True, slots=True)
 class _PlainPod:
-    """What counts of a pod: by resource its column, the request, and the weight."""
+    """The inputs of a pod: by resource its column, the request, and the weight."""
 
     spec: PodSpec
     resources: Mapping[str, int]  # columns of the cluster's resources

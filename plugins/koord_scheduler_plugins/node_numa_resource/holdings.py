@@ -1,4 +1,4 @@
-"""What pods hold of CPUs and NUMA nodes: read from their annotations, kept in the account.
+"""Holdings of pods in CPUs and NUMA nodes: read from annotations, kept in the account.
 
 A pod's CPUs are kept as the list that is in its annotation. Where they are is asked when the node's
 topology is known, so that pods which are known before it are counted as well.
@@ -33,7 +33,7 @@ _MAX_ZONES = MAX_NUMA_NODE + 1
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """What a pod has on its node. Amounts of 0 are absent."""
+    """The allocation of a pod on its node. Amounts of 0 are absent."""
 
     cpus: frozenset[int] = frozenset()
     numa: tuple[tuple[int, Amounts], ...] = ()  # by NUMA node, ascending

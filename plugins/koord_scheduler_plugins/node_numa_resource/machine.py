@@ -53,7 +53,7 @@ class Machine:
 
     @cached_property
     def zones(self) -> Zones:
-        """What NUMA nodes have, amplified."""
+        """Return the totals of NUMA nodes, amplified."""
         report, rules = self.report, self.rules
         return (
             report.zones
@@ -137,7 +137,7 @@ class Machine:
 
     @cached_property
     def used(self) -> Zones:
-        """What pods have of NUMA nodes; CPUs of their own are amplified."""
+        """Return the amounts that pods have of NUMA nodes; exclusive CPUs are amplified."""
         found = {node: dict(amounts) for node, amounts in held_amounts(self.pool).items()}
         ratio = self.rules.cpu_ratio
         for node, count in self.bound.items():
@@ -146,7 +146,7 @@ class Machine:
         return found
 
     def available(self, reusable: Zones = _NOTHING) -> dict[int, dict[str, int]]:
-        """What is left of NUMA nodes; reusable: what pods have of it, and another pod may use."""
+        """Return the free amounts of NUMA nodes; reusable: held by pods, open to others."""
         if not reusable:
             return {node: dict(amounts) for node, amounts in self._left.items()}
         return self._available(reusable)
@@ -162,7 +162,7 @@ class Machine:
         return found
 
     def left(self, resource: str) -> int:
-        """What is left of a resource of all NUMA nodes; a large amount where none has it."""
+        """Return the free amount of a resource over all NUMA nodes; large where none has it."""
         if not any(resource in amounts for amounts in self.zones.values()):
             return UNBOUNDED
         return sum(amounts.get(resource, 0) for amounts in self._left.values())
@@ -177,7 +177,7 @@ class Machine:
         return max((one.get(_CPU, UNBOUNDED) for one in self._left.values()), default=0)
 
     def uses(self, *, amounts: bool) -> Mapping[int, NUMANodeUse]:
-        """What pods have of NUMA nodes: by their CPUs, with amounts by these, too.
+        """Return the uses of NUMA nodes by pods: by their CPUs, with amounts by these, too.
 
         Idle ones are absent. Koordinator looks at CPUs only.
         """

@@ -187,7 +187,7 @@ _PodKind = tuple[PodSpec, object, int | None, tuple[tuple[str, str], ...]]
 
 @dataclass(frozen=True, slots=True)
 class _Decision:
-    """What a pod got, for PreBind."""
+    """The allocation of a pod, for PreBind."""
 
     need: Need
 
@@ -273,7 +273,7 @@ class NodeNUMAResource(
         return Status.skip() if is_plain else None
 
     def _demand_of(self, pod: ClusterPod) -> PodDemand | Status:
-        """What a pod asks for; of pods alike, which come one after the other, looked up once."""
+        """Return the demand of a pod; equal pods that follow each other share one lookup."""
         kind = pod.spec, pod.label_set, pod.priority, pod.annotations
         last = self._last_demand
         if last is None or not (
@@ -509,7 +509,7 @@ class NodeNUMAResource(
         return {RESOURCE_STATUS: json.dumps(status_document(found), separators=(",", ":"))}
 
     def _expected(self, pod: ClusterPod, machine: Machine) -> Allocation:
-        """What a pod would get of a node."""
+        """Return the allocation that a pod would get of a node."""
         demand = demand_of(pod, self._default)
         if isinstance(demand, Status) or not demand.requests:
             return NO_ALLOCATION
@@ -541,7 +541,7 @@ class NodeNUMAResource(
         *,
         is_known: bool,
     ) -> tuple[Machine, Need, Allocation] | Status | None:
-        """What the pod gets on its node; None: it needs nothing."""
+        """Return the allocation of the pod on its node; None: it needs nothing."""
         self.table.follow(node.view)
         machine = self.table.machine(node.view, node.row)
         if is_known:
@@ -576,7 +576,7 @@ class NodeNUMAResource(
     # Reservations.
 
     def _reserved(self, pod: ClusterPod, node: NodeInfo, machine: Machine) -> ReservedCpus | None:
-        """What the reservation has that a pod gets on its node; None: it has nothing of it."""
+        """Return the part of the reservation that the pod gets on its node; None: there is none."""
         nominator = self._handle.reservations().nominator
         room = None if nominator is None else nominator.nominated_reservation(pod, node.name)
         if not isinstance(room, ReservationRoom):
@@ -646,7 +646,7 @@ class NodeNUMAResource(
         return node_document(machine, nodes.pods(row))
 
     def _failed(self, failed: FailedPod) -> bool:
-        """Have other nodes tried first the next time."""
+        """Try other nodes first the next time."""
         self._start += MAX_TRIALS
         return False
 

@@ -1,4 +1,4 @@
-"""What a pod asks for: CPUs of its own, and NUMA nodes."""
+"""Requests of a pod for exclusive CPUs and for NUMA nodes."""
 
 import json
 from collections.abc import Mapping
@@ -48,7 +48,7 @@ _DEFAULT = "Default"
 
 @dataclass(frozen=True, slots=True)
 class PodDemand:
-    """What a pod asks for, on whatever node."""
+    """The demand of a pod, the same for all nodes."""
 
     requests: tuple[tuple[str, int], ...]
     binds: bool = False  # it gets CPUs of its own on each node

@@ -234,7 +234,7 @@ def amount_of(name: str, quantity: Quantity) -> int:
 def _without_reserved(
     zones: dict[int, dict[str, int]], layout: CpuLayout, reserved: frozenset[int], ratio: float
 ) -> Zones:
-    """What is left of NUMA nodes; the reserved CPUs of an amplified one are amplified, too."""
+    """Subtract the reserved CPUs from NUMA nodes; those of an amplified node are amplified, too."""
     for node in sorted(zones):
         cpu = zones[node].get(_CPU, 0)
         if cpu:
@@ -272,7 +272,7 @@ _BINDS = {
 
 @dataclass(frozen=True, slots=True)
 class TopologyRules:
-    """What a node asks of pods: by its labels, its annotation, and its kubelet."""
+    """The topology rules of a node: by its labels, its annotation, and its kubelet."""
 
     bind: BindPolicy | None = None  # CPUs are bound so, of pods of any class
     policy: NUMATopologyPolicy | None = None

@@ -30,7 +30,7 @@ MAX_REQUEUE = 15.0  # seconds
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """What a controller does with a reservation."""
+    """The work of a controller on one reservation."""
 
     status: Mapping[str, Any] | None = None  # to be written; None: it is as it should be
     requeue: float | None = None  # seconds; None: it is looked at when something changes

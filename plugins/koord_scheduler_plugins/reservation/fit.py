@@ -36,7 +36,7 @@ class NodeRoom:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Preemptible:
-    """What pods hold that a what-if takes away; "pods" is their number."""
+    """Amounts of the pods that a what-if takes away; "pods" is their number."""
 
     on_node: Amounts = field(default_factory=dict)  # outside of reservations
     inside: Mapping[str, Amounts] = field(default_factory=dict)  # by uid of the reservation
@@ -202,7 +202,7 @@ def common(names: Iterable[str], requests: Amounts) -> bool:
 def _unmatched(
     demands: Demands, room: NodeRoom, preemptible: Preemptible, options: FitOptions
 ) -> FilterResult:
-    """Of a node without a matched reservation only what a what-if frees is looked at here."""
+    """Check a node without a matched reservation: only the amounts that a what-if frees."""
     if demands.required:
         return FilterResult(False, reasons=(NO_MATCH,))
     if preemptible.on_node and not _beside(demands, room, preemptible, options).passes:

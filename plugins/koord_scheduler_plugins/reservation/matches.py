@@ -98,7 +98,7 @@ class Matches:
 
     @property
     def key(self) -> Hashable:
-        """What results for rows depend on, beyond the pods of the row."""
+        """The key of results for rows: their inputs beyond the pods of the row."""
         return self.number, self.objects
 
     def update(
@@ -190,7 +190,7 @@ class Matches:
     def _remove(
         self, tracker: ReservationTracker, uid: str, after: ReservationInfo | None, nodes: View
     ) -> None:
-        """Have the view be without the pod of a reservation that matches, and with others."""
+        """Take the pod of a matching reservation out of the view, and put others in."""
         key = None if after is None else tracker.pod_key(uid)
         wanted = None if key is None or after is None else (key, after.reservation.node)
         known = self._keys.get(uid)

@@ -1,4 +1,4 @@
-"""What a pod wants of reservations, which ones it can have, and why it cannot have others."""
+"""Matching of pods and reservations, and why a pod cannot have others."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -53,7 +53,7 @@ class Affinity:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Demands:
-    """What a pod wants of reservations."""
+    """The demands of a pod on reservations."""
 
     requests: Amounts
     affinity: Affinity | None = None  # None: it need not have any

@@ -63,7 +63,7 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReservationSpec:
-    """What a Reservation wants, its annotations included."""
+    """The specification of a Reservation, its annotations included."""
 
     owners: tuple[Owner, ...]
     ttl: float | None = None  # seconds; 0: it never expires; None: not said

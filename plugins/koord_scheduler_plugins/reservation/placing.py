@@ -196,7 +196,7 @@ def _several(
 def _short(
     requests: Amounts, room: NodeRoom, without: Sequence[ClusterPod], options: FitOptions
 ) -> list[str]:
-    """What the node lacks for a reservation in the place of some of its pods."""
+    """Return what the node lacks for a reservation in the place of some of its pods."""
     freed = total(dict(pod.spec.requests) for pod in without)
     left = replace(
         room, requested=minus(room.requested, freed), pods=room.pods - len(without), matched=0

@@ -248,7 +248,7 @@ class ReservationPlugin(
     # The queue.
 
     def events_to_register(self) -> Iterable[HintedEvent]:
-        """What makes room in a reservation or beside it, and reservations that come or change."""
+        """Return the events that make room in or beside reservations, and their own."""
         node = Action.ADD | Action.UPDATE_NODE_ALLOCATABLE | Action.UPDATE_NODE_LABEL
         yield HintedEvent(POD_DELETED)
         yield HintedEvent(ClusterEvent(EventResource.NODE, node))
@@ -603,7 +603,7 @@ class ReservationPlugin(
         return None
 
     async def bind(self, state: CycleState, pod: ClusterPod, node_name: str) -> Status | None:
-        """Have a Reservation say that it is available; other pods are the next plugin's."""
+        """Write that a Reservation is available; other pods are the next plugin's."""
         data = state.find(_DATA, CycleData)
         if data is None or data.reservation is None:
             return Status.skip()
@@ -632,7 +632,7 @@ class ReservationPlugin(
 
 
 def _facts(found: Reservation) -> tuple[object, ...]:
-    """What pods that were rejected may wait for."""
+    """Return the facts that rejected pods may wait for."""
     return found.uid, found.node, found.spec, found.labels, found.allocatable, found.deleting
 
 

@@ -30,7 +30,7 @@ from koord_scheduler_plugins.reservation.tracker import ReservationTracker
 
 @dataclass(frozen=True, slots=True)
 class CycleData:
-    """What the cycle of a pod knows of reservations."""
+    """The state of reservations in the cycle of a pod."""
 
     nodes: View  # without the pods of what matches
     demands: Demands | None = None  # None: of a reserve pod

@@ -1,4 +1,4 @@
-"""What people and other components see of reservations: reasons, events, endpoint, metrics.
+"""Reservations as others see them: reasons, events, endpoint, metrics.
 
 Source: Koordinator, plugins/reservation plugin.go and error_handler.go.
 """

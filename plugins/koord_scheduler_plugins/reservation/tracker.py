@@ -210,7 +210,7 @@ class ReservationTracker:
         self._reserved.pop(uid, None)
 
     def held(self, uid: str, used: Amounts) -> Amounts:
-        """What the pod of a reservation takes, where consumers hold so much of it."""
+        """Return the amounts of a reservation's pod, where consumers hold so much of it."""
         pod = self._pods.get(uid)
         key = self._operating.get(uid)
         if pod is None and key is not None:
@@ -292,7 +292,7 @@ class ReservationTracker:
             self._forget(old.uid)
 
     def _take(self, found: Reservation) -> None:
-        """Have the pod of a Reservation be as it says."""
+        """Bring the pod of a Reservation in line with the object."""
         problem = "; ".join(found.problems)
         if found.spec is None or problem:
             self._report(found, problem)
@@ -405,7 +405,7 @@ class ReservationTracker:
             self._take(found)
 
     def attempt_failed(self, found: Reservation, message: str) -> None:
-        """Have a Reservation say why no node was found for it; never waits."""
+        """Write on a Reservation why no node was found for it; never waits."""
         self.emit(found, EventType.WARNING, "FailedScheduling", message)
         self._failures[found.uid] = message
         self._failed.set()
