@@ -168,18 +168,19 @@ class LoadTable:
     def _follow(self, nodes: View, most: int | None = None) -> None:
         count = len(nodes)
         self._resize(count)
-        changed = self._changed(nodes)
+        changed = self._changed(nodes, None if most is None else most + 1)
         for row in changed[:most]:
             if row not in nodes.altered:
                 self._place(nodes.node(row), row, nodes.pods(row))
                 self._generation[row] = nodes.generations[row]
         self._view = nodes if most is None or len(changed) <= most else None
 
-    def _changed(self, nodes: View) -> list[int]:
-        """Rows that are not as they were placed last."""
+    def _changed(self, nodes: View, most: int | None) -> list[int]:
+        """Rows that are not as they were placed last; not many more than `most`."""
         placed, now = self._generation[: len(nodes)], nodes.generations
         if self._view is None:
-            return np.flatnonzero(placed != now.array).tolist()
+            rows: list[int] = np.flatnonzero(placed != now.array)[:most].tolist()
+            return rows
         rows = now.other_rows(self._view.generations)
         return [row for row in rows if row < len(nodes) and placed[row] != now[row]]
 

@@ -1,8 +1,9 @@
 """All nodes as pods find them: a Machine each, and columns for what needs no trial."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -90,7 +91,7 @@ class MachineTable:
         """Whether a node has a NUMA policy."""
         self.is_amplified = False
         self._view: View | None = None
-        self._passed_over: tuple[int, ...] = ()  # changed rows that the view had altered
+        self._pending: dict[int, None] = {}  # changed rows, not yet taken over
         self._is_special_known = False  # whether no column has changed since that was looked for
         self._imagined: dict[int, tuple[int, Machine]] = {}  # by row: of what-ifs
 
@@ -108,22 +109,21 @@ class MachineTable:
 
     def follow(self, nodes: View, most: int | None = None) -> bool:
         """Take over at most so many rows that have changed; return whether that is all of them."""
-        if not self._stale and (nodes is self._view or self._is_known(nodes)):
+        if not (self._stale or self._pending) and (nodes is self._view or self._is_known(nodes)):
             return True
         if len(self._machines) != len(nodes):
             self._resize(len(nodes))
-        changed = self._changed(nodes)
-        if changed or self._passed_over:
-            for row in changed[:most]:
-                if row not in nodes.altered:
-                    self._place(nodes, row)
-            self._passed_over = tuple([row for row in changed if row in nodes.altered])
+        pending = self._pending
+        pending.update(dict.fromkeys(self._changed(nodes)))
+        complete = most is None or len(pending) <= most
+        for row in list(islice(pending, most)):
+            if row not in nodes.altered:
+                self._place(nodes, row)
+                del pending[row]
         if not self._is_special_known:
             self._look_for_special()
-        complete = most is None or len(changed) <= most
-        self._view = nodes if complete else None
-        if complete:
-            self._stale.clear()
+        self._view = nodes
+        self._stale.clear()
         return complete
 
     def _is_known(self, nodes: View) -> bool:
@@ -134,7 +134,6 @@ class MachineTable:
         last = self._view
         if (
             last is None
-            or self._passed_over
             or nodes.account is not last.account
             or nodes.node_column is not last.node_column
         ):
@@ -189,6 +188,7 @@ class MachineTable:
 
     def _resize(self, count: int) -> None:
         self._machines = self._machines[:count] + [None] * (count - len(self._machines))
+        self._pending = {row: None for row in self._pending if row < count}
         self._columns = np.resize(self._columns, count)
         self._is_special_known = False
         self._imagined.clear()
@@ -199,21 +199,21 @@ class MachineTable:
             else:
                 self._rows[machine.node.name] = row
 
-    def _changed(self, nodes: View) -> list[int]:
-        """Rows that are not as they were placed last, as far as that costs little to say."""
+    def _changed(self, nodes: View) -> Iterable[int]:
+        """Rows that are others than in the view that was followed last; before the first one all.
+
+        All are compared once only: a start takes over a few at a time, and to look at 50,000
+        machines each time would take longer than to make them.
+        """
         last = self._view
-        if last is not None:
-            found = nodes.node_column.other_rows(last.node_column)
-            names = self._stale
-            if nodes.account is not last.account:
-                names = names.union(nodes.account.other_pools(NUMA_HOLDINGS, last.account))
-            named = [row for name in names if (row := nodes.row(name)) is not None]
-            return [row for row in (*found, *named, *self._passed_over) if row < len(nodes)]
-        return [
-            row
-            for row, machine in enumerate(self._machines)
-            if not self._is_current(machine, nodes, row)
-        ]
+        if last is None:
+            return range(len(nodes))
+        names = self._stale
+        if nodes.account is not last.account:
+            names = names.union(nodes.account.other_pools(NUMA_HOLDINGS, last.account))
+        named = [row for name in names if (row := nodes.row(name)) is not None]
+        found = nodes.node_column.other_rows(last.node_column)
+        return [*[row for row in found if row < len(nodes)], *named]
 
     def _is_current(self, machine: Machine | None, nodes: View, row: int) -> bool:
         if machine is None or machine.node is not nodes.node(row):
