@@ -90,7 +90,7 @@ FOLLOWED: Mapping[ObjectKind[Any], ServedKind] = {
     kinds.POD: SERVED_KINDS[kinds.POD],
     METRIC: SERVED_KINDS[kinds.NODE_METRIC],
 }
-"""What a ManagerCluster is fed with."""
+"""Objects that a ManagerCluster is fed with."""
 
 Listener = Callable[[str, float], None]
 """Takes the name of a node of which something has changed, and how long that may wait."""

@@ -41,7 +41,7 @@ Counts = NDArray[np.int32]
 """One number for each node, which cannot be written; shape (nodes,)."""
 Namespaces = FrozenShards[ClusterNamespace]
 Weights = Callable[[LabelSet], Mapping[str, int]]
-"""What each pod with these labels weighs, by a name, such as a topology key."""
+"""The weight of each pod with these labels, by a name, such as a topology key."""
 
 
 class AffinityTermKind(Enum):

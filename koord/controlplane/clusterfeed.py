@@ -84,7 +84,7 @@ SERVED_KINDS: Mapping[ObjectKind[Any], ServedKind] = {
         without=_WORKLOADS,
     ),
 }
-"""What every daemon of the control plane follows."""
+"""Objects that every daemon of the control plane follows."""
 
 _STORAGE = "storage.k8s.io/v1"
 _CLASSES = "pods with claims that wait for their first pod are not scheduled"

@@ -55,7 +55,7 @@ class Collection:
     half a gigabyte of 150,000 pods. So etcd answers the first list, page by page."""
     absent: MissingKind | None = None  # None: a kind that each cluster has, sooner or later
     without: str = ""
-    """What is missed where a role does not allow it; "": the rest cannot do without."""
+    """The loss where a role does not allow it; "": the rest cannot do without."""
     sync_timeout: float = math.inf
     """Seconds after which the server's rejection (403, 404) counts as its response in any case."""
     component: str = ""  # of the manifests, which grants the right where the default does not

@@ -15,7 +15,7 @@ _MIRROR, _SOURCE = "kubernetes.io/config.mirror", "kubernetes.io/config.source"
 EVICTOR_FILTER_FIELDS = KeptFields(
     pod_annotations=dict.fromkeys((EVICT, PREFER_NO_EVICTION, _MIRROR, _SOURCE), 4096)
 )
-"""What the constraints here read of pods, for plugins to declare."""
+"""Fields of pods that the constraints here read, for plugins to declare."""
 
 Constraint = Callable[[ClusterPod], str]
 """Returns why a pod may not be evicted, as the end of a sentence about it; "": it may."""

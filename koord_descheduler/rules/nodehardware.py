@@ -42,7 +42,7 @@ MAX_CPUS = 4096  # of one node
 _MAX_AMOUNT = 2**62
 
 HARDWARE_FIELDS = KeptFields(pod_annotations={DEVICE_ALLOCATED: 65_536, RESOURCE_STATUS: 16_384})
-"""What need_of and HardwareTable read of pods, for plugins to declare."""
+"""Fields of pods that need_of and HardwareTable read, for plugins to declare."""
 
 Object = Mapping[str, Any]
 Each = tuple[int, ...]

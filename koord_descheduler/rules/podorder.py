@@ -18,10 +18,10 @@ from koord.cluster.keptfields import KeptFields
 DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 EVICTION_COST = "scheduling.koordinator.sh/eviction-cost"
 POD_ORDER_FIELDS = KeptFields(pod_annotations={DELETION_COST: 256, EVICTION_COST: 256})
-"""What eviction_order and PodOrder read of pods, for plugins to declare."""
+"""Fields of pods that eviction_order and PodOrder read, for plugins to declare."""
 
 OrderKey = tuple[float, ...]
-"""Of two pods the one with the lower key is evicted first."""
+"""Key of a pod: the lower one of two is evicted first."""
 
 _PRIORITY_RANK = {
     KoordPriorityClass.FREE: 1,

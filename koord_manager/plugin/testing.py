@@ -76,7 +76,7 @@ class PluginHarness:
         self.name = name
         self.cluster = cluster
         self.errors: list[str] = []
-        """What the plugin raised."""
+        """Exceptions that the plugin raised."""
         self._plugins = Plugins(registry, [name], {name: args}, switches, cluster.clock)
         if self._plugins.broken:
             raise ValueError(self._plugins.broken[name])

@@ -44,7 +44,7 @@ DEVICE_RESOURCES = frozenset(
 
 Annotations = Mapping[str, str]
 Request = tuple[str, str]
-"""What a pod asks for: the annotation, label or resource, and words for people."""
+"""Requests of a pod: the annotation, label or resource, and words for people."""
 
 MAX_ANNOTATION_BYTES = 32 << 10
 _STRICT_POLICIES = ("Restricted", "SingleNUMANode")

@@ -79,3 +79,16 @@ def test_a_word_of_another_tongue_and_a_long_sentence_are_found() -> None:
         "a b.", "", "g h [i].", "l",
     ]  # fmt: skip
     assert re.search(rf"\b(?:{'|'.join(SAY)})\b", "it is put back")
+
+
+def test_docstrings_begin_with_a_noun_or_a_verb() -> None:
+    """A reader need not wait for the subject of a summary line."""
+    packages = [*ROOT.glob("koord*"), *(ROOT / "plugins").glob("koord*_plugins")]
+    late = re.compile(r'"""(?:What\b|Who\b|Whom\b|Have |Of |As [A-Z]\w+\.)[^\n]*')
+    found = [
+        f"{path.relative_to(ROOT)}: {text}"
+        for package in packages
+        for path in package.rglob("*.py")
+        for text in late.findall(path.read_text())
+    ]
+    assert found == []

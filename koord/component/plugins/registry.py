@@ -187,7 +187,7 @@ class Registry(ABC, Generic[R]):
         self._entries: dict[str, R] = {}
         self._origin: Origin | None = None
         self.refused: list[PluginError] | None = None
-        """What could not be registered, while entry points are; None: it is raised instead."""
+        """Failures to register entry points; None: they are raised instead."""
 
     @abstractmethod
     def register_class(self, name: str, plugin: type[Any]) -> None:

@@ -47,7 +47,7 @@ class ReservationRoom:
     labels: Mapping[str, str]
     node: NodeInfo
     account: FrozenAccount
-    """Of that node, with the pods of all its reservations there: they hold what is reserved."""
+    """The node with the pods of all its reservations: they hold what is reserved."""
     pods: tuple[ClusterPod, ...] = ()
     """The pods that stand for it, with what consumers have left; none: beside all reservations."""
     reserved: tuple[ClusterPod, ...] = ()

@@ -166,7 +166,7 @@ class _CachedSums(NamedTuple):
 
 
 UsageCache = Mapping[str, _CachedSums]
-"""What was added up for nodes, by name, and from what."""
+"""Sums of nodes, by name, with their inputs."""
 
 
 def sum_usage(

@@ -58,7 +58,7 @@ class DeviceTables:
         self.unread: Collection[str] = ()
         """Names of Devices that cannot be understood; live."""
         self.expected: Callable[[ClusterPod, DeviceTable], Sequence[tuple[str, int]]] = _nothing
-        """What a pod would get of a node, by used_key, on which a what-if has put it."""
+        """Devices of a pod on a node, by used_key, on which a what-if has put it."""
         self.locks: dict[str, tuple[str, ...]] = {}
         """Locks of nodes, for device plugins, by the name of the node; most have none."""
         self.epoch = 0

@@ -79,7 +79,7 @@ class MachineTable:
     def __init__(self) -> None:
         self.version = 0  # grows when NodeResourceTopology objects change
         self.expected: Callable[[ClusterPod, Machine], Allocation] = _nothing
-        """What a pod would get of a node on which a what-if has put it."""
+        """The allocation of a pod on a node on which a what-if has put it."""
         self._reports: dict[str, MachineReport] = {}
         self._stale: set[str] = set()  # nodes whose report has changed
         self._machines: list[Machine | None] = []

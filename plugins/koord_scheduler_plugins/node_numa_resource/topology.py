@@ -41,7 +41,7 @@ _NOTHING: Mapping[str, Any] = MappingProxyType({})
 Amounts = Mapping[str, int]
 """By resource: milli-cores of cpu, otherwise bytes or units."""
 Zones = Mapping[int, Amounts]
-"""What NUMA nodes have, by their ids."""
+"""Totals of NUMA nodes, by their ids."""
 
 # The topology policies of the kubelet that say something, as NodeResourceTopology has them.
 _POLICIES = {

@@ -27,7 +27,7 @@ class NodeRoom:
     allocatable: Amounts
     requested: Amounts
     consumed: Amounts = field(default_factory=dict)
-    """What of requested is counted twice: with the consumers and with the reserve pods of matched
+    """The part of requested counted twice: with the consumers and with the reserve pods of matched
     reservations. Nothing, where these take only what consumers have left."""
     allowed_pods: int = 110
     pods: int = 0
