@@ -53,6 +53,8 @@ class ReservationRoom:
     reserved: tuple[ClusterPod, ...] = ()
     """The same pods, as if nobody consumed them."""
     restricted: bool = False  # of what it reserves, nothing comes from the rest of the node
+    taken_over: bool = False
+    """The pods run, and a reservation takes them over: it must get all that they have."""
 
     def without(self) -> FrozenAccount:
         """The account without the pods that stand for it."""

@@ -58,6 +58,21 @@ class Choice:
     usable: Collection[int]
     used: Set[int]  # of which pods have something
     score: Callable[[int], int]  # of a device, for a share of it
+    preferred: frozenset[int] = frozenset()  # come first
+    required: frozenset[int] = frozenset()  # must be among them
+
+    def first(self, minors: Iterable[int]) -> tuple[int, ...]:
+        """Return as many as are wanted, ascending: the required ones, then the preferred ones."""
+        if not self.preferred and not self.required:
+            return tuple(minors)[: self.count]
+        ordered = sorted(
+            minors, key=lambda one: (one not in self.required, one not in self.preferred, one)
+        )
+        return tuple(sorted(ordered[: self.count]))
+
+    def preferred_in(self, minors: Iterable[int]) -> int:
+        """How many of the minors are preferred."""
+        return len(self.preferred.intersection(minors)) if self.preferred else 0
 
 
 def by_partition(
@@ -82,12 +97,19 @@ def by_partition(
     if not feasible:
         raise DevicesUnavailable("Insufficient Partitioned GPU Devices")
     if len(feasible) > 1:
-        feasible.sort(key=lambda one: -_pack_score(one, choice, partitions))
+        feasible.sort(
+            key=lambda one: (
+                -choice.preferred_in(one.minors),
+                -_pack_score(one, choice, partitions),
+            )
+        )
     return tuple(sorted(feasible[0].minors))
 
 
 def _is_free(one: Partition, choice: Choice, bandwidth: int) -> bool:
     if bandwidth and (one.bandwidth is None or one.bandwidth < bandwidth):
+        return False
+    if not choice.required <= one.minors:
         return False
     return not one.minors & choice.used and all(minor in choice.usable for minor in one.minors)
 
@@ -130,20 +152,21 @@ def by_topology(
 
 @dataclass(frozen=True, slots=True)
 class _Found:
+    preferred: int  # how many of them are preferred
     depth: int
     in_use: int  # scopes around it with GPUs in use
     score: int  # of the one card of a share
     minors: tuple[int, ...]
 
     @property
-    def order(self) -> tuple[int, int, int]:
-        return self.depth, self.in_use, self.score
+    def order(self) -> tuple[int, int, int, int]:
+        return self.preferred, self.depth, self.in_use, self.score
 
 
 def _nearest(
     choice: Choice, scope: Scope, depth: int, in_use: int, *, shared: bool, required: int
 ) -> _Found | None:
-    if len(scope.minors) < choice.count:
+    if len(scope.minors) < choice.count or not choice.required.issubset(scope.minors):
         return None
     depth += 1
     if any(minor in choice.used for minor in scope.minors):
@@ -153,17 +176,21 @@ def _nearest(
         found = _nearest(choice, child, depth, in_use, shared=shared, required=required)
         if found is not None and (best is None or found.order > best.order):
             best = found
-    if best is not None:
+    if best is not None and not choice.preferred:
         return best
     if required > scope.level:
-        return None
+        return best
     usable = [minor for minor in scope.minors if minor in choice.usable]
-    if len(usable) < choice.count:
-        return None
+    if len(usable) < choice.count or not choice.required.issubset(usable):
+        return best
     if shared:
         highest = max(usable, key=choice.score)  # the first of several
-        return _Found(depth, in_use, choice.score(highest), (highest,))
-    return _Found(depth, in_use, 0, tuple(usable[: choice.count]))
+        card = (highest,)
+        here = _Found(choice.preferred_in(card), depth, in_use, choice.score(highest), card)
+    else:
+        minors = choice.first(usable)
+        here = _Found(choice.preferred_in(minors), depth, in_use, 0, minors)
+    return here if best is None or here.preferred > best.preferred else best
 
 
 def one_by_one(choice: Choice) -> tuple[int, ...]:
@@ -227,8 +254,10 @@ class AllocateOptions:
     templates: Mapping[str, str] = field(default_factory=dict)
     """Name of the template by vendor and model of GPUs, of pods that need one."""
     needs_template: bool = False
-    preferred: Collection[tuple[str, int]] = ()
-    """Type and minor of devices that come first where they are given one by one."""
+    preferred: Set[tuple[str, int]] = frozenset()
+    """Type and minor of devices that come first."""
+    required: Set[tuple[str, int]] = frozenset()
+    """Type and minor of devices that must be among those that are given; preferred, too."""
 
 
 FILTERING = AllocateOptions()
@@ -273,6 +302,10 @@ def allocate_with_way(
     return _Work(table, wanted, options).run()
 
 
+def _of_gpus(devices: Set[tuple[str, int]]) -> frozenset[int]:
+    return frozenset(minor for kind, minor in devices if kind == GPU)
+
+
 class _Work:
     """One allocation on one node."""
 
@@ -291,6 +324,10 @@ class _Work:
         for kind, (request, count) in each.items():
             if kind not in found:
                 found[kind] = self._alone(kind, request, count, ())
+        if required := self._options.required:
+            given = {(kind, one.minor) for kind, devices in found.items() for one in devices}
+            for kind, _ in sorted(required - given):
+                raise DevicesUnavailable(f"Insufficient {kind} devices")
         return {kind: found[kind] for kind in sorted(found)}, self._way
 
     def _joint(
@@ -371,6 +408,8 @@ class _Work:
                 self._score(GPU, minor, request)
                 + _PREFERRED * ((GPU, minor) in self._options.preferred)
             ),
+            preferred=_of_gpus(self._options.preferred),
+            required=_of_gpus(self._options.required),
         )
         rules = GpuRules(
             scopes=table.layout.scopes,

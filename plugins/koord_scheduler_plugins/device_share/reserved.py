@@ -29,6 +29,7 @@ class ReservedShare:
     left: Mapping[str, int]  # by its consumers
     types: frozenset[str]  # of devices that it reserves, also where nothing is left
     restricted: bool = False  # nothing of these types comes from the rest of the node
+    taken_over: bool = False  # the devices are of running pods, and all of them must be taken
 
 
 def reserved_devices(room: ReservationRoom) -> ReservedShare:
@@ -39,7 +40,12 @@ def reserved_devices(room: ReservationRoom) -> ReservedShare:
         left.update(_amounts(pod))
     for pod in room.reserved:
         types.update(key.partition("/")[0] for key in _amounts(pod))
-    return ReservedShare(left=left, types=frozenset(types), restricted=room.restricted)
+    return ReservedShare(
+        left=left,
+        types=frozenset(types),
+        restricted=room.restricted,
+        taken_over=room.taken_over,
+    )
 
 
 def allocate_reserved(
@@ -48,13 +54,18 @@ def allocate_reserved(
     """Return the devices of a pod that has a reservation, and the way by which they were found.
 
     First all of them are looked for in the reservation alone. If that is not enough, those of the
-    node count, too, unless the reservation is restricted; its own ones come first.
+    node count, too, unless the reservation is restricted; its own ones come first. Devices of pods
+    that are taken over must all be among them.
 
     table: without what is left of the reservation.
 
     Raises:
         DevicesUnavailable: there are none.
     """
+    preferred = frozenset((kind, minor) for kind, minor, _ in map(_split, found.left))
+    if found.taken_over:
+        options = replace(options, preferred=preferred, required=preferred)
+        return allocate_with_way(table, wanted, options)
     if not found.types & wanted.requests.keys():
         return allocate_with_way(table, wanted, options)
     try:
@@ -62,7 +73,6 @@ def allocate_reserved(
     except DevicesUnavailable:
         if found.restricted:
             raise
-    preferred = frozenset((kind, minor) for kind, minor, _ in map(_split, found.left))
     return allocate_with_way(table, wanted, replace(options, preferred=preferred))
 
 

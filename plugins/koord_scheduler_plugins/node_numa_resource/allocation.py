@@ -382,10 +382,14 @@ class ReservedCpus:
     cpus: frozenset[int] = frozenset()  # that no consumer has
     numa: Mapping[int, Mapping[str, int]] = field(default_factory=dict)  # by NUMA node, likewise
     restricted: bool = False  # nothing comes from the rest of the node
+    taken_over: bool = False  # the CPUs are of running pods, and all of them must be taken
 
 
 def reserved_cpus(room: ReservationRoom) -> ReservedCpus | None:
-    """Return what is left of a reservation; None: it has no CPUs or NUMA nodes of its own."""
+    """Return what is left of a reservation; None: it has no CPUs or NUMA nodes of its own.
+
+    Of running pods that a reservation takes over, return what they have.
+    """
     if not any(_allocation(pod) for pod in room.reserved):
         return None
     cpus: frozenset[int] = frozenset()
@@ -397,7 +401,9 @@ def reserved_cpus(room: ReservationRoom) -> ReservedCpus | None:
             into = numa.setdefault(node, {})
             for name, amount in amounts.items():
                 into[name] = into.get(name, 0) + amount
-    return ReservedCpus(cpus=cpus, numa=numa, restricted=room.restricted)
+    return ReservedCpus(
+        cpus=cpus, numa=numa, restricted=room.restricted, taken_over=room.taken_over
+    )
 
 
 def allocate_reserved(
@@ -414,7 +420,11 @@ def allocate_reserved(
     """
     offer = NumaOffer(reusable=found.numa, preferred=found.cpus)
     chosen = allocate(machine, need, nodes, most=most, offer=offer)
-    if not found.restricted or isinstance(chosen, Status):
+    if isinstance(chosen, Status):
+        return chosen
+    if found.taken_over:
+        return chosen if not need.cpus or found.cpus <= chosen.cpus else _NOT_ENOUGH
+    if not found.restricted:
         return chosen
     if need.cpus > len(found.cpus):
         return _NOT_ENOUGH

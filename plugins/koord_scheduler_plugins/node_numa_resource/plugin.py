@@ -589,7 +589,9 @@ class NodeNUMAResource(
 
     def filters_reservations(self, state: CycleState, pod: ClusterPod) -> bool:
         demand = state.find(_DEMAND, PodDemand)
-        return demand is not None and bool(demand.requests) and demand.asks
+        if demand is None or not demand.requests:
+            return False
+        return demand.asks or self._tries(demand)
 
     def filter_reservation(
         self, state: CycleState, pod: ClusterPod, reservation: Reservation, node_name: str

@@ -220,6 +220,10 @@ NOT_PINNED = Status.unresolvable(PINNED)
 _CONFLICT = Status.unresolvable(POLICY_CONFLICT)
 
 
+Rejects = Callable[[ClusterPod], Sequence[str]]
+"""Why other plugins reject a pod that a reservation would take over; none: they do not."""
+
+
 class Placing:
     """Judges nodes for Reservations."""
 
@@ -278,7 +282,9 @@ class Placing:
                 break
         return by_node
 
-    def look(self, data: CycleData, found: Reservation, node: NodeInfo) -> Status | None:
+    def look(
+        self, data: CycleData, found: Reservation, node: NodeInfo, rejects: Rejects
+    ) -> Status | None:
         """Whether a reservation may be on a node."""
         pinned = pinned_node(found)
         if pinned and pinned != node.name:
@@ -291,10 +297,12 @@ class Placing:
                 return _CONFLICT
         if found.spec is None or not found.spec.pre_allocation:
             return None
-        selection = self.select(data, found, node)
+        selection = self.select(data, found, node, rejects)
         return None if selection.passes else Status.unschedulable(*selection.reasons)
 
-    def select(self, data: CycleData, found: Reservation, node: NodeInfo) -> Selection:
+    def select(
+        self, data: CycleData, found: Reservation, node: NodeInfo, rejects: Rejects
+    ) -> Selection:
         """The pods of a node that a reservation takes over."""
         candidates = data.candidates.get(node.name, ())
         info = reservation_info(found, {})
@@ -312,11 +320,13 @@ class Placing:
         )
         config = self._config
         prefer_none = config.prefer_no_pre_allocated_pods
-        return select(info, room, candidates, prefer_none=prefer_none, options=self._fit)
+        return select(
+            info, room, candidates, prefer_none=prefer_none, options=self._fit, rejects=rejects
+        )
 
-    def score(self, data: CycleData, found: Reservation, node: NodeInfo) -> int:
+    def score(self, data: CycleData, found: Reservation, node: NodeInfo, rejects: Rejects) -> int:
         """How well the pods that it would take over use the reservation."""
-        selection = self.select(data, found, node)
+        selection = self.select(data, found, node, rejects)
         if found.spec is not None and found.spec.pre_allocation_multiple:
             return multiple_score(selection.pods)
         if not selection.pods:

@@ -96,6 +96,7 @@ from koord_scheduler_plugins.reservation.placing import (
     NO_PODS,
     NOT_PINNED,
     Placing,
+    Rejects,
     multiple_score,
 )
 from koord_scheduler_plugins.reservation.reserve_pod import pinned_node
@@ -343,7 +344,8 @@ class ReservationPlugin(
         if data is None:
             return None
         if data.reservation is not None:
-            return self._placing.look(data, data.reservation, node)
+            rejects = self._rejects(data, data.reservation, node, (state, pod))
+            return self._placing.look(data, data.reservation, node, rejects)
         return self._rooms.look(data, node, (state, pod))
 
     def filter_all(self, state: CycleState, pod: ClusterPod, nodes: View) -> Mask | Verdicts:
@@ -444,7 +446,8 @@ class ReservationPlugin(
         if data is None:
             return 0
         if data.reservation is not None:
-            return self._placing.score(data, data.reservation, node)
+            rejects = self._rejects(data, data.reservation, node, (state, pod))
+            return self._placing.score(data, data.reservation, node, rejects)
         if data.demands is None or node.name not in data.by_node:
             return 0
         preferred = state.find(_PREFERRED, Preferred)
@@ -488,6 +491,8 @@ class ReservationPlugin(
         self, state: CycleState, pod: ClusterPod, node_name: str
     ) -> ReservationRoom | Status | None:
         data = state.find(_DATA, CycleData)
+        if data is not None and data.reservation is not None:
+            return self._take_over(state, pod, data, data.reservation, node_name)
         if data is None or data.demands is None:
             return None
         demands, chosen, row = data.demands, None, data.nodes.row(node_name)
@@ -497,11 +502,40 @@ class ReservationPlugin(
         if not demands.ignored:
             chosen = self._rooms.nominated(data, demands, node, (state, pod))
             if chosen is None and demands.required:
-                return NO_MATCHING
+                return self._rooms.rejection(data, demands, node, (state, pod))
         state.write(_CHOSEN, Chosen(None if chosen is None else chosen.reservation))
         if not self._rooms.rejects((state, pod)):
             return None  # no other plugin asks for it
         return self._rooms.room_for(data, demands, node, chosen)
+
+    def _rejects(
+        self,
+        data: CycleData,
+        found: Reservation,
+        node: NodeInfo,
+        cycle: tuple[CycleState, ClusterPod],
+    ) -> Rejects:
+        """Why other plugins reject a pod that a reservation would take over."""
+        return self._rooms.rejections_of(found, node, data.candidates.get(node.name, ()), cycle)
+
+    def _take_over(
+        self, state: CycleState, pod: ClusterPod, data: CycleData, found: Reservation, name: str
+    ) -> ReservationRoom | Status | None:
+        """Choose the pods that a reservation takes over on its node."""
+        row = data.nodes.row(name)
+        if row is None or found.spec is None or not found.spec.pre_allocation:
+            return None
+        node, cycle = NodeInfo(data.nodes, row), (state, pod)
+        rejects = self._rejects(data, found, node, cycle)
+        pods = self._placing.select(data, found, node, rejects).pods
+        if not pods and found.pre_allocation_required:
+            return Status.unschedulable(NO_PODS)
+        if not found.spec.pre_allocation_multiple:
+            pods = pods[:1]
+        state.write(_CHOSEN, Chosen(found, pods))
+        if not pods or not self._rooms.rejects(cycle):
+            return None
+        return self._rooms.room_of(found, node, pods, data.candidates[name])
 
     def add_nominated_reservation(
         self, pod: ClusterPod, node_name: str, reservation: NamedReservation
@@ -522,7 +556,8 @@ class ReservationPlugin(
         if data is None:
             return None
         if data.reservation is not None:
-            return self._reserve_reservation(state, data, data.reservation, node_name)
+            self.tracker.reserve(data.reservation.uid, node_name)
+            return None
         chosen = state.find(_CHOSEN, Chosen)
         if chosen is None or chosen.reservation is None:
             if any(key == ALLOCATED for key, _ in pod.annotations):
@@ -543,20 +578,6 @@ class ReservationPlugin(
         if dict(pod.annotations).get(ALLOCATED) != text:
             pod_changes(state).annotations[ALLOCATED] = text
         state.write(_CHOSEN, Chosen(found))
-        return None
-
-    def _reserve_reservation(
-        self, state: CycleState, data: CycleData, found: Reservation, node: str
-    ) -> Status | None:
-        row = data.nodes.row(node)
-        if row is not None and found.spec is not None and found.spec.pre_allocation:
-            pods = self._placing.select(data, found, NodeInfo(data.nodes, row)).pods
-            if not pods and found.pre_allocation_required:
-                return Status.unschedulable(NO_PODS)
-            if not found.spec.pre_allocation_multiple:
-                pods = pods[:1]
-            state.write(_CHOSEN, Chosen(found, tuple(pods)))
-        self.tracker.reserve(found.uid, node)
         return None
 
     def unreserve(self, state: CycleState, pod: ClusterPod, node_name: str) -> None:

@@ -275,6 +275,42 @@ class Rooms:
             restricted=len(infos) == 1 and infos[0].policy is AllocatePolicy.RESTRICTED,
         )
 
+    def room_of(
+        self,
+        found: Reservation,
+        node: NodeInfo,
+        pods: Sequence[ClusterPod],
+        candidates: Sequence[ClusterPod],
+    ) -> ReservationRoom:
+        """The room that a reservation gets with running pods that it takes over.
+
+        node: without any of the candidates, which are there.
+        """
+        there = [(pod, node.name) for pod in candidates]
+        return ReservationRoom(
+            name=found.name,
+            labels=found.labels,
+            node=node,
+            account=self._account(node).with_pods((), there),
+            pods=tuple(pods),
+            reserved=tuple(pods),
+            taken_over=True,
+        )
+
+    def rejections_of(
+        self, found: Reservation, node: NodeInfo, candidates: Sequence[ClusterPod], cycle: Cycle
+    ) -> Callable[[ClusterPod], Sequence[str]]:
+        """Why other plugins reject that a reservation takes over a pod of a node."""
+        if not candidates or not self.rejects(cycle):
+            return lambda _: ()
+
+        def rejections(pod: ClusterPod) -> Sequence[str]:
+            room = self.room_of(found, node, (pod,), candidates)
+            status = self._plugins().filter(*cycle, room, node.name)
+            return () if status.ok else [f"{PREFIX}{one}" for one in status.reasons]
+
+        return rejections
+
     def room_for(
         self, data: CycleData, demands: Demands, node: NodeInfo, chosen: ReservationInfo | None
     ) -> ReservationRoom | None:
@@ -293,6 +329,11 @@ class Rooms:
         """
         fitting = self._fitting(data, demands, node, cycle).fitting
         return nominate(fitting, lambda info: score_reservation(demands.requests, info))
+
+    def rejection(self, data: CycleData, demands: Demands, node: NodeInfo, cycle: Cycle) -> Status:
+        """Why a pod that must have a reservation gets none on a node."""
+        reasons = self._fitting(data, demands, node, cycle).reasons
+        return Status.unschedulable(*reasons) if reasons else NO_MATCHING
 
     def _room(self, data: CycleData, node: NodeInfo) -> tuple[NodeRoom, bool]:
         """A node with the pods of its reservations as large as its consumers leave them.

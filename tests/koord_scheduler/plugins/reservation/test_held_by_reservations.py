@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from koord.api.annotations import DEVICE_ALLOCATED, RESOURCE_STATUS
-from koord.api.reservation import AFFINITY
+from koord.api.machine import parse_cpulist
+from koord.api.reservation import AFFINITY, IGNORED
 from koord.cluster.decoder import Decoder
 from koord.cluster.keptfields import reads_of
 from koord.cluster.kinds import NODE
@@ -35,7 +36,8 @@ CPUS, CARDS = 16, 2
 class HeldWorld(World):
     """Nodes with two cards and 16 CPUs each; the profile has all three plugins."""
 
-    async def open(self, *names: str) -> "HeldWorld":
+    async def open(self, *names: str, **labels: str) -> "HeldWorld":
+        """labels: of the nodes, with _ for -."""
         self.registry.register(
             "DeviceShare", lambda _, handle: DeviceShare(DeviceShareArgs(), handle)
         )
@@ -53,6 +55,10 @@ class HeldWorld(World):
         for name in names:
             amounts = {"cpu": str(CPUS), "pods": "110", CORE: "200", RATIO: "200"}
             self.api.nodes[name] = node(name, None, amounts)
+            self.api.nodes[name]["metadata"]["labels"] = {
+                f"node.koordinator.sh/{key.replace('_', '-')}": value
+                for key, value in labels.items()
+            }
             self.state.put(NODE, read_node(self.api.nodes[name]))
             informers.apply(DEVICE_OBJECTS, device_object(name, [gpu(0), gpu(1)]))
             informers.apply(TOPOLOGIES, topology_object(name, "1x2x4x2"))
@@ -101,6 +107,17 @@ class HeldWorld(World):
 
     def cpus(self, key: str) -> str:
         found: str = self.annotation(key, RESOURCE_STATUS).get("cpuset", "")
+        return found
+
+    def zones(self, key: str) -> dict[int, str]:
+        """CPU by NUMA node that a pod has."""
+        found = self.annotation(key, RESOURCE_STATUS).get("numaNodeResources", ())
+        return {one["node"]: one["resources"]["cpu"] for one in found}
+
+    def message(self, key: str) -> str:
+        """Why a pod is pending."""
+        conditions = self.api.pods[key]["status"]["conditions"]
+        found: str = next(one["message"] for one in conditions if one["type"] == "PodScheduled")
         return found
 
     def cpus_of(self, name: str) -> str:
@@ -299,3 +316,110 @@ async def test_what_an_attempt_has_written_that_failed_is_in_no_way(
     await world.advance(120)
     assert (world.where(key), world.cards(key), world.cpus(key)) == ("n0", *held)
     assert world.used_cpus() == [held[1]]
+
+
+OVER: Json = {"preAllocation": True, "allocatePolicy": "Restricted", "allocateOnce": True}
+
+
+async def test_a_reservation_takes_over_the_cpus_of_a_pod(world: HeldWorld) -> None:
+    """There is no room for both beside each other: 8 CPUs are reserved, 4 of them in use."""
+    stranger = await world.owner("stranger", cpu=8, app="other")
+    first = await world.owner("first", cpu=4)
+    held = world.cpus(first)
+    await world.reserve("r", cpu=8, **OVER)
+    assert world.given(first) == "r"
+    assert (world.where(first), world.cpus(first)) == ("n0", held)
+    of_reservation = parse_cpulist(world.cpus_of("r"))
+    assert parse_cpulist(held) < of_reservation
+    assert of_reservation.isdisjoint(parse_cpulist(world.cpus(stranger)))
+    assert world.status()["currentOwners"][0]["name"] == "first"
+
+
+async def test_a_reservation_takes_over_the_cards_of_a_pod(world: HeldWorld) -> None:
+    stranger = await world.owner("stranger", 100, app="other")
+    first = await world.owner("first", 100)
+    await world.reserve("r", 100, **OVER)
+    assert world.given(first) == "r"
+    assert world.cards_of("r") == world.cards(first)
+    assert world.cards_of("r").keys().isdisjoint(world.cards(stranger))
+
+
+async def test_pods_whose_cards_a_reservation_cannot_have_are_not_taken_over(
+    world: HeldWorld,
+) -> None:
+    """It wants half of a card; the first pod has parts of two, the second one of one."""
+    keys = [await world.owner(name, 60) for name in ("a", "b")]
+    both = await world.owner("both", 30)
+    assert len({*world.cards(keys[0]), *world.cards(keys[1])}) == 2
+    world.api.delete_pod(keys[0])
+    await world.settle()
+    await world.reserve("r", 60, **OVER)
+    taken = [key for key in (keys[1], both) if world.given(key) == "r"]
+    assert len(taken) == 1
+    assert world.cards_of("r").keys() == world.cards(taken[0]).keys()
+
+
+@pytest.fixture
+async def aligned():
+    """A node that gives all of a pod from one NUMA node; each of the two has 8 CPUs."""
+    made = await HeldWorld().open("n0", numa_topology_policy="SingleNUMANode")
+    yield made
+    await made.end()
+
+
+async def share(world: HeldWorld, name: str, cpu: int, app: str = "web", **more: str) -> str:
+    """A pod without CPUs of its own."""
+    labels = {"app": app, **{key: value for key, value in more.items() if key == IGNORED}}
+    key = world.api.add_pod(name, labels=labels, containers=[container(0, cpu)], priority=9999)
+    if AFFINITY in more:
+        world.api.change(key, metadata={"annotations": {AFFINITY: more[AFFINITY]}})
+    await world.settle()
+    return key
+
+
+async def test_beside_a_reservation_only_what_it_does_not_have_is_left(aligned: HeldWorld) -> None:
+    """V12 and V13: 7 of 8 CPUs are reserved, of which a consumer has 4."""
+    await aligned.reserve("r", cpu=7, labels={})
+    owner = await share(aligned, "owner", 4)
+    assert (aligned.given(owner), aligned.zones(owner)) == ("r", {0: "4"})
+    full = await share(aligned, "full", 8, "other")
+    assert aligned.zones(full) == {1: "8"}
+    two = await share(aligned, "two", 2, "other")
+    assert aligned.where(two) == ""
+    one = await share(aligned, "one", 1, "other")
+    assert aligned.zones(one) == {0: "1"}
+
+
+async def test_reservations_of_the_numa_node_that_a_pod_gets(aligned: HeldWorld) -> None:
+    """V16 to V18: the NUMA node is chosen first; the pod gets a reservation only there."""
+    await aligned.reserve("a", cpu=8, labels={}, allocatePolicy="Restricted")
+    first = await share(aligned, "first", 4)
+    assert (aligned.given(first), aligned.zones(first)) == ("a", {0: "4"})
+    await aligned.reserve("b", cpu=8, labels={}, allocatePolicy="Restricted")
+    aligned.api.drop("a")
+    aligned.api.delete_pod(first)
+    await aligned.settle()
+    beside = await share(aligned, "beside", 4)
+    assert (aligned.given(beside), aligned.zones(beside)) == ("", {0: "4"})
+    aligned.api.delete_pod(beside)
+    await aligned.settle()
+    must = await share(aligned, "must", 4, **MUST)
+    assert aligned.where(must) == ""
+    assert "Reservation(s) Insufficient NUMA cpu" in aligned.message(must)
+
+
+async def test_a_pod_that_ignores_reservations_has_their_cpus(world: HeldWorld) -> None:
+    """V15."""
+    await world.owner("stranger", cpu=8, app="other")
+    await world.reserve("r", cpu=8)
+    key = await world.owner("first", cpu=4)
+    assert world.given(key) == "r"
+    labels = {"app": "other", IGNORED: "true", **LSR}
+    ignoring = world.api.add_pod(
+        "ignoring", labels=labels, containers=[container(0, 4)], priority=9999
+    )
+    await world.settle()
+    assert (world.where(ignoring), world.given(ignoring)) == ("n0", "")
+    mine = parse_cpulist(world.cpus(ignoring))
+    assert mine < parse_cpulist(world.cpus_of("r"))
+    assert mine.isdisjoint(parse_cpulist(world.cpus(key)))
