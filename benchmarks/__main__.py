@@ -30,6 +30,7 @@ BENCHMARKS = (
     "framework",
     "scheduling",
     "gangs",
+    "reservations",
     "extender",
     "plugincosts",
     "quotas",

@@ -383,6 +383,9 @@ def _shipped(registry: PluginRegistry, args_of: Mapping[str, Any] | None) -> Pro
         )
         for point in Point
     }
+    plugins[Point.POST_FILTER] = tuple(  # Reservation has to come before DefaultPreemption
+        sorted(plugins[Point.POST_FILTER], key=lambda one: one.name not in more)
+    )
     plugins[Point.BIND] = (EnabledPlugin("Sort"),)
     if args_of is not None:
         plugins[Point.PRE_BIND] += (EnabledPlugin("Sort"),)

@@ -64,12 +64,19 @@ class _NodeChanges:
 
     def applied(self, pods: tuple[ClusterPod, ...]) -> tuple[ClusterPod, ...]:
         """Return the pods of the base with these changes; the same tuple if they change nothing."""
-        missing, left = self.missing(pods), pods
-        if self.removed:
-            left = tuple(pod for pod in pods if pod.key not in self.removed)
-        if missing or len(left) < len(pods):
-            return (*left, *missing)
-        return pods
+        missing, gone = self.missing(pods), self.gone(pods)
+        if gone:
+            numbers = [*map(id, gone)]
+            return (*[pod for pod in pods if id(pod) not in numbers], *missing)
+        return (*pods, *missing) if missing else pods
+
+    def gone(self, pods: Sequence[ClusterPod]) -> list[ClusterPod]:
+        """Return the pods of the base that were removed."""
+        removed = self.removed
+        if not removed:
+            return []
+        names = {pod.name for pod in removed.values()}  # a key is a text that is made when asked
+        return [pod for pod in pods if pod.name in names and pod.key in removed]
 
 
 class HypotheticalCluster:
@@ -84,6 +91,7 @@ class HypotheticalCluster:
         self._absent: dict[str, _NodeChanges] = {}  # by name, of nodes that are not in the base
         self._expected: Mapping[str, tuple[ClusterPod, ...]] = {}
         self._excluding: set[PodSpec] = set()  # of pods from outside that have anti-affinity
+        self._other_terms = False  # whether a pod with affinity terms has ever come or gone
         self._begin(base)
 
     def _begin(self, base: View) -> None:
@@ -125,7 +133,11 @@ class HypotheticalCluster:
                 # Filter looks at hundreds of nodes with nominated pods, mostly by counts alone.
                 placement = partial(_frozen_with, self._base, tuple(self._first))
             self._view = self._base.with_placement(
-                placement, self._generation.freeze(), self._altered, self._account
+                placement,
+                self._generation.freeze(),
+                self._altered,
+                self._account,
+                other_terms=self._other_terms,
             )
         return self._view
 
@@ -213,6 +225,7 @@ class HypotheticalCluster:
             for pod in old:
                 changes.added.pop(pod.key, None)
             changes.added.update((pod.key, pod) for pod in new)
+            self._other_terms |= any(one.spec.has_affinity_terms for one in (*old, *new))
             self._note_excluding(new)
             if row is not None:
                 self._renew(row)
@@ -354,6 +367,7 @@ class HypotheticalCluster:
     def _count(self, pod: ClusterPod, row: int, *, added: bool) -> None:
         """Count what a pod takes at once, and let the next view place it."""
         self._pending.append((row, pod, added))
+        self._other_terms |= pod.spec.has_affinity_terms
         free, resources = self._free, self._base.resources
         if free is None or pod.finished:
             return
@@ -425,7 +439,7 @@ class HypotheticalCluster:
         for row in tuple(self._holding):
             changes = self._changes.get(row) or _NodeChanges()
             pods, name = self._base.pods(row), self._base.node(row).name
-            gone = [(one, name) for one in pods if one.key in changes.removed]
+            gone = [(one, name) for one in changes.gone(pods)]
             came = [(one, name) for one in changes.missing(pods)]
             if account.with_pods(gone, came) is account:
                 self._holding.discard(row)

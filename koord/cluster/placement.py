@@ -1,7 +1,7 @@
 """Pods by node, and the amounts that they take: one row for each node."""
 
 import struct
-from collections.abc import Iterable, Mapping, MutableSequence
+from collections.abc import Iterable, Mapping, MutableSequence, Sequence
 from functools import cached_property
 from itertools import chain
 from types import MappingProxyType
@@ -147,9 +147,7 @@ class Placement:
         if pod.finished:
             return
         self._count(row, pod, 1)
-        numbers = self._label_sets.take(pod.label_set), self._specs.take(pod.spec)
-        priority = min(max(pod.priority or 0, _LEAST_PRIORITY), _MOST_PRIORITY)
-        self._entries[row] += _ENTRY.pack(*numbers, pod.deleting, priority)
+        self._entries[row] += self._entry(pod)
         self._term_counts += pod.spec.has_affinity_terms
         if pod.spec.host_ports:
             self._note_ports(row)
@@ -170,10 +168,7 @@ class Placement:
             return
         self._count(row, pod, -1)
         entries: bytes = self._entries[row]
-        before = at
-        if len(entries) != len(pods) * ENTRY_BYTES:  # a finished pod has no entry
-            before = sum(not one.finished for one in pods[:at])
-        begin = before * ENTRY_BYTES
+        begin = self._entry_at(entries, pods, at)
         label_set, spec, *_ = _ENTRY.unpack_from(entries, begin)
         self._label_sets.release(label_set)
         self._specs.release(spec)
@@ -191,42 +186,68 @@ class Placement:
         Raises:
             KeyError: the other one is not there.
         """
-        if _entry_facts(old) != _entry_facts(new):
+        pods = list(self.pods(row))
+        at = next((at for at, one in enumerate(pods) if one is old), None)
+        if at is None:
+            raise KeyError(old.key)
+        is_counted_alike = _entry_facts(old) == _entry_facts(new)
+        if not is_counted_alike and (old.finished or new.finished):
             self.remove(row, old)
             self.add(row, new)
             return
-        pods = list(self.pods(row))
-        for at, one in enumerate(pods):
-            if one is old:
-                pods[at] = new
-                self._pods[row] = tuple(pods)
-                self._drop_volumes(row, old)
-                self._add_volumes(row, new)
-                return
-        raise KeyError(old.key)
+        pods[at] = new
+        self._pods[row] = tuple(pods)
+        if not is_counted_alike:
+            self._replace_entry(row, at, old, new)
+        self._drop_volumes(row, old)
+        self._add_volumes(row, new)
+
+    def _replace_entry(self, row: int, at: int, old: ClusterPod, new: ClusterPod) -> None:
+        """Count a pod for another one; neither has finished. at: among the pods of the row."""
+        self._count(row, old, -1)
+        if not old.spec.has_huge:  # else all pods of the row were counted
+            self._count(row, new, 1)
+        entries: bytes = self._entries[row]
+        begin = self._entry_at(entries, self.pods(row), at)
+        label_set, spec, *_ = _ENTRY.unpack_from(entries, begin)
+        entry = self._entry(new)
+        self._label_sets.release(label_set)
+        self._specs.release(spec)
+        self._entries[row] = entries[:begin] + entry + entries[begin + ENTRY_BYTES :]
+        self._term_counts += old.spec.has_affinity_terms + new.spec.has_affinity_terms
+        if old.spec.host_ports or new.spec.host_ports:
+            self._note_ports(row)
+
+    def _entry(self, pod: ClusterPod) -> bytes:
+        """The entry of a pod, whose label set and spec are used once more."""
+        numbers = self._label_sets.take(pod.label_set), self._specs.take(pod.spec)
+        priority = min(max(pod.priority or 0, _LEAST_PRIORITY), _MOST_PRIORITY)
+        return _ENTRY.pack(*numbers, pod.deleting, priority)
+
+    @staticmethod
+    def _entry_at(entries: bytes, pods: Sequence[ClusterPod], at: int) -> int:
+        """Where the entry of one of a row's pods begins; a finished pod has none."""
+        before = at
+        if len(entries) != len(pods) * ENTRY_BYTES:
+            before = sum(not one.finished for one in pods[:at])
+        return before * ENTRY_BYTES
 
     def set_pods(self, row: int, pods: tuple[ClusterPod, ...]) -> None:
         """Let a row have exactly these pods, in this order; what stays is not counted again."""
         before = self.pods(row)
-        kept = [*map(id, pods)]
-        if [*map(id, before)] == kept:
-            return
-        for pod in before:
-            if id(pod) not in kept:
-                self.remove(row, pod)
-        there = set(map(id, before))
-        for pod in pods:
-            if id(pod) not in there:
-                self.add(row, pod)
-        unfinished = [pod for pod in self.pods(row) if not pod.finished]
-        entries: bytes = self._entries[row]
-        begins = range(0, len(entries), ENTRY_BYTES)
-        by_pod = {
-            id(pod): entries[begin : begin + ENTRY_BYTES]
-            for pod, begin in zip(unfinished, begins, strict=True)
-        }
+        begin, old_end, new_end = _differing(before, pods)
+        for pod in before[begin:old_end]:
+            self.remove(row, pod)
+        for pod in pods[begin:new_end]:
+            self.add(row, pod)
+        more = new_end - begin
+        if more and new_end < len(pods):  # what was added last belongs before the pods that stay
+            entries: bytes = self._entries[row]
+            stay = sum([not pod.finished for pod in pods[:begin]]) * ENTRY_BYTES
+            added = sum([not pod.finished for pod in pods[begin:new_end]]) * ENTRY_BYTES
+            at = len(entries) - added
+            self._entries[row] = entries[:stay] + entries[at:] + entries[stay:at]
         self._pods[row] = pods
-        self._entries[row] = b"".join(by_pod[id(pod)] for pod in pods if not pod.finished)
 
     def clear(self, row: int) -> tuple[ClusterPod, ...]:
         """Take all pods off a row, and return them."""
@@ -279,6 +300,19 @@ class Placement:
             self._amounts.writable(row)[:] = amounts_of(self.pods(row), self.resources)
         else:
             _add(self._amounts.writable(row), pod.spec, self.resources, times)
+
+
+def _differing(old: Sequence[ClusterPod], new: Sequence[ClusterPod]) -> tuple[int, int, int]:
+    """Where two lists of pods begin to differ, and the ends of what differs in each."""
+    begin = 0
+    for one, other in zip(old, new, strict=False):
+        if one is not other:
+            break
+        begin += 1
+    old_end, new_end = len(old), len(new)
+    while old_end > begin and new_end > begin and old[old_end - 1] is new[new_end - 1]:
+        old_end, new_end = old_end - 1, new_end - 1
+    return begin, old_end, new_end
 
 
 def _entry_facts(pod: ClusterPod) -> tuple[object, ...]:

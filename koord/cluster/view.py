@@ -132,10 +132,14 @@ class View:
         pod_counts: PodCounts,
         altered: frozenset[int] = frozenset(),
         account: FrozenAccount = NO_ACCOUNT,
+        actual: "View | None" = None,
+        other_terms: bool = False,
     ) -> None:
         """pod_counts: shared by all views of a snapshot.
 
-        placement: a function is called once, when something about the pods is asked.
+        placement: a function is called once, when something about the pods is asked. actual: of a
+        what-if, the view of the snapshot that it began with. other_terms: pods with affinity terms
+        may have come or gone in it.
         """
         self.traits = traits
         self.account = account
@@ -143,6 +147,8 @@ class View:
         self._images = images
         self.altered = altered
         """Rows on which a hypothetical cluster has added or removed pods."""
+        self._actual = actual
+        self._other_terms = other_terms
         self._nodes = nodes
         self._allocatable = allocatable
         self._usage = usage
@@ -287,16 +293,24 @@ class View:
         """The column of generation: rows that have changed since another view are found by it."""
         return self._generation
 
+    @property
+    def actual(self) -> "View":
+        """The view of the snapshot that a what-if began with; of any other view itself."""
+        return self if self._actual is None else self._actual
+
     def with_placement(
         self,
         placement: FrozenPlacement | Callable[[], FrozenPlacement],
         generation: FrozenColumn,
         altered: frozenset[int],
         account: FrozenAccount,
+        *,
+        other_terms: bool,
     ) -> "View":
         """The same nodes with other pods on some of them, which have another generation.
 
-        placement: a function is called once, when something about the pods is asked.
+        placement: a function is called once, when something about the pods is asked. other_terms:
+        some of the other pods may have affinity terms.
         """
         return View(
             traits=self.traits,
@@ -312,6 +326,8 @@ class View:
             images=self._images,
             altered=altered,
             account=account,
+            actual=self.actual,
+            other_terms=other_terms or self._other_terms,
         )
 
     @cached_property
@@ -385,11 +401,12 @@ class View:
     def existing_terms_key(self) -> Hashable | None:
         """Return a key that is equal in views of a snapshot with equal existing_terms; None: none.
 
-        It costs nothing, as it looks at no pod. A what-if has no key.
+        It costs nothing, as it looks at no pod. A what-if in which pods with affinity terms may
+        have come or gone has no key.
         """
-        if self.altered:
+        if self._other_terms:
             return None
-        return self.placement.term_counts, self.traits, self.namespaces
+        return self.actual.placement.term_counts, self.traits, self.namespaces
 
     def term_matches(self, term: AffinityTerm, label_set: LabelSet) -> bool:
         """Whether an affinity term means pods with this namespace and these labels."""

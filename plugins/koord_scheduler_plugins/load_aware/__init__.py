@@ -177,8 +177,6 @@ class LoadAwareScheduling(
         return (self.table.filter_version, _of_daemon_set(pod), *self._incoming(pod))
 
     def score_reuse_key(self, state: CycleState, pod: ClusterPod, nodes: View) -> Hashable | None:
-        if nodes.altered:
-            return None
         self.table.follow(nodes)
         return (self.table.score_version, *self._incoming(pod))
 
@@ -205,7 +203,8 @@ class LoadAwareScheduling(
         estimate, is_prod = self._incoming(pod)
         adds = np.array(estimate, np.int64)[:, np.newaxis]
         full: Mask = adds >= self.table.room(is_prod=is_prod)
-        if not nodes.altered and not full.any():
+        rows_with_more = self.table.with_more_pods(nodes)
+        if not rows_with_more and not full.any():
             return np.ones(len(nodes), np.bool_)
         numbers = np.zeros(len(nodes), np.int32)
         for resource in reversed(range(len(estimate))):
@@ -214,7 +213,7 @@ class LoadAwareScheduling(
         reasons = self.table.reasons(is_prod=is_prod)[rows]
         numbers[rows] += len(estimate) * (reasons == Reason.AGGREGATED)
         numbers[rows[reasons == Reason.EXPIRED]] = len(self._rules.rejections)
-        for row in nodes.altered:
+        for row in rows_with_more:
             judgement = self.table.entry(nodes, row).judgement
             numbers[row] = self._rules.rejection(judgement, estimate, is_prod=is_prod)
         return Verdicts(numbers, self._rules.rejections)
@@ -240,7 +239,7 @@ class LoadAwareScheduling(
             total += self._rules.dominant * shares.min(axis=0)
         total /= self._weight
         scores: Scores = total.astype(np.int64)
-        for row in nodes.altered:
+        for row in self.table.with_more_pods(nodes):
             entry = self.table.entry(nodes, row)
             scores[row] = self._rules.score(entry.rules, entry.judgement, estimate, is_prod=is_prod)
         return scores

@@ -104,10 +104,14 @@ class NodeLoad:
     def take_pods(self, pods: tuple[ClusterPod, ...]) -> None:
         """Count these pods, and no others."""
         begin, old_end, new_end = _differing(self.pods, pods)
-        for pod in self.pods[begin:old_end]:
-            self._drop(pod)
-        for pod in pods[begin:new_end]:
-            self._add(pod)
+        gone, came = self.pods[begin:old_end], pods[begin:new_end]
+        stay = {*map(id, gone)}.intersection(map(id, came)) if gone and came else ()
+        for pod in gone:
+            if id(pod) not in stay:
+                self._drop(pod)
+        for pod in came:
+            if id(pod) not in stay:
+                self._add(pod)
         self.pods = pods
 
     def leave(self, pod: ClusterPod) -> None:

@@ -77,6 +77,8 @@ class LoadTable:
         self._checked = -inf  # Unix seconds
         kinds = len(rules.resources)
         self._generation = np.full(_ROWS, -1, np.int64)
+        # Generations of what-ifs in which no pod has come to the row, beside the actual ones.
+        self._unchanged = np.zeros(_ROWS, np.int64)
         self._room = np.full((2, kinds, _ROWS), UNBOUNDED, np.int64)
         self._reasons = np.zeros((2, _ROWS), np.int8)
         self._spare = np.full((2, kinds, _ROWS), -1.0)  # times 100
@@ -110,31 +112,39 @@ class LoadTable:
     def entry(self, nodes: View, row: int) -> NodeEntry:
         """The node of a row, after follow. In a what-if, pods that were added count."""
         found = self._rows[row]
+        assert found is not None  # noqa: S101 - follow has made it
         if row not in nodes.altered:
-            assert found is not None  # noqa: S101 - follow has made it
             return found
-        node = nodes.node(row)
-        if found is None or found.name != node.name:
-            imagined = self._made(node, nodes.pods(row))
-        else:
-            generation, last = int(nodes.generations[row]), self._imagined.get(row)
-            if last is not None and last[0] == generation and last[1] is found.judgement:
-                return last[2]
-            known = found.load.assigned
-            added = [pod for pod in nodes.pods(row) if is_estimated(pod) and pod.uid not in known]
-            if not added:
-                return found
-            imagined = NodeEntry(node, found.rules, found.load.with_pods(added))
-            self._imagined[row] = generation, found.judgement, imagined
+        generation, last = nodes.generations[row], self._imagined.get(row)
+        if generation == self._unchanged[row]:
+            return found
+        if last is not None and last[0] == generation and last[1] is found.judgement:
+            return last[2]
+        known = found.load.assigned
+        added = [pod for pod in nodes.pods(row) if pod.uid not in known and is_estimated(pod)]
+        if not added:
+            self._unchanged[row] = generation
+            return found
+        imagined = NodeEntry(found.node, found.rules, found.load.with_pods(added))
+        self._imagined[row] = int(generation), found.judgement, imagined
         self._judge(imagined)
         return imagined
+
+    def with_more_pods(self, nodes: View) -> list[int]:
+        """Rows of a what-if to which pods may have come, after follow; of others none are."""
+        if not nodes.altered:
+            return []
+        generation = nodes.generation
+        rows = np.flatnonzero((generation < 0) & (generation != self._unchanged[: len(nodes)]))
+        return rows.tolist()
 
     def known(self, name: str) -> NodeEntry | None:
         """A node by its name, as it was last followed; None: not known."""
         return self._entries.get(name)
 
     def follow(self, nodes: View) -> None:
-        """Update the columns to a view and to the current time."""
+        """Update the columns to a view, without what a what-if changes, and to the current time."""
+        nodes = nodes.actual
         if nodes is not self._view:
             self._follow(nodes)
         now = self._clock.wall()
@@ -143,7 +153,10 @@ class LoadTable:
         self._checked = now
 
     def catch_up(self, nodes: View, most: int) -> bool:
-        """Take over at most so many rows that have changed; return whether that is all."""
+        """Take over at most so many rows that have changed; return whether that is all.
+
+        nodes: no what-if.
+        """
         if nodes is not self._view:
             self._follow(nodes, most)
         return nodes is self._view
@@ -170,9 +183,9 @@ class LoadTable:
         self._resize(count)
         changed = self._changed(nodes, None if most is None else most + 1)
         for row in changed[:most]:
-            if row not in nodes.altered:
-                self._place(nodes.node(row), row, nodes.pods(row))
-                self._generation[row] = nodes.generations[row]
+            self._place(nodes.node(row), row, nodes.pods(row))
+            self._generation[row] = nodes.generations[row]
+            self._unchanged[row] = 0
         self._view = nodes if most is None or len(changed) <= most else None
 
     def _changed(self, nodes: View, most: int | None) -> list[int]:
@@ -271,6 +284,7 @@ class LoadTable:
             return
         more = max(count, 2 * size) - size
         self._generation = _longer(self._generation, more, -1)
+        self._unchanged = _longer(self._unchanged, more, 0)
         self._room = _longer(self._room, more, UNBOUNDED)
         self._reasons = _longer(self._reasons, more, 0)
         self._spare = _longer(self._spare, more, -1.0)

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from koord.api.fields import Fields
 from koord.api.gojson import parse_json
@@ -25,8 +26,11 @@ def allocated_reservation(pod: ClusterPod) -> tuple[str, str] | None:
         InvalidObject: its annotation is malformed.
     """
     text = next((value for key, value in pod.annotations if key == ALLOCATED), "")
-    if not text:
-        return None
+    return _parsed(text) if text else None
+
+
+@lru_cache(maxsize=4096)  # it is asked several times for each change of a pod
+def _parsed(text: str) -> tuple[str, str] | None:
     fields = Fields(parse_json(text, ALLOCATED), ALLOCATED)
     uid = fields.text("uid")
     return (fields.text("name"), uid) if uid else None

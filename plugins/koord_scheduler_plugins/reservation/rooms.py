@@ -40,6 +40,8 @@ class CycleData:
     reservation: Reservation | None = None  # that a reserve pod stands for
     candidates: Mapping[str, Sequence[ClusterPod]] = field(default_factory=dict)
     """Pods that this reservation may take over, by node; they are not in nodes."""
+    found: dict[str, FilterResult] = field(default_factory=dict)
+    """What was found by node of these nodes: Filter, Score and nomination ask for the same."""
 
     def clone(self) -> "CycleData":
         return self
@@ -64,6 +66,11 @@ class Preferred:
 
     def clone(self) -> "Preferred":
         return self
+
+
+def _none(_: ReservationInfo | None) -> Sequence[str]:
+    """No plugin rejects a reservation."""
+    return ()
 
 
 PREFERRED = 1000  # the score of a node with the first reservation by order, before normalization
@@ -217,22 +224,25 @@ class Rooms:
         self, data: CycleData, demands: Demands, node: NodeInfo, cycle: Cycle | None
     ) -> FilterResult:
         """The reservations of a node through which a pod fits there."""
+        others = self._rejections(demands, node, cycle)
+        keeps = others is _none and node.view is data.nodes
+        known = data.found.get(node.name) if keeps else None
+        if known is not None:
+            return known
         room, _ = self._room(data, node)
         infos = [self._now(info, node.view) for info in data.by_node.get(node.name, ())]
-        return filter_node(
-            demands,
-            [info for info in infos if not info.taken],
-            room,
-            options=self._fit,
-            others=self._rejections(demands, node, cycle),
-        )
+        left = [info for info in infos if not info.taken]
+        found = filter_node(demands, left, room, options=self._fit, others=others)
+        if keeps:
+            data.found[node.name] = found
+        return found
 
     def _rejections(
         self, demands: Demands, node: NodeInfo, cycle: Cycle | None
     ) -> Callable[[ReservationInfo | None], Sequence[str]]:
         """Why other plugins reject a reservation of a node for a pod; None: a place beside them."""
         if cycle is None or demands.ignored or not self.rejects(cycle):
-            return lambda _: ()
+            return _none
         account = self._account(node)
 
         def rejections(info: ReservationInfo | None) -> Sequence[str]:
@@ -327,6 +337,8 @@ class Rooms:
 
         cycle: None: there is none, and other plugins are not asked.
         """
+        if node.name not in data.by_node:
+            return None
         fitting = self._fitting(data, demands, node, cycle).fitting
         return nominate(fitting, lambda info: score_reservation(demands.requests, info))
 

@@ -10,7 +10,7 @@ from koord.api.reservation import API_VERSION, KIND, RESERVE_POD_NAME
 from koord.plugin import OK, InvalidObject, PartHealth, Stop, get_logger
 from koord.plugin.kube import Event, EventType, KubeError, ObjectRef
 from koord_scheduler.plugin import POD, POD_COUNT, ClusterPod, Services
-from koord_scheduler.plugin.koordinator import AccountKind, FrozenAccount, SchedulerControl
+from koord_scheduler.plugin.koordinator import AccountKind, FrozenAccount, Pool, SchedulerControl
 from koord_scheduler_plugins.reservation import status
 from koord_scheduler_plugins.reservation.amounts import Amounts
 from koord_scheduler_plugins.reservation.consumers import (
@@ -143,6 +143,7 @@ class ReservationTracker:
         self._pods: dict[str, ClusterPod] = {}  # reserve pods by uid, as if nobody consumed them
         self._operating: dict[str, str] = {}  # keys of pods that act as reservations, by uid
         self._said: dict[str, str] = {}  # problems that were reported, by uid
+        self._infos: dict[str, tuple[Pool, ReservationInfo]] = {}  # the last ones, by uid
         self._changes: list[str] = []  # uids of reservations that have changed
         self._changes_before = 0
         self._reserved: dict[str, str] = {}  # nodes by uid, of those that are being bound
@@ -188,7 +189,13 @@ class ReservationTracker:
     def info(self, reservation: Reservation, account: FrozenAccount) -> ReservationInfo:
         """A reservation with what consumers hold of it, as an account says."""
         pool = account.pool(CONSUMERS, pool_name(reservation.uid, reservation.node))
-        return reservation_info(reservation, pool.allocated)
+        known = self._infos.get(reservation.uid)
+        if known is not None and known[0] is pool and known[1].reservation is reservation:
+            return known[1]
+        info = reservation_info(reservation, pool.allocated)
+        if reservation.uid in self._by_uid:
+            self._infos[reservation.uid] = pool, info
+        return info
 
     def sharing(self, node: str) -> Iterator[Reservation]:
         """Reservations that are available on a node, or are being bound to it."""
@@ -237,7 +244,7 @@ class ReservationTracker:
         taken = account.pool(CONSUMERS, pool_name(found.uid, found.node)).allocated
         if not taken:
             return pod
-        return reduced(pod, reservation_info(found, taken).used, taken, account.kinds)
+        return reduced(pod, self.info(found, account).used, taken, account.kinds)
 
     def pod_key(self, uid: str) -> str | None:
         """namespace/name of the pod that takes a reservation's room; None: there is none."""
@@ -336,6 +343,7 @@ class ReservationTracker:
         known, pod = self._by_uid.pop(uid, None), self._pods.pop(uid, None)
         self._reserved.pop(uid, None)
         self._failures.pop(uid, None)
+        self._infos.pop(uid, None)
         if known is not None:
             self._displace(known)
             self._note(uid)

@@ -273,3 +273,45 @@ def test_a_view_that_is_read_late_shows_the_pods_of_its_moment(
             for resource in ("cpu", "memory"):
                 wanted = sum(dict(one.spec.requests).get(resource, 0) for one in here)
                 assert view.requested[row, view.resources[resource]] == wanted
+
+
+def test_what_if_changes_without_affinity_terms_have_the_terms_of_the_cluster() -> None:
+    """So what plugins keep by them holds; a pod with terms that comes or goes ends that."""
+    far = {"labelSelector": {"matchLabels": {"x": "y"}}, "topologyKey": "kubernetes.io/hostname"}
+    affinity = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [far]}}
+    shy = pod("shy", "a", {"x": "y"}, {"cpu": "1"}, affinity=affinity)
+    snapshot = Cluster([node("a"), node("b")], [shy, pod("plain", "a")]).snapshot()
+    view = snapshot.view()
+    found = HypotheticalCluster(view)
+    found.remove("default/plain", "a")
+    found.add(PODS["p"], "b")
+    assert found.view().existing_terms_key() == view.existing_terms_key()
+    second = HypotheticalCluster(found.view())
+    second.remove("default/shy", "a")
+    assert second.view().existing_terms_key() is None
+    third = HypotheticalCluster(second.view())
+    third.add(PODS["q"], "b")
+    assert third.view().existing_terms_key() is None
+    snapshot.remove_pod("default/shy", "uid-default-shy")
+    found.rebase(snapshot.view())
+    assert found.view().existing_terms_key() != view.existing_terms_key()
+    assert found.view().existing_terms_key() == snapshot.view().existing_terms_key()
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [("1", "2"), ("1", "9e14"), ("9e14", "1"), ("9e14", "8e14")]
+)
+def test_a_pod_that_requests_otherwise_keeps_its_place_among_those_of_its_node(
+    old: str, new: str
+) -> None:
+    """What has changed between two views is the pod alone, and no pod after it."""
+    names = "abc"
+    pods = [pod(name, "n", {"of": name}, {"example.com/x": "1"}) for name in names]
+    first = pod("r", "n", {}, {"example.com/x": old}, ports=ports(80))
+    nodes = [node("n", allocatable={"pods": "9", "example.com/x": "8e14"})]
+    changed = Cluster(nodes, [first, *pods]).snapshot()
+    other = pod("r", "n", {}, {"example.com/x": new}, ports=ports(81))
+    changed.put_pod(read_pod(other))
+    fresh = Cluster(nodes, [other, *pods]).snapshot()
+    assert [one.name for one in changed.view().pods(0)] == ["r", *names]
+    assert_same(changed.view(), fresh.view())

@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from koord.api.annotations import AggregationType
+from koord.api.reservation import RESERVE_POD
 from koord.cluster.hypothetical import HypotheticalCluster
 from koord.component.plugins.args import args_type_of
 from koord.component.plugins.discovery import discover
@@ -476,7 +477,8 @@ def test_in_a_what_if_added_pods_count_and_removed_ones_too() -> None:
     assert kit.score(POD, view=what_if.view()) < kit.score(POD, view=view)
     keys = [kit.plugin.filter_reuse_key(CycleState(), POD, each) for each in (view, what_if.view())]
     assert keys[0] == keys[1]  # but the pod's own row, nothing is another one
-    assert kit.plugin.score_reuse_key(CycleState(), POD, what_if.view()) is None
+    keys = [kit.plugin.score_reuse_key(CycleState(), POD, each) for each in (view, what_if.view())]
+    assert keys[0] == keys[1]
     assert kit.reason(POD) == ""
     other = HypotheticalCluster(view)
     other.remove(there.key, "n")
@@ -578,3 +580,30 @@ async def test_the_document_of_a_node() -> None:
     kit.report(usage=COLD, pods={busy.key: {"cpu": 2, "memory": "2Gi"}})
     assert (await document())["nodeDeltaPods"] == ["default/new", "default/old"]
     assert await document("gone") == {}
+
+
+def test_a_node_without_its_reserve_pod_is_judged_as_it_is() -> None:
+    """Such a what-if lasts from cycle to cycle: what comes to the node meanwhile counts."""
+    kit = LoadKit()
+    kit.node(cpu=16)
+    annotations = ((RESERVE_POD, "true"),)
+    reserve = kit.put(replace(make_pod("r", node="n", spec=asks("8")), annotations=annotations))
+    kit.report(usage={"cpu": 2, "memory": 0})
+    what_if = HypotheticalCluster(kit.view())
+    what_if.remove(reserve.key, "n")
+
+    def keys() -> list[object]:
+        views = kit.view(), what_if.view()
+        return [kit.plugin.score_reuse_key(CycleState(), POD, each) for each in views]
+
+    before = kit.score(POD)
+    assert kit.score(POD, view=what_if.view()) == before
+    assert keys()[0] == keys()[1]
+    for at in range(3):
+        kit.pod(f"more{at}", spec=asks("2"), phase="Pending")
+        what_if.rebase(kit.view())
+        now = kit.score(POD, view=what_if.view())
+        assert now == kit.score(POD) < before
+        before = now
+    kit.report(usage={"cpu": 15, "memory": 0})
+    assert kit.reason(POD, view=what_if.view()) == TOO_HOT == kit.reason(POD)
