@@ -1,7 +1,11 @@
 """Objects of the cluster as decisions need them: slim, slotted, immutable."""
 
-from collections.abc import Mapping
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
+from functools import lru_cache
+from itertools import chain, count, repeat
+from typing import overload
 
 from msgspec import Struct
 
@@ -411,3 +415,52 @@ class ReportedPodUsage(Struct, frozen=True, gc=False):
     usage: ReportedUsage
     priority: str = ""
     qos: str = ""
+
+
+class ReportedPods(Sequence[ReportedPodUsage]):
+    """Usages of the pods of a NodeMetric, as columns: 90 bytes a pod in place of 240.
+
+    Each entry is made when it is asked for.
+    """
+
+    __slots__ = ("_figures", "_kinds", "_names", "_others")
+
+    def __init__(self, pods: Iterable[ReportedPodUsage]) -> None:
+        pods = tuple(pods)
+        self._names = tuple([one.name for one in pods])
+        self._kinds = tuple([_kind(one.namespace, one.priority, one.qos) for one in pods])
+        figures = [(one.usage.cores, one.usage.memory_bytes) for one in pods]
+        self._figures = array("d", chain.from_iterable(figures))
+        self._others = {at: one.usage.others for at, one in enumerate(pods) if one.usage.others}
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    @overload
+    def __getitem__(self, at: int) -> ReportedPodUsage: ...
+    @overload
+    def __getitem__(self, at: slice) -> tuple[ReportedPodUsage, ...]: ...
+    def __getitem__(self, at: int | slice) -> ReportedPodUsage | tuple[ReportedPodUsage, ...]:
+        return tuple(self)[at]
+
+    def __iter__(self) -> Iterator[ReportedPodUsage]:
+        figures = iter(self._figures)
+        others = repeat(()) if not self._others else map(self._others.get, count(), repeat(()))
+        columns = zip(self._names, self._kinds, figures, figures, others, strict=False)
+        for name, (namespace, priority, qos), cores, memory, more in columns:
+            usage = ReportedUsage(cores, memory, more)
+            yield ReportedPodUsage(name, namespace, usage, priority, qos)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __repr__(self) -> str:
+        return f"ReportedPods({list(self)})"
+
+
+@lru_cache(maxsize=16_384)  # pods of a namespace and class share theirs
+def _kind(namespace: str, priority: str, qos: str) -> tuple[str, str, str]:
+    return namespace, priority, qos

@@ -29,6 +29,7 @@ from koord.cluster.facts import (
     PriorityClass,
     ReportedAggregate,
     ReportedHostUsage,
+    ReportedPods,
     ReportedPodUsage,
     ReportedUsage,
     Selector,
@@ -77,7 +78,7 @@ class UsageReport:
     host_applications: tuple[ReportedHostUsage, ...] = ()
     reclaimable: ReportedUsage | None = None  # what prod pods request and will not use
     aggregated: tuple[ReportedAggregate, ...] = ()
-    pods: tuple[ReportedPodUsage, ...] = ()
+    pods: Sequence[ReportedPodUsage] = ()
     interval: float | None = None  # seconds from one report to the next
 
     @property
@@ -439,7 +440,7 @@ def read_usage(found: wire.NodeMetric, _: SharedSpecs, faults: DecodingFaults) -
         aggregated=tuple(
             filter(None, [_aggregated(one, faults) for one in metric.aggregated_node_usages or ()])
         ),
-        pods=tuple(
+        pods=ReportedPods(
             [
                 ReportedPodUsage(
                     one.name,

@@ -157,9 +157,12 @@ class Snapshot:
             self._touch(row)
         self._traits = self._view = None
 
-    def put_pod(self, pod: ClusterPod) -> None:
-        """Take over a pod that was added or modified, on whichever node it was before."""
-        key = pod.key
+    def put_pod(self, pod: ClusterPod, key: str = "") -> None:
+        """Take over a pod that was added or modified, on whichever node it was before.
+
+        key: the pod's, where the caller has it already: one string for all tables that have it.
+        """
+        key = key or pod.key
         old = self._pods.get(key)
         if old == pod:
             return
@@ -476,11 +479,12 @@ class ClusterState:
         return self._tables[kind].keys()
 
     def _put_pod(self, pod: ClusterPod) -> None:
-        old = self.snapshot.pod(pod.key)
+        key = pod.key
+        old = self.snapshot.pod(key)
         if old is not None and old.owners != pod.owners:
             self.workloads.remove_pod(old)
-        self.snapshot.put_pod(pod)
-        self.workloads.put_pod(pod)
+        self.snapshot.put_pod(pod, key)
+        self.workloads.put_pod(pod, key)
 
     def _remove_pod(self, key: str, uid: str) -> None:
         old = self.snapshot.pod(key)

@@ -53,15 +53,15 @@ class Workloads:
         if old is not None and old.controller is not None:
             _drop(self._children, old.controller.uid, old.uid)
 
-    def put_pod(self, pod: ClusterPod) -> None:
-        """Count a pod to its controller."""
+    def put_pod(self, pod: ClusterPod, key: str) -> None:
+        """Count a pod to its controller. key: the pod's, one string for all tables that have it."""
         controller = controller_of(pod.owners)
         if controller is not None:
-            self._pods.setdefault(controller.uid, {})[pod.key] = pod
+            self._pods.setdefault(controller.uid, {})[key] = pod
             if not pod.ready or pod.deleting or pod.finished:
-                self._missing.setdefault(controller.uid, {})[pod.key] = pod
+                self._missing.setdefault(controller.uid, {})[key] = pod
             elif controller.uid in self._missing:
-                _drop(self._missing, controller.uid, pod.key)
+                _drop(self._missing, controller.uid, key)
 
     def remove_pod(self, pod: ClusterPod) -> None:
         """Forget a pod."""

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum, StrEnum, auto
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -147,11 +147,10 @@ NODE_CLASSES = tuple(NodeClass)
 PODS_PER_TURN = 4  # pods that are looked at before others have their turn: below a millisecond
 
 
-@dataclass(frozen=True, slots=True)
-class PodNote:
-    """The decision about a pod of an examined node, for people."""
+class PodNote(NamedTuple):
+    """The decision about pods of an examined node, for people."""
 
-    pod: ClusterPod
+    pods: tuple[ClusterPod, ...]
     action: Action
     reason: str
     candidates: tuple[str, ...] = ()  # nodes, the best one first
@@ -188,11 +187,11 @@ class PoolPlan:
     def note(
         self, pod: ClusterPod, action: Action, reason: str, candidates: tuple[str, ...] = ()
     ) -> None:
-        self.pod_notes.append(PodNote(pod, action, reason, candidates))
+        self.pod_notes.append(PodNote((pod,), action, reason, candidates))
 
     def keep(self, pods: Iterable[ClusterPod], reason: str) -> None:
         """Note that pods stay, all for one reason."""
-        self.pod_notes += [PodNote(pod, Action.STAY, reason) for pod in pods]
+        self.pod_notes.append(PodNote(tuple(pods), Action.STAY, reason))
 
     def count(self, *verdicts: NodeClass) -> int:
         """How many nodes are one of these."""

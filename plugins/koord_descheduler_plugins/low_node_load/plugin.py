@@ -103,15 +103,16 @@ class Report:
                 hint=words.hint(place) if self.hints else "",
             )
         for note in self.pod_notes:
-            yield PodDecision(
-                profile=self.profile,
-                plugin=self.plugin,
-                pod=note.pod.key,
-                node=note.pod.node,
-                action=note.action,
-                reason=note.reason,
-                candidates=note.candidates,
-            )
+            for pod in note.pods:
+                yield PodDecision(
+                    profile=self.profile,
+                    plugin=self.plugin,
+                    pod=pod.key,
+                    node=pod.node,
+                    action=note.action,
+                    reason=note.reason,
+                    candidates=note.candidates,
+                )
 
 
 class _Side(NamedTuple):

@@ -74,6 +74,10 @@ class UsageSums(NamedTuple):
     prod_pods: int = 0
     leaving_pods: int = 0
     prod_leaving_pods: int = 0
+    system_cpu: int = 0
+    system_memory: int = 0
+    host_cpu: int = 0  # of host applications
+    host_memory: int = 0
 
 
 ProdFlags = dict[tuple[LabelSet, int | None, str], bool]
@@ -129,11 +133,23 @@ def sums_of(
         prod_memory=round(prod_memory),
         pods=count,
         prod_pods=prod_count,
+        **_node_amounts(report),
     )
     return _with_unreported(sums, unsteady, is_prod) if unsteady else sums
 
 
 _FINISHED = frozenset({"Succeeded", "Failed"})
+
+
+def _node_amounts(report: UsageReport) -> dict[str, int]:
+    """What runs on the node that is no pod, as fields of UsageSums."""
+    system, host = amount_of(report.system_usage), amount_of(report.host_usage)
+    return {
+        "system_cpu": system.cpu,
+        "system_memory": system.memory,
+        "host_cpu": host.cpu,
+        "host_memory": host.memory,
+    }
 
 
 def _with_unreported(
@@ -262,7 +278,7 @@ def koordinator_usage(
 
     found = _nodes_with_usage(inputs, reject_reason)
     usage_cache, sums = _sums(inputs, found, usage_cache, is_prod)
-    system = _amounts(report.system_usage for report in found.reports)
+    system = sums["system"]
     usage = _columns(len(resources), system + sums["reported"], sums["pods"])
     nothing = np.zeros_like(usage)
     return (
@@ -316,8 +332,7 @@ def exact_usage(
     amounts = [Amount() if one is None else one.amount for one in wholes]
     whole = np.array(amounts, np.int64).reshape(-1, 2)
     residual = np.maximum(whole - sums["reported"], 0)
-    parts = _amounts(report.system_usage for report in found.reports)
-    parts = parts + _amounts(report.host_usage for report in found.reports)
+    parts = sums["system"] + sums["host"]
     estimated = np.where(known[:, None], residual, parts)
     said = np.array([report.system_usage is not None for report in found.reports], np.bool_)
     fixed = np.where(said[:, None], parts, estimated)
@@ -515,10 +530,6 @@ def _sums(
         **pairs,
         **{name: columns[name] for name in columns if name.endswith("pods")},
     }
-
-
-def _amounts(usages: Iterable[ReportedUsage | None]) -> Amounts:
-    return np.array([amount_of(one) for one in usages], np.int64).reshape(-1, 2)
 
 
 def _columns(width: int, compute: Amounts, pods: Amounts | int) -> Amounts:
