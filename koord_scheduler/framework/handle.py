@@ -1,7 +1,7 @@
 """The handle: everything that the factory of a plugin gets and a plugin may use."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -216,6 +216,11 @@ class NodeFilters(PodCounting, Protocol):
 
     def filter_row(self, state: CycleState, pod: ClusterPod, nodes: View, row: int) -> Status:
         """Call Filter for one node: Success or a rejection."""
+
+    def victim_groups(
+        self, state: CycleState, pod: ClusterPod, nodes: View, row: int
+    ) -> Sequence[Collection[str]]:
+        """Keys of pods of a node that hold what lies together, as plugins say."""
 
 
 Victims = tuple[tuple[ClusterPod, ...], int]

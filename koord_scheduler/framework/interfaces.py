@@ -114,6 +114,19 @@ class Filtering(Plugin):
         """
         return None
 
+    def victim_groups(
+        self, state: CycleState, pod: ClusterPod, node: NodeInfo
+    ) -> Iterable[Collection[str]]:
+        """Return the pods of a node that hold what lies together, by key, for preemption.
+
+        Such as all that have CPUs of one NUMA node: that they leave, and no others, may cost less.
+        Of all plugins together the first MAX_VICTIM_GROUPS groups are tried.
+        """
+        return ()
+
+
+MAX_VICTIM_GROUPS = 32  # of a node
+
 
 class FilterPlugin(Filtering, ABC):
     """Rejects nodes for a pod, one by one."""

@@ -4,7 +4,7 @@ Source: Kubernetes, pkg/scheduler/framework/preemption and plugins/defaultpreemp
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Protocol
@@ -91,6 +91,7 @@ def find_victims(
     trial: NodeTrial,
     budgets: BudgetsByNamespace,
     lacking: Mapping[str, int] = NOTHING,
+    groups: Callable[[], Iterable[Collection[str]]] = tuple,
 ) -> tuple[list[ClusterPod], int] | None:
     """Return the pods that have to leave, the most important first, and how many violate budgets.
 
@@ -102,26 +103,63 @@ def find_victims(
     nothing else forbids it the node, the pods are found by these sums, and the others never leave.
     That gives the same pods only if no rule of the preemptor needs a pod of lower priority to stay;
     with required pod affinity, give none.
+
+    groups: of keys of pods that hold what lies together. If more than one pod would have to leave,
+    each group is tried in the same way as if the others could not; the cheapest victims are taken.
     """
     lower = sorted((one for one in on_node if may_preempt(pod, one)), key=importance)
     protected = violated_budgets(lower, budgets)
-    groups = (
+    order = (
         [one for one in lower if one.key in protected],
         [one for one in lower if one.key not in protected],
     )
-    victims = _by_amounts([*groups[0], *groups[1]], lacking) if lacking else None
+    victims = _by_amounts([*order[0], *order[1]], lacking) if lacking else None
     if victims is None:
         trial.remove(lower)
     else:
         trial.remove(victims)
         if trial.fits():
-            return _found(victims, protected)
+            return _cheapest(_found(victims, protected), lower, trial, budgets, groups)
         gone = {one.key for one in victims}
         trial.remove([one for one in lower if one.key not in gone])
     if not trial.fits():
         return None
-    victims = [one for group in groups for one in not_reprieved(group, trial)]
-    return _found(victims, protected)
+    victims = [one for part in order for one in not_reprieved(part, trial)]
+    return _cheapest(_found(victims, protected), lower, trial, budgets, groups)
+
+
+def _cheapest(
+    found: tuple[list[ClusterPod], int],
+    lower: Sequence[ClusterPod],
+    trial: NodeTrial,
+    budgets: BudgetsByNamespace,
+    groups: Callable[[], Iterable[Collection[str]]],
+) -> tuple[list[ClusterPod], int]:
+    """Return the victims that were found, or cheaper ones of one group alone."""
+    if len(found[0]) < 2:
+        return found
+    gone: Sequence[ClusterPod] = found[0]
+    for group in groups():
+        leaving = [one for one in lower if one.key in group]
+        if not leaving or len(leaving) == len(lower):
+            continue
+        trial.add(gone)
+        trial.remove(leaving)
+        gone = leaving
+        if not trial.fits():
+            continue
+        protected = violated_budgets(leaving, budgets)
+        parts = (
+            [one for one in leaving if one.key in protected],
+            [one for one in leaving if one.key not in protected],
+        )
+        gone = [one for part in parts for one in not_reprieved(part, trial)]
+        other = _found(list(gone), protected)
+        if gone and _cost(Candidate("", tuple(other[0]), other[1])) < _cost(
+            Candidate("", tuple(found[0]), found[1])
+        ):
+            found = other
+    return found
 
 
 def choose(candidates: Iterable[Candidate]) -> Candidate | None:

@@ -127,7 +127,12 @@ class DryRun:
                 self.filters, self.state, self.pod, self.nodes, row, nominated_pods
             )
             victims = find_victims(
-                self.pod, self.nodes.pods(row), trial, self.budgets, self._lacking(row)
+                self.pod,
+                self.nodes.pods(row),
+                trial,
+                self.budgets,
+                self._lacking(row),
+                lambda: self.filters.victim_groups(self.state, self.pod, self.nodes, row),
             )
         except ExtensionPointError as err:
             found.failure = found.failure or err.status

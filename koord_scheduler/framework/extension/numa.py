@@ -264,7 +264,8 @@ class _Affinities:
     """Admitted affinities of this cycle, by node. A what-if starts empty: its nodes differ."""
 
     def __init__(self) -> None:
-        self.by_node: dict[str, NUMATopologyHint] = {}
+        self.by_node: dict[str, tuple[NUMATopologyHint, object]] = {}
+        """With the view where the node is altered: the next step of a what-if is another one."""
 
     def clone(self) -> "_Affinities":
         return _Affinities()
@@ -297,14 +298,16 @@ class TopologyManager:
     ) -> Status:
         """Choose NUMA nodes by all hints, and have all providers allocate there.
 
-        What was chosen for a node in this cycle is chosen again, as in Reserve after Filter.
+        What was chosen for a node in this cycle is chosen again, as in Reserve after Filter; in a
+        what-if only while the same pods are there.
         exclusive: the pod requires NUMA nodes of its own, where uses says what others have; those
         that are missing are idle. Returns Success, a rejection, or Error where a plugin has failed.
         """
         known = self._affinities(state)
         try:
-            affinity = known.by_node.get(node.name)
-            if affinity is None:
+            affinity, seen_in = known.by_node.get(node.name, (None, None))
+            seen = node.view if node.row in node.view.altered else None
+            if affinity is None or (seen is not None and seen is not seen_in):
                 check = exclusive_check(exclusive, uses)
                 found = self._choose(state, pod, node, numa_nodes, policy, check)
                 if isinstance(found, Status):
@@ -314,12 +317,12 @@ class TopologyManager:
         except ExtensionPointError as err:
             return err.status
         if status.ok:
-            known.by_node[node.name] = affinity
+            known.by_node[node.name] = affinity, seen
         return status
 
     def affinity(self, state: CycleState, node: str) -> NUMATopologyHint | None:
         """Return the affinity that was chosen for a node in this cycle; None: none."""
-        return self._affinities(state).by_node.get(node)
+        return self._affinities(state).by_node.get(node, (None, None))[0]
 
     def _affinities(self, state: CycleState) -> _Affinities:
         found = state.find(_KEY, _Affinities)

@@ -1,7 +1,8 @@
 """PreFilter and Filter of all plugins: which nodes pass, and the status of each that does not."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from typing import cast
 
 import numpy as np
@@ -18,6 +19,7 @@ from koord_scheduler.framework.calls import (
 )
 from koord_scheduler.framework.cyclestate import CycleInput, CycleState
 from koord_scheduler.framework.interfaces import (
+    MAX_VICTIM_GROUPS,
     Filtering,
     FilterPlugin,
     PreFilterExtensions,
@@ -298,6 +300,19 @@ class Filters:
             self._skipped = state.skipped_filters
             self._active = tuple(one for one in self._filters if one.name not in self._skipped)
         return self._active
+
+    def victim_groups(self, cycle: CycleInput, row: int) -> Sequence[Collection[str]]:
+        """Pods of a node that hold what lies together, as plugins say: each group once."""
+        node, found = NodeInfo(cycle.nodes, row), dict[frozenset[str], None]()
+        for loaded in self.active(cycle.state):
+            plugin = cast(Filtering, loaded.plugin)
+
+            def groups(plugin: Filtering = plugin) -> list[frozenset[str]]:
+                every = plugin.victim_groups(cycle.state, cycle.pod, node)
+                return [frozenset(one) for one in islice(every, MAX_VICTIM_GROUPS)]
+
+            found.update(dict.fromkeys(self._calls.ask(loaded, Point.FILTER, groups)))
+        return list(found)[:MAX_VICTIM_GROUPS]
 
     def filter(
         self,

@@ -1,6 +1,6 @@
 """The nodes that are feasible for a pod: PreFilter and Filter, on all nodes or on a sample."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import cast
@@ -369,6 +369,16 @@ class NodeSearch:
             ExtensionPointError: a plugin has failed.
         """
         return self._filters.row(CycleInput(state, pod, nodes), row)
+
+    def victim_groups(
+        self, state: CycleState, pod: ClusterPod, nodes: View, row: int
+    ) -> Sequence[Collection[str]]:
+        """Keys of pods of a node that hold what lies together, as plugins say; bounded.
+
+        Raises:
+            ExtensionPointError: a plugin has failed.
+        """
+        return self._filters.victim_groups(CycleInput(state, pod, nodes), row)
 
     def count_pods(self, state: CycleState) -> bool:
         """Whether a plugin counts pods that are added and removed, in a cycle with this state."""

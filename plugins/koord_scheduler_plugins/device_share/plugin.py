@@ -3,7 +3,7 @@
 Source: Koordinator, pkg/scheduler/plugins/deviceshare; docs/differences.md for what differs.
 """
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -120,6 +120,7 @@ from koord_scheduler_plugins.device_share.requests import (
 from koord_scheduler_plugins.device_share.reserved import (
     allocate_reserved,
     designated_table,
+    pods_by_devices,
     reserved_devices,
 )
 from koord_scheduler_plugins.device_share.tables import Answers, DeviceTables, each_once
@@ -255,6 +256,16 @@ class DeviceShare(
         if table is None:
             return self._no_device_object()
         return self._verdict(asked, table) or self._lock_status(asked, pod, node.name)
+
+    def victim_groups(
+        self, state: CycleState, pod: ClusterPod, node: NodeInfo
+    ) -> Iterable[Collection[str]]:
+        """Those that have GPUs of one partition, switch or NUMA node, or the same device."""
+        asked = state.find(_KEY, DeviceRequest)
+        table = None if asked is None else self.tables.table(node.view, node.row)
+        if asked is None or table is None:
+            return ()
+        return pods_by_devices(table, asked.wanted, node.pods)
 
     def filter_all(self, state: CycleState, pod: ClusterPod, nodes: View) -> Verdicts:
         """Try to give the pod devices of each node; of nodes with equal ones one is tried."""

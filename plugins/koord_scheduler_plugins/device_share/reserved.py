@@ -3,7 +3,7 @@
 Source: Koordinator, pkg/scheduler/plugins/deviceshare (reservation.go).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from koord.api.annotations import AllocatedDevice
@@ -18,7 +18,14 @@ from koord_scheduler_plugins.device_share.allocation import (
     DevicesUnavailable,
     allocate_with_way,
 )
-from koord_scheduler_plugins.device_share.devices import FUNCTION, DeviceTable, used_key
+from koord_scheduler_plugins.device_share.devices import (
+    FUNCTION,
+    GPU,
+    DeviceTable,
+    Scope,
+    partitions_of,
+    used_key,
+)
 from koord_scheduler_plugins.device_share.requests import PodDevices
 
 
@@ -130,6 +137,44 @@ def _inside(
         for address in addresses
     ]
     return DeviceTable(table.layout, table.node, [*used, *functions])
+
+
+def pods_by_devices(
+    table: DeviceTable, wanted: PodDevices, pods: Iterable[ClusterPod]
+) -> Iterator[frozenset[str]]:
+    """Yield the keys of the pods that have something of devices that lie together.
+
+    Those are partitions and scopes of as many GPUs as are wanted, the smallest first; of other
+    types, and of one GPU, each device.
+    """
+    holders: dict[tuple[str, int], set[str]] = {}
+    for pod in pods:
+        for kind, minor, _ in map(_split, _amounts(pod)):
+            holders.setdefault((kind, minor), set()).add(pod.key)
+    parts: list[tuple[str, Iterable[int]]] = []
+    gpu = wanted.gpu
+    if gpu is not None and gpu.count > 1:
+        partitions, honor = partitions_of(table.layout, table.node)
+        if honor or wanted.partition is not None:
+            rows = (partitions or {}).get(gpu.count, ())
+            parts += [(GPU, one.minors) for group in rows for one in group]
+        else:
+            parts += [(GPU, one) for one in _scopes(table.layout.scopes, gpu.count)]
+    parts += [(kind, (minor,)) for kind, minor in sorted(holders) if kind in wanted.requests]
+    for kind, minors in parts:
+        found: set[str] = set()
+        for minor in minors:
+            found |= holders.get((kind, minor), set())
+        if found:
+            yield frozenset(found)
+
+
+def _scopes(scope: Scope | None, count: int) -> list[tuple[int, ...]]:
+    """The GPUs of each scope with so many, the smallest first."""
+    if scope is None or len(scope.minors) < count:
+        return []
+    inside = [one for child in scope.children for one in _scopes(child, count)]
+    return sorted([*inside, scope.minors], key=len)
 
 
 def _split(key: str) -> tuple[str, int, str]:

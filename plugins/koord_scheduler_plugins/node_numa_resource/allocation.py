@@ -3,7 +3,7 @@
 Source: Koordinator, pkg/scheduler/plugins/nodenumaresource (resource_manager.go, topology_hint.go).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 
@@ -443,3 +443,14 @@ def _allocation(pod: ClusterPod) -> Allocation:
         return allocation_of(pod)
     except InvalidObject:
         return NO_ALLOCATION  # the account says so, too
+
+
+def pods_by_numa_node(machine: Machine, pods: Iterable[ClusterPod]) -> list[frozenset[str]]:
+    """Return the keys of the pods that have CPUs or amounts of each NUMA node, ascending."""
+    found: dict[int, set[str]] = {}
+    for pod in pods:
+        allocation = _allocation(pod)
+        nodes = {node for node, _ in allocation.numa}
+        for node in nodes | machine.layout.nodes_of(allocation.cpus):
+            found.setdefault(node, set()).add(pod.key)
+    return [frozenset(keys) for _, keys in sorted(found.items())]

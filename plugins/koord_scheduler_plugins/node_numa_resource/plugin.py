@@ -4,7 +4,7 @@ Source: Koordinator, pkg/scheduler/plugins/nodenumaresource; docs/differences.md
 """
 
 import json
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -74,6 +74,7 @@ from koord_scheduler_plugins.node_numa_resource.allocation import (
     amplified_requests,
     designated_status,
     numa_hints,
+    pods_by_numa_node,
     reserved_cpus,
 )
 from koord_scheduler_plugins.node_numa_resource.answers import (
@@ -309,6 +310,17 @@ class NodeNUMAResource(
         if found is not None or policy is None or policy is _BEST_EFFORT:
             return found
         return self._admit(state, pod, node, machine, demand, policy)
+
+    def victim_groups(
+        self, state: CycleState, pod: ClusterPod, node: NodeInfo
+    ) -> Iterable[Collection[str]]:
+        """Those that have something of one NUMA node, where the pod needs CPUs or NUMA nodes."""
+        demand = state.find(_DEMAND, PodDemand)
+        if demand is None or not demand.requests or not (demand.asks or self._tries(demand)):
+            return ()
+        self.table.follow(node.view)
+        machine = self.table.machine(node.view, node.row)
+        return pods_by_numa_node(machine, node.pods)
 
     def filter_all(self, state: CycleState, pod: ClusterPod, nodes: View) -> Mask | Verdicts:
         return self.filter_among(state, pod, nodes, np.ones(len(nodes), np.bool_))
