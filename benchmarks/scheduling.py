@@ -262,10 +262,11 @@ class World:
     async def bind(self, pods: list[ClusterPod]) -> float:
         """Create pods and bind them; return CPU seconds for each."""
         stop = Stop(self.clock)
+        running = asyncio.create_task(self.scheduler.run(stop))
+        await asyncio.sleep(0)  # it runs while pods come, as it does in a cluster
         began = time.process_time()
         for pod in pods:
             self.state.put(POD, pod)
-        running = asyncio.create_task(self.scheduler.run(stop))
         while any(self.scheduler.queue.pending.values()) or self.scheduler.bindings:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
         took = time.process_time() - began
@@ -375,10 +376,11 @@ def _shipped(registry: PluginRegistry, args_of: Mapping[str, Any] | None) -> Pro
     discover(registry)
     known = known_plugins(registry)
     names = [*DEFAULT_WEIGHTS, "LoadAwareScheduling", *more]
+    first = {point: [*more, *DEFAULT_WEIGHTS] for point in (Point.POST_FILTER, Point.PRE_BIND)}
     plugins = {
         point: tuple(
             EnabledPlugin(name, DEFAULT_WEIGHTS.get(name, 1) or 1)
-            for name in names
+            for name in first.get(point, names)
             if name in known and point in known[name].points
         )
         for point in Point

@@ -4,7 +4,9 @@ It is derived from pods alone; see docs/decisions/account.md.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from functools import lru_cache
 from types import MappingProxyType
+from typing import cast
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -59,6 +61,7 @@ class Pool(Struct, frozen=True, gc=False):
     members: Mapping[str, str]  # their nodes by namespace/name; "": on none. Empty if not kept
 
 
+_ONLY_HOLDINGS = frozenset({tuple})  # types of what is found of a pod; others are exceptions
 _NOTHING: Mapping[str, int] = MappingProxyType({})
 _NO_MEMBERS: Mapping[str, str] = MappingProxyType({})
 EMPTY_POOL = Pool(_NOTHING, _NOTHING, 0, _NO_MEMBERS)
@@ -160,6 +163,7 @@ class Account:
         self._held: dict[str, tuple[ClusterPod, tuple[Sequence[Holding], ...]]] = {}
         self._sums: dict[AccountKind, dict[str, _Sums]] = {}
         self._pools: dict[AccountKind, Shards[Pool]] = {}
+        self._frozen_pools: dict[AccountKind, FrozenShards[Pool]] = {}
         self._changed: dict[AccountKind, set[str]] = {}
         self._unread: dict[AccountKind, set[str]] = {}
         self._has_unread = False  # whether any of those is not empty
@@ -193,13 +197,16 @@ class Account:
         found = [] if pod.finished else _holdings_of_all(self._kinds, pod)
         if not any(found) and not self._has_unread and key not in self._held:
             return False  # as most pods
-        new = tuple(
-            [self._read(kind, key, one) for kind, one in zip(self._kinds, found, strict=False)]
-        )
+        if self._has_unread or not _ONLY_HOLDINGS.issuperset(map(type, found)):
+            found = [
+                self._read(kind, key, one) for kind, one in zip(self._kinds, found, strict=False)
+            ]
+        new = cast("tuple[Sequence[Holding], ...]", tuple(found))
         holds, old = any(new), self._held.get(key)
         if old is not None:
-            if old[0].node == pod.node and old[1] == new:
-                return False  # its status has changed
+            if old[1] == new:
+                self._held[key] = pod, new
+                return self._move(old[0].node, pod, new)
             del self._held[key]
             self._count(*old, -1)
         if holds:
@@ -225,6 +232,8 @@ class Account:
         if self._frozen is None:
             for kind, names in self._changed.items():
                 pools, sums = self._pools[kind], self._sums[kind]
+                if not names and kind in self._frozen_pools:
+                    continue
                 for name in names:
                     if sums[name].pods:
                         pools.put(name, sums[name].freeze())
@@ -232,8 +241,8 @@ class Account:
                         del sums[name]
                         pools.drop(name)
                 names.clear()
-            frozen = {kind: pools.freeze() for kind, pools in self._pools.items()}
-            self._frozen = FrozenAccount(frozen)
+                self._frozen_pools[kind] = pools.freeze()
+            self._frozen = FrozenAccount(self._frozen_pools.copy())
         return self._frozen
 
     def _read(
@@ -259,6 +268,25 @@ class Account:
                 self._has_unread = any(self._unread.values())
                 self._logs[kind].ended("holdings.ok", account=kind.name)
 
+    def _move(self, before: str, pod: ClusterPod, holdings: tuple[Sequence[Holding], ...]) -> bool:
+        """Count a pod on its node that was on another one before, or none; return whether it was.
+
+        Of most pods it is all that ever changes: that they come to a node.
+        """
+        if pod.node == before:
+            return False  # its status has changed
+        times = bool(pod.node) - bool(before)
+        self._frozen = None
+        for kind, each in zip(self._kinds, holdings, strict=False):
+            for holding in each:
+                sums = self._sums[kind][holding.pool]
+                if times:
+                    sums.allocate(holding, times)
+                if kind.members:
+                    sums.move(pod.key, pod.node)
+                self._changed[kind].add(holding.pool)
+        return True
+
     def _count(self, pod: ClusterPod, holdings: tuple[Sequence[Holding], ...], times: int) -> None:
         self._frozen = None
         for kind, each in zip(self._kinds, holdings, strict=False):
@@ -269,7 +297,8 @@ class Account:
                 sums.request(holding, times)
                 if pod.node:
                     sums.allocate(holding, times)
-                sums.move(pod.key, pod.node if times > 0 else None)
+                if kind.members:
+                    sums.move(pod.key, pod.node if times > 0 else None)
                 self._changed[kind].add(holding.pool)
 
 
@@ -318,12 +347,21 @@ def _add(sums: dict[str, int], holding: Holding, times: int) -> None:
 def _holdings_of_all(
     kinds: Sequence[AccountKind], pod: ClusterPod
 ) -> list[Sequence[Holding] | Exception]:
-    """Return what a pod holds of each kind."""
-    found = [_holdings(kind, pod) for kind in kinds]
+    """Return what a pod holds of each kind, or why that cannot be said."""
+    found: list[Sequence[Holding] | Exception] = []
+    nesting = []
     for number, kind in enumerate(kinds):
-        holdings = found[number]
-        if not kind.nests or not holdings or isinstance(holdings, Exception):
-            continue
+        try:
+            each = tuple(kind.holdings(pod) or ())
+            if each:
+                _check(each)
+                if kind.nests:
+                    nesting.append(number)
+            found.append(each)
+        except Exception as err:  # the function is a plugin's
+            found.append(err)
+    for number in nesting:
+        holdings = cast("Sequence[Holding]", found[number])
         more = [
             (other.nested_name(name), amount)
             for other, each in zip(kinds, found, strict=True)
@@ -335,19 +373,8 @@ def _holdings_of_all(
     return found
 
 
-def _holdings(kind: AccountKind, pod: ClusterPod) -> Sequence[Holding] | Exception:
-    """Return what a pod holds, or why that cannot be said: the function is a plugin's."""
-    try:
-        found = kind.holdings(pod)
-        if not found:
-            return ()
-        _check(found)
-    except Exception as err:
-        return err
-    return tuple(found)
-
-
-def _check(holdings: Sequence[Holding]) -> None:
+@lru_cache(maxsize=1024)  # equal pods have the same, one after the other
+def _check(holdings: tuple[Holding, ...]) -> None:
     """Raises ValueError if a pod holds more than is kept, or what cannot be summed."""
     pools = {one.pool for one in holdings}
     amounts = sum([len(one.amounts) for one in holdings]) + len(holdings)

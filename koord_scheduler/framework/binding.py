@@ -61,6 +61,10 @@ class PodBinding:
         reserves = [cast(ReservePlugin, one.plugin).reserve for one in reserving]
         self._reserving = reserving
         self._reserves = SequentialCalls(plugins.calls, Point.RESERVE, reserving, reserves)
+        permitting = plugins.at(Point.PERMIT)
+        permits = [cast(PermitPlugin, one.plugin).permit for one in permitting]
+        self._permitting = permitting
+        self._permits = SequentialCalls(plugins.calls, Point.PERMIT, permitting, permits)
         binding = plugins.at(Point.PRE_BIND)
         flights = [cast(PreBindPlugin, one.plugin).pre_bind_pre_flight for one in binding]
         self._pre_binding = binding
@@ -176,13 +180,20 @@ class PodBinding:
         """Call Permit of all plugins. Wait: the pod is among those that wait for a permit."""
         waits: dict[str, float] = {}
         with self._calls.timed(Point.PERMIT.label) as ended:
-            for loaded in self._plugins.at(Point.PERMIT):
-                answer = self._permit_of(loaded, state, pod, node)
-                if isinstance(answer, Wait):
-                    waits[loaded.name] = answer.seconds
-                elif not answer.ok:
-                    ended(answer.code)
-                    return answer
+            try:
+                answers = self._permits.until(_is_no_permit, state, state, pod, node)
+            except ExtensionPointError as err:
+                ended(err.status.code)
+                return err.status
+            for loaded, answer in zip(self._permitting, answers, strict=False):
+                if answer is None:
+                    continue
+                checked = self._checked_permit(loaded, answer)
+                if isinstance(checked, Wait):
+                    waits[loaded.name] = checked.seconds
+                elif not checked.ok:
+                    ended(checked.code)
+                    return checked
             if not waits:
                 return SUCCESS
             self._waiting.add(pod, waits)
@@ -295,17 +306,10 @@ class PodBinding:
         status = self._checked(loaded, Point.POST_FILTER, answer.status)
         return replace(answer, status=status)
 
-    def _permit_of(
-        self, loaded: Loaded, state: CycleState, pod: ClusterPod, node: str
-    ) -> Wait | Status:
-        plugin = cast(PermitPlugin, loaded.plugin)
-        try:
-            answer = self._calls.call(loaded, Point.PERMIT, state, plugin.permit, state, pod, node)
-        except ExtensionPointError as err:
-            return err.status
+    def _checked_permit(self, loaded: Loaded, answer: object) -> Wait | Status:
         if not isinstance(answer, Wait):
             return self._checked(loaded, Point.PERMIT, answer)
-        if isinstance(answer.seconds, int | float) and 0 <= answer.seconds < math.inf:
+        if _is_length(answer.seconds):
             return answer
         wrong = PluginError(f"wanted seconds to wait, found {answer.seconds!r:.80}", loaded.name)
         return self._calls.failed(loaded, Point.PERMIT, wrong)
@@ -341,6 +345,17 @@ class PodBinding:
 
 def _is_no_success(answer: object) -> bool:
     return not isinstance(answer, Status) or not answer.ok
+
+
+def _is_no_permit(answer: object) -> bool:
+    """Whether an answer of Permit ends it."""
+    if isinstance(answer, Wait):
+        return not _is_length(answer.seconds)
+    return _is_no_success(answer)
+
+
+def _is_length(seconds: object) -> bool:
+    return isinstance(seconds, int | float) and 0 <= seconds < math.inf
 
 
 def _is_no_flight(answer: object) -> bool:

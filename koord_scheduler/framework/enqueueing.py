@@ -68,7 +68,9 @@ class Enqueueing:
     def gate(self, pod: ClusterPod, first: str = "") -> Status:
         """Call PreEnqueue until a plugin rejects the pod, the plugin named first before all."""
         profile = self._profiles[pod.scheduler_name]
-        gates = sorted(self._gates[pod.scheduler_name], key=lambda one: one.name != first)
+        gates = self._gates[pod.scheduler_name]
+        if first:
+            gates = tuple(sorted(gates, key=lambda one: one.name != first))
         for loaded in gates:
             status = self._gate_of(profile, loaded, pod)
             if not status.ok:

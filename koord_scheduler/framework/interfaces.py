@@ -35,6 +35,9 @@ class Plugin:
 
     A profile that has both at that point, and in the other order, is refused at the start."""
 
+    named_only_at: ClassVar[Collection[str]] = frozenset()
+    """Extension points at which profiles name the plugin, and it does nothing: it is not called."""
+
     async def close(self) -> None:
         """Clean up; called when the profile ends. By default there is nothing to do."""
 

@@ -171,8 +171,9 @@ class ProfilePlugins:
         return self._loaded[name]
 
     def at(self, point: Point) -> tuple[Loaded, ...]:
-        """The plugins of an extension point, in the order in which they run."""
-        return tuple(self._loaded[one.name] for one in self.settings.enabled(point))
+        """The plugins of an extension point that do something, in the order in which they run."""
+        found = (self._loaded[one.name] for one in self.settings.enabled(point))
+        return tuple(one for one in found if str(point) not in one.plugin.named_only_at)
 
     async def close(self) -> None:
         """Let the plugins clean up, the last one made first."""

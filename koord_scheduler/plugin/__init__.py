@@ -12,6 +12,7 @@ from koord.cluster.facts import (
     ClusterNamespace,
     ClusterNode,
     ClusterPod,
+    LabelSet,
     NodeTerm,
     PodSpec,
     PreferredTerm,
@@ -114,6 +115,7 @@ __all__ = [
     "Handle",
     "HintedEvent",
     "KeptFields",  # declarations that several plugins share
+    "LabelSet",
     "NodeInfo",
     "NodeScore",
     "NodeTerm",

@@ -18,7 +18,7 @@ from koord.util.timebudget import TimeBudget, Turn
 from koord_scheduler.cache import SchedulerCache
 from koord_scheduler.config.profiles import Point
 from koord_scheduler.extenders import Extenders
-from koord_scheduler.framework.calls import Loaded
+from koord_scheduler.framework.calls import ExtensionPointError, Loaded
 from koord_scheduler.framework.enqueueing import Enqueueing
 from koord_scheduler.framework.extension.auditor import AuditRecord
 from koord_scheduler.framework.handle import SchedulerControl, Services
@@ -59,10 +59,9 @@ class NextPod:
     def uid(self) -> str | None:
         """The uid of the next pod; None: the queue's own order, as when the plugin fails."""
         try:
-            return self._loaded.code.call(self._plugin.next_pod)
-        except Exception as err:
-            self._calls.failed(self._loaded, Point.QUEUE_SORT, err)
-            return None
+            return self._calls.ask(self._loaded, Point.QUEUE_SORT, self._plugin.next_pod)
+        except ExtensionPointError:
+            return None  # it is logged
 
 
 def next_pod_of(profiles: Sequence[ProfilePlugins]) -> NextPod | None:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar, cast
+from typing import ParamSpec, TypeVar, cast
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from koord.cluster.view import View
 from koord.component.plugins.registry import PluginError
 from koord.util.logs import get_logger
 from koord_scheduler.config.profiles import Point
-from koord_scheduler.framework.calls import ExtensionPointError, Loaded
+from koord_scheduler.framework.calls import ExtensionPointError, Loaded, SequentialCalls
 from koord_scheduler.framework.cyclestate import CycleInput, CycleState
 from koord_scheduler.framework.interfaces import Plugin
 from koord_scheduler.framework.profile import ProfilePlugins
@@ -29,6 +29,7 @@ from koord_scheduler.framework.status import (
 )
 
 P = TypeVar("P", bound=Plugin)
+W = ParamSpec("W")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,35 +110,54 @@ class Transformers:
     def __init__(self, plugins: ProfilePlugins) -> None:
         self._calls = plugins.calls
         self._pre_filter = _active(plugins, Point.PRE_FILTER, PreFilterTransformer)
+        before = [plugin.before_pre_filter for _, plugin in self._pre_filter]
+        first = [loaded for loaded, _ in self._pre_filter]
+        self._before_pre_filter = SequentialCalls(plugins.calls, Point.PRE_FILTER, first, before)
+        self._after_pre_filter = tuple(
+            (loaded, plugin) for loaded, plugin in self._pre_filter if _looks_after(plugin)
+        )
         self._filter = _active(plugins, Point.FILTER, FilterTransformer)
         self._score = _active(plugins, Point.SCORE, ScoreTransformer)
         self._post_filter = _active(plugins, Point.POST_FILTER, PostFilterTransformer)
 
     def before_pre_filter(self, cycle: CycleInput) -> CycleInput:
-        for loaded, plugin in self._pre_filter:
-            work = partial(plugin.before_pre_filter, cycle.state, cycle.pod, cycle.nodes)
-            found = self._call(loaded, Point.PRE_FILTER, cycle.state, work)
+        seen = cycle.state, cycle.pod, cycle.nodes
+        answers = self._before_pre_filter.until(_is_something, cycle.state, *seen)
+        if not answers or answers[-1] is None:
+            return cycle  # nothing is changed, as for most pods
+        loaded, _ = self._pre_filter[len(answers) - 1]
+        found = self._checked(loaded, Point.PRE_FILTER, answers[-1])
+        if found is not None:
             cycle = cycle.changed(found.pod, found.nodes, stable=found.stable)
+        for loaded, plugin in self._pre_filter[len(answers) :]:
+            work, args = plugin.before_pre_filter, (cycle.state, cycle.pod, cycle.nodes)
+            found = self._call(loaded, Point.PRE_FILTER, cycle.state, work, *args)
+            if found is not None:
+                cycle = cycle.changed(found.pod, found.nodes, stable=found.stable)
         return cycle
 
     def after_pre_filter(self, cycle: CycleInput, result: PreFilterResult | None) -> CycleInput:
-        for loaded, plugin in self._pre_filter:
-            work = partial(plugin.after_pre_filter, cycle.state, cycle.pod, cycle.nodes, result)
-            found = self._call(loaded, Point.PRE_FILTER, cycle.state, work)
-            cycle = cycle.changed(found.pod, found.nodes, stable=found.stable)
+        for loaded, plugin in self._after_pre_filter:
+            work, args = plugin.after_pre_filter, (cycle.state, cycle.pod, cycle.nodes, result)
+            found = self._call(loaded, Point.PRE_FILTER, cycle.state, work, *args)
+            if found is not None:
+                cycle = cycle.changed(found.pod, found.nodes, stable=found.stable)
         return cycle
 
     def before_filter(self, cycle: CycleInput) -> CycleInput:
         for loaded, plugin in self._filter:
-            work = partial(plugin.before_filter, cycle.state, cycle.pod, cycle.nodes)
-            found = self._call(loaded, Point.FILTER, cycle.state, work)
-            cycle = cycle.changed(found.pod, found.nodes, stable=found.stable)
+            work, args = plugin.before_filter, (cycle.state, cycle.pod, cycle.nodes)
+            found = self._call(loaded, Point.FILTER, cycle.state, work, *args)
+            if found is not None:
+                cycle = cycle.changed(found.pod, found.nodes, stable=found.stable)
         return cycle
 
     def before_score(self, cycle: CycleInput, feasible: Mask) -> tuple[CycleInput, Mask]:
         for loaded, plugin in self._score:
-            work = partial(plugin.before_score, cycle.state, cycle.pod, cycle.nodes, feasible)
-            found = self._call(loaded, Point.SCORE, cycle.state, work)
+            work, args = plugin.before_score, (cycle.state, cycle.pod, cycle.nodes, feasible)
+            found = self._call(loaded, Point.SCORE, cycle.state, work, *args)
+            if found is None:
+                continue
             cycle = cycle.changed(found.pod, found.nodes, stable=found.stable)
             if found.feasible is not None:
                 feasible = self._narrowed(loaded, feasible, found.feasible)
@@ -163,20 +183,41 @@ class Transformers:
                 self._calls.call(loaded, Point.POST_FILTER, state, work)
 
     def _call(
-        self, loaded: Loaded, point: Point, state: CycleState, work: Callable[[], object]
-    ) -> Transformed:
-        answer = self._calls.call(loaded, point, state, work)
-        if isinstance(answer, Transformed):
+        self,
+        loaded: Loaded,
+        point: Point,
+        state: CycleState,
+        work: Callable[W, Transformed | Status | None],
+        *args: W.args,
+        **kwargs: W.kwargs,
+    ) -> Transformed | None:
+        """Return what a transformer changes; None: nothing, as for most pods."""
+        return self._checked(
+            loaded, point, self._calls.call(loaded, point, state, work, *args, **kwargs)
+        )
+
+    def _checked(self, loaded: Loaded, point: Point, answer: object) -> Transformed | None:
+        if answer is None or isinstance(answer, Transformed):
             return answer
         try:
             status = status_of(answer, loaded.name)
         except PluginError as err:
             raise ExtensionPointError(self._calls.failed(loaded, point, err)) from err
         if status.ok:
-            return Transformed()
+            return None
         if status.rejected:
             raise ExtensionPointError(status)
         raise ExtensionPointError(self._calls.failed(loaded, point, ExtensionPointError(status)))
+
+
+def _is_something(answer: object) -> bool:
+    """Whether transformers after this one may see something else, or nothing."""
+    return answer is not None
+
+
+def _looks_after(plugin: PreFilterTransformer) -> bool:
+    """Whether a transformer has something to do after PreFilter."""
+    return type(plugin).after_pre_filter is not PreFilterTransformer.after_pre_filter
 
 
 def _active(plugins: ProfilePlugins, point: Point, kind: type[P]) -> tuple[tuple[Loaded, P], ...]:
@@ -191,7 +232,7 @@ log = get_logger("koord_scheduler.framework")
 class FindOneNodePlugin(Plugin, ABC):
     """Has a node for the pod already, as a plan for a whole job has; the first such plugin counts.
 
-    Called at the end of PreFilter.
+    Called at the end of PreFilter, unless the plugin's own PreFilter has skipped the pod.
     """
 
     @abstractmethod
@@ -231,6 +272,8 @@ class NodeChoices:
         if self._finds is None:
             return None
         loaded, plugin = self._finds
+        if loaded.name in cycle.state.skipped_filters:
+            return None
         work = partial(plugin.find_one_node, cycle.state, cycle.pod, cycle.nodes, result)
         answer = self._answer(loaded, cycle.state, work)
         if answer is None:

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from koord.api.podgroup import (
+    GROUP_LABEL,
+    LIGHTWEIGHT_NAME_LABEL,
     TOPOLOGY_INDEX,
     GangSpec,
     MatchPolicy,
@@ -26,7 +28,11 @@ MEMBERS = "members"  # the amount that each member holds of its gang
 
 def gang_id(pod: ClusterPod) -> str:
     """Return the gang of a pod as namespace/name; "": it has none."""
-    found = gang_of(pod.labels, dict(pod.annotations), pod.namespace)
+    labels = pod.label_set.labels
+    named = GROUP_LABEL in labels or LIGHTWEIGHT_NAME_LABEL in labels
+    if not (named or pod.annotations or pod.workload_group):
+        return ""  # as most pods, and it is asked often
+    found = gang_of(labels, dict(pod.annotations), pod.namespace)
     return found or (f"{pod.namespace}/{pod.workload_group}" if pod.workload_group else "")
 
 

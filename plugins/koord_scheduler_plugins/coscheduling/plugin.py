@@ -164,6 +164,8 @@ class Coscheduling(
 ):
     """Holds the members of a gang until all of them can be placed."""
 
+    named_only_at = frozenset({"postBind"})
+
     def __init__(self, args: CoschedulingArgs, handle: Handle) -> None:
         services = handle.services
         defaults = GangDefaults(MatchPolicy(args.default_match_policy), args.default_timeout)
@@ -225,8 +227,14 @@ class Coscheduling(
         self, state: CycleState, pod: ClusterPod, nodes: View
     ) -> PreFilterResult | Status | None:
         """Keep a member that follows others in their place of the network, if it must be."""
+        if not gang_id(pod):
+            return Status.skip()
         names = self._rounds.nodes_beside(pod)
-        return Status.skip() if names is None else PreFilterResult(names)
+        return None if names is None else PreFilterResult(names)
+
+    def pre_filter_reuse_key(self, pod: ClusterPod, nodes: View) -> Hashable | None:
+        """The answer for pods of no gang is always the same."""
+        return None if gang_id(pod) else ()
 
     def find_one_node(
         self, state: CycleState, pod: ClusterPod, nodes: View, result: PreFilterResult | None

@@ -4,7 +4,7 @@ Source: Koordinator, pkg/scheduler/plugins/elasticquota; docs/differences.md for
 """
 
 import asyncio
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from koord.api import podgroup
@@ -165,6 +165,8 @@ class ElasticQuota(
 ):
     """Admits pods to their quotas."""
 
+    named_only_at = frozenset({"reserve"})  # the account has the assumed pod
+
     def __init__(self, args: ElasticQuotaArgs, handle: Handle) -> None:
         """Raises KoordError if another profile has the plugin with other arguments."""
         services = handle.services
@@ -242,6 +244,10 @@ class ElasticQuota(
         if not state.dry_run:
             self._rejected = self._of(pod, name, rejection, now, quotas)
         return Status.unschedulable(rejection.message)
+
+    def pre_filter_reuse_key(self, pod: ClusterPod, nodes: View) -> Hashable | None:
+        """Where nobody uses quotas, all pods are admitted."""
+        return () if self.tracker.admits_all else None
 
     async def post_filter(
         self, state: CycleState, pod: ClusterPod, nodes: View, statuses: NodeStatuses

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 from koord.api.elasticquota import (
     DEFAULT_QUOTA,
@@ -14,7 +15,7 @@ from koord.api.elasticquota import (
     ElasticQuota,
     is_preemptible,
 )
-from koord_scheduler.plugin import ClusterPod
+from koord_scheduler.plugin import ClusterPod, LabelSet, PodSpec
 from koord_scheduler.plugin.koordinator import AccountKind, FrozenAccount, Holding
 from koord_scheduler_plugins.elastic_quota.checks import TreeOptions, quota_problems
 from koord_scheduler_plugins.elastic_quota.runtime import (
@@ -54,8 +55,12 @@ class PodGroup:
 
 def pool_name(pod: ClusterPod) -> str:
     """Return the pool of a pod. Neither a namespace nor the value of a label has a slash."""
-    kind = _PREEMPTIBLE if is_preemptible(pod.labels) else _FIXED
-    return f"{pod.namespace}/{pod.labels.get(NAME, '')}/{kind}"
+    return _pool(pod.label_set)
+
+
+def _pool(pods: LabelSet) -> str:
+    kind = _PREEMPTIBLE if is_preemptible(pods.labels) else _FIXED
+    return f"{pods.namespace}/{pods.labels.get(NAME, '')}/{kind}"
 
 
 def pod_group(pool: str) -> PodGroup:
@@ -71,13 +76,13 @@ def pod_request(pod: ClusterPod, *, overhead: bool = True) -> Amounts:
     Deprecated names of batch resources stand for those that quotas have. overhead: what its
     sandbox takes counts, too.
     """
-    return dict(_amounts(pod, overhead=overhead))
+    return dict(_amounts(pod.spec, overhead=overhead))
 
 
-def _amounts(pod: ClusterPod, *, overhead: bool) -> Sequence[tuple[str, int]]:
-    requests = pod.spec.requests
-    if not overhead and pod.spec.overhead:
-        more = dict(pod.spec.overhead)
+def _amounts(spec: PodSpec, *, overhead: bool) -> Sequence[tuple[str, int]]:
+    requests = spec.requests
+    if not overhead and spec.overhead:
+        more = dict(spec.overhead)
         left = ((name, amount - more.get(name, 0)) for name, amount in requests)
         requests = tuple((name, amount) for name, amount in left if amount > 0)
     if not any(name in DEPRECATED or amount > MAX_AMOUNT for name, amount in requests):
@@ -90,10 +95,15 @@ def _amounts(pod: ClusterPod, *, overhead: bool) -> Sequence[tuple[str, int]]:
 
 
 def _account(*, leaving: bool, overhead: bool) -> AccountKind:
+    @lru_cache(maxsize=1024)  # equal pods share both; all pods of a cluster come by here
+    def of_equal_pods(labels: LabelSet, spec: PodSpec) -> Sequence[Holding]:
+        amounts = tuple(_amounts(spec, overhead=overhead))
+        return (Holding(_pool(labels), amounts),)
+
     def holdings(pod: ClusterPod) -> Sequence[Holding]:
         if pod.deleting and not leaving:
             return ()
-        return (Holding(pool_name(pod), tuple(_amounts(pod, overhead=overhead))),)
+        return of_equal_pods(pod.label_set, pod.spec)
 
     return AccountKind("quota", holdings)
 

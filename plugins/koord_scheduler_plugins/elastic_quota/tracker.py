@@ -224,7 +224,7 @@ class QuotaTracker(SharedPart):
     @property
     def admits_all(self) -> bool:
         """Whether no pod can lack room and none waits for it, as where nobody uses quotas."""
-        if self._objects_changed or len(self._waiting):
+        if self._objects_changed:
             self.current()
         return self._quotas.admits_all and not len(self._waiting)
 
@@ -284,10 +284,11 @@ class QuotaTracker(SharedPart):
 
     def _pod_changed(self, old: ClusterPod | None, new: ClusterPod | None) -> None:
         """Room may have come; a pod that is gone or has a node does not wait."""
+        if not len(self._waiting):
+            return
         if old is not None and (new is None or new.uid != old.uid or new.node or new.finished):
             self._waiting.remove(old.uid)
-        if len(self._waiting):
-            self._woken.set()
+        self._woken.set()
 
     def _changed(self, old: ElasticQuota | None, new: ElasticQuota | None) -> None:
         """Follow a change; the status that is written into quotas is none."""

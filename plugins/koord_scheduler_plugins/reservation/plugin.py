@@ -290,6 +290,8 @@ class ReservationPlugin(
         self, state: CycleState, pod: ClusterPod, nodes: View
     ) -> Transformed | Status | None:
         """Let the pod see nodes without the pods of the reservations that it can have."""
+        if not self._matters(pod):
+            return None
         found = self.tracker.of_reserve_pod(pod)
         if found is not None:
             data = self._placing.begin(found, nodes)
@@ -324,6 +326,12 @@ class ReservationPlugin(
                 return NO_MATCHING
             return PreFilterResult(frozenset(data.by_node))
         return None if self.tracker.nodes else Status.skip()
+
+    def _matters(self, pod: ClusterPod) -> bool:
+        """Whether a reservation can matter to a pod: a node has one, or the pod speaks of one."""
+        if pod.annotations or self.tracker.nodes:
+            return True
+        return self.tracker.of_reserve_pod(pod) is not None
 
     def pre_filter_reuse_key(self, pod: ClusterPod, nodes: View) -> Hashable | None:
         """The answer for pods that need no reservation depends on whether there is any."""
@@ -431,6 +439,10 @@ class ReservationPlugin(
             preferred = preferred_node({name: data.by_node[name] for name in sorted(good)})
         state.write(_PREFERRED, Preferred(preferred))
         return None
+
+    def pre_score_reuse_key(self, pod: ClusterPod, nodes: View) -> Hashable | None:
+        """Score is skipped for the pods to which no reservation matters."""
+        return None if self._matters(pod) else ()
 
     def score_reuse_key(self, state: CycleState, pod: ClusterPod, nodes: View) -> Hashable | None:
         data = state.find(_DATA, CycleData)

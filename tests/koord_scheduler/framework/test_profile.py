@@ -5,9 +5,19 @@ from typing import Any
 import pytest
 
 from koord_scheduler.config.profiles import EnabledPlugin, Point, Profile
+from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.interfaces import Plugin
 from koord_scheduler.framework.profile import ProfileError, build_profile
-from tests.support.scheduler.framework import Binder, FirstCome, FreeCpu, Kit, PlainFilter
+from koord_scheduler.framework.status import Status
+from tests.support.scheduler.framework import (
+    Binder,
+    FirstCome,
+    FreeCpu,
+    Kit,
+    PlainFilter,
+    make_pod,
+    make_view,
+)
 
 
 class Closes(FirstCome):
@@ -94,3 +104,12 @@ async def test_a_plugin_says_which_one_must_not_come_first(names: tuple[str, ...
         return
     with pytest.raises(ProfileError, match='"First" must come before "Second" at filter'):
         await profile
+
+
+async def test_a_plugin_that_is_only_named_somewhere_is_not_called_there() -> None:
+    kit = Kit()
+    named = PlainFilter({"a": Status.unschedulable("never asked")})
+    named.named_only_at = frozenset({"filter"})  # type: ignore[misc]
+    search = await kit.search(filter={"Named": named})
+    found = search.search(CycleState(), make_pod(), make_view(a="4"))
+    assert found.status.ok

@@ -81,6 +81,16 @@ async def test_a_plan_goes_before_preferences() -> None:
     assert names(await feasible(Prefers=Prefers(["a"]), Finds=Finds("c"))) == ["c"]
 
 
+async def test_a_plugin_that_skips_the_pod_has_no_plan_for_it() -> None:
+    class Skips(Finds):
+        def pre_filter(
+            self, state: CycleState, pod: ClusterPod, nodes: View
+        ) -> PreFilterResult | Status | None:
+            return Status.skip()
+
+    assert names(await feasible(Finds=Skips("c"))) == ["a", "c"]
+
+
 async def test_a_rejection_ends_the_cycle() -> None:
     found = await feasible(Finds=Finds(Status.unschedulable("the job is not whole")))
     assert found.status.code is Code.UNSCHEDULABLE

@@ -34,6 +34,7 @@ from koord_scheduler_plugins.elastic_quota.plugin import ElasticQuota, ElasticQu
 from koord_scheduler_plugins.elastic_quota.quotas import start
 from koord_scheduler_plugins.elastic_quota.tracker import QUOTAS, sum_of_nodes
 from tests.koord_scheduler.plugins.elastic_quota.test_quotas import shown
+from tests.support.clusters import pod, read_pod
 from tests.support.scheduler.loop import Loop
 
 GANG_POINTS = ("preEnqueue", "preFilter", "reserve", "permit", "preBind", "postFilter")
@@ -716,8 +717,11 @@ async def test_nothing_is_computed_where_nobody_uses_quotas():
     world.add("p", "a")
     await world.settle()
     assert (world.bound, world.plugin.tracker.admits_all) == (["p"], True)
+    one, nodes = read_pod(pod("one")), world.state.view()
+    assert world.plugin.pre_filter_reuse_key(one, nodes) is not None  # once for equal pods
     world.quota("a", "1")
     assert not world.plugin.tracker.admits_all
+    assert world.plugin.pre_filter_reuse_key(one, nodes) is None
     world.add("q", "a")
     await world.settle()
     assert (world.bound, world.used("a")) == (["p"], 1000)
