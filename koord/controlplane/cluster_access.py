@@ -20,7 +20,7 @@ from koord.controlplane.clusterfeed import ClusterFeed, ServedKind
 from koord.controlplane.sections import ClientConnection, ComponentInfo
 from koord.controlplane.transport import PooledTransport
 from koord.kube.authorization import Reviews, User
-from koord.kube.client import ApiClient, Resource, encode_json
+from koord.kube.client import ApiClient, OneObject, Resource, encode_json
 from koord.kube.credentials import ApiConfig
 from koord.kube.errors import ConfigError, KubeError
 from koord.kube.events import EventLimits, EventRecorder
@@ -137,6 +137,7 @@ class InformerFactory:
             watched = Watched(
                 name=resource.plural,
                 path=resource.collection(),
+                query=resource.query if isinstance(resource, OneObject) else {},
                 read=_ObjectReader(),
                 on_change=_ignore,
                 page_size=PAGE,

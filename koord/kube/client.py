@@ -496,6 +496,23 @@ class Resource:
         return f"{path}/{subresource}" if subresource else path
 
 
+@dataclass(frozen=True, slots=True)
+class OneObject(Resource):
+    """A kind of which one object is followed, as if there were no other."""
+
+    namespace: str = ""
+    name: str = ""
+
+    def collection(self, namespace: str = "") -> str:
+        """The path of all objects of its namespace."""
+        return Resource.collection(self, namespace or self.namespace)
+
+    @property
+    def query(self) -> Mapping[str, str]:
+        """The query by which a list has no other object."""
+        return {"fieldSelector": field_selector({"metadata.name": self.name})}
+
+
 CONFIG_MAPS = Resource("v1", "configmaps")
 EVENTS = Resource("v1", "events")
 NODES = Resource("v1", "nodes")

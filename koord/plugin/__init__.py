@@ -5,6 +5,7 @@ errors. Quantities and label selectors are in koord.api (quantity, labelselector
 """
 
 from koord.util.clock import Clock
+from koord.util.documents import decode as decode_document
 from koord.util.errors import InvalidObject, KoordError, OptionError, Unavailable
 from koord.util.health import OK, HealthStatus, LastingFailure, PartHealth
 from koord.util.logs import LimitedLog, LogState, get_logger
@@ -25,5 +26,6 @@ __all__ = [
     "Stop",
     "Unavailable",
     "WorkQueue",
+    "decode_document",  # JSON or YAML, bounded
     "get_logger",
 ]

@@ -7,6 +7,7 @@ from koord.kube.client import (
     PERSISTENT_VOLUMES,
     PODS,
     ApiClient,
+    OneObject,
 )
 from koord.kube.client import Resource as ApiResource
 from koord.kube.credentials import ApiConfig
@@ -49,6 +50,7 @@ __all__ = [
     "MissingKind",
     "NotFound",
     "ObjectRef",
+    "OneObject",  # an ApiResource of which one object is followed
     "PatchRejected",
     "RequestLimits",
     "SharedInformer",

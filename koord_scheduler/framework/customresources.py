@@ -177,9 +177,15 @@ class CustomResources:
     def watch(self, event_resource: str, plugin: str) -> None:
         """Follow a kind of whose events a plugin has registered, as resource.version.group.
 
-        Unless the plugin follows it, its hints get objects as they are in JSON.
+        Unless the plugin follows it, its hints get objects as they are in JSON. Where one object of
+        the kind is followed, only its events count.
         """
-        self._kind(_resource_of(event_resource), plugin, "")
+        followed = [kind for kind in self._kinds.values() if kind.name == event_resource]
+        if not followed:
+            self._kind(_resource_of(event_resource), plugin, "")
+        for kind in followed:
+            if plugin not in kind.plugins:
+                kind.plugins.append(plugin)
 
     def deliver_to(self, on_event: OnEvent) -> None:
         """Call a function with each event from now on, after plugins have taken the change over."""

@@ -244,4 +244,4 @@ def event_defect(found: object) -> str:
     return ""
 
 
-_FULL_NAME = re.compile(r"[a-z0-9-]+\.v[a-z0-9]+(\.[a-z0-9-]+)+")
+_FULL_NAME = re.compile(r"[a-z0-9-]+\.v[a-z0-9]+(\.[a-z0-9-]+)*")  # without a group: of v1

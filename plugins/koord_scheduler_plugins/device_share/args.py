@@ -6,8 +6,10 @@ Source: Koordinator, pkg/scheduler/apis/config (DeviceShareArgs), plugins/device
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from koord.api.fields import Fields
 from koord.api.gojson import wire
 from koord.api.quantity import Quantity
+from koord.plugin import InvalidObject, decode_document
 from koord.plugin.args import FieldError, Int32, Key, invalid
 from koord_scheduler_plugins.device_share.devices import (
     FPGA_SHARE,
@@ -118,7 +120,7 @@ class GpuModel:
 class TemplatesConfig:
     """Which shares of GPUs must have a template.
 
-    Koordinator reads the templates from the ConfigMap of this name; see DeviceShareArgs.
+    They are read from the ConfigMap of this name, unless the arguments have some of the model.
     """
 
     config_map_namespace: str = "koordinator-system"
@@ -136,7 +138,8 @@ class DeviceShareArgs:
     gpu_shared_resource_templates: Mapping[str, Mapping[str, Mapping[str, object]]] = field(
         default_factory=dict
     )
-    """Amounts by vendor-model, by name of the template, by resource."""
+    """Amounts by vendor-model, by name of the template, by resource; before those of the
+    ConfigMap."""
     gpu_share_unsupported_models: tuple[GpuModel, ...] = ()
     require_devices: bool = False  # nodes without a Device object get no pods that request some
     allocator: str = ""  # accepted; it has no meaning any more
@@ -164,15 +167,12 @@ class DeviceShareArgs:
         weights = tuple((one.name, one.weight) for one in strategy.resources)
         return DeviceScorer(strategy.type == MOST, weights)
 
-    def templates_for(self, request: Amounts) -> Mapping[str, str]:
-        """Return by vendor and model the template that is exactly a request of one card.
-
-        Of several equal ones the first by name.
-        """
-        found: dict[str, str] = {}
+    @property
+    def templates(self) -> "Templates":
+        """The templates in the arguments."""
+        found: dict[str, dict[str, Amounts]] = {}
         for model, name, each in self._templates():
-            if template_amounts(each) == request and name < found.get(model, "\U0010ffff"):
-                found[model] = name
+            found.setdefault(model, {})[name] = template_amounts(each)
         return found
 
     def _templates(self) -> Iterator[tuple[str, str, Mapping[str, object]]]:
@@ -184,3 +184,63 @@ class DeviceShareArgs:
 def template_amounts(found: Mapping[str, object]) -> Amounts:
     """Return the amounts of a template. Raises ValueError: one is no quantity."""
     return {name: Quantity.parse(value).integer for name, value in found.items()}
+
+
+Templates = Mapping[str, Mapping[str, Amounts]]
+"""Amounts of shares by vendor-model, by name of the template, by resource."""
+
+TEMPLATES_KEY = "data.yaml"  # of the ConfigMap
+MAX_MODELS, MAX_TEMPLATES, MAX_AMOUNTS = 256, 256, 32  # each of those above it
+_MAX_NAME = 253
+
+
+def read_templates(found: Mapping[str, object], namespace: str, name: str) -> Templates | None:
+    """Return the templates of a ConfigMap; None: it is another one.
+
+    Raises:
+        InvalidObject: its data is malformed, or there are too many.
+    """
+    meta = Fields(found.get("metadata") or {}, "metadata")
+    if (meta.text("namespace"), meta.text("name")) != (namespace, name):
+        return None
+    where = f"ConfigMap {namespace}/{name}: {TEMPLATES_KEY}"
+    text = Fields(found.get("data") or {}, "data").text(TEMPLATES_KEY)
+    if not text.strip():
+        return {}
+    models = _bounded(decode_document(text.encode(), where), where, MAX_MODELS)
+    templates: dict[str, dict[str, Amounts]] = {}
+    for model, of_model in models.items():
+        place = f"{where}: {model}"
+        for name_of, each in _bounded(of_model, place, MAX_TEMPLATES).items():
+            amounts = _bounded(each, f"{place}.{name_of}", MAX_AMOUNTS)
+            try:
+                templates.setdefault(model, {})[name_of] = template_amounts(amounts)
+            except ValueError as err:
+                wanted = "quantities by resource"
+                raise InvalidObject(f"{place}.{name_of}", wanted=wanted, found=str(err)) from err
+    return templates
+
+
+def _bounded(found: object, where: str, most: int) -> Mapping[str, object]:
+    """An object with at most so many keys, none of them long. Raises InvalidObject."""
+    if found is None:
+        return {}
+    if not isinstance(found, Mapping):
+        raise InvalidObject(where, wanted="an object", found=found)
+    if len(found) > most or any(len(str(key)) > _MAX_NAME for key in found):
+        wanted = f"at most {most} names of {_MAX_NAME} characters"
+        raise InvalidObject(where, wanted=wanted, found=f"{len(found)} names")
+    return {str(key): value for key, value in found.items()}
+
+
+def templates_for(templates: Templates, request: Amounts) -> Mapping[str, str]:
+    """Return by vendor and model the template that is exactly a request of one card.
+
+    Of several equal ones the first by name.
+    """
+    found: dict[str, str] = {}
+    for model, of_model in templates.items():
+        names = [name for name, each in of_model.items() if each == request]
+        if names:
+            found[model] = min(names)
+    return found

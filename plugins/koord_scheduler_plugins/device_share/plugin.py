@@ -19,7 +19,7 @@ from koord.api.annotations import (
 )
 from koord.plugin import InvalidObject, KoordError
 from koord.plugin.args import takes_args
-from koord.plugin.kube import MERGE_PATCH, NODES, ApiResource
+from koord.plugin.kube import MERGE_PATCH, NODES, ApiResource, OneObject
 from koord_scheduler.plugin import (
     Action,
     ClusterEvent,
@@ -100,7 +100,14 @@ from koord_scheduler_plugins.device_share.answers import (
     fragmentation,
     node_summary,
 )
-from koord_scheduler_plugins.device_share.args import DeviceShareArgs, node_score
+from koord_scheduler_plugins.device_share.args import (
+    DeviceShareArgs,
+    Templates,
+    TemplatesConfig,
+    node_score,
+    read_templates,
+    templates_for,
+)
 from koord_scheduler_plugins.device_share.devices import (
     ISOLATION_PROVIDER,
     NODE_LABELS,
@@ -127,6 +134,7 @@ from koord_scheduler_plugins.device_share.tables import Answers, DeviceTables, e
 
 DEVICE_OBJECTS = ApiResource("scheduling.koordinator.sh/v1alpha1", "devices")
 _EVENTS = "devices.v1alpha1.scheduling.koordinator.sh"
+_CONFIG_MAPS = "configmaps.v1"
 _FOLLOW_SECONDS = 5.0  # between two looks at all nodes for metrics
 _KEY, _RESERVED = "DeviceShare/request", "DeviceShare/reserved"
 _CLAIMED = tuple(
@@ -213,12 +221,29 @@ class DeviceShare(
             without="pods get no devices of nodes",
         )
         self.tables.unread = followed.rejected
+        self._templates = args.templates
+        self._templates_version = 0
+        self._follow_templates(args.gpu_shared_resource_templates_config)
         self._adapts = services.gates(GATE)
         self._clock, self._client = services.clock, services.client
         self._verdicts: Answers[Status | None] = Answers(self.tables)
         self._scores: Answers[int] = Answers(self.tables)
         self._followed_at = 0.0  # when all nodes were looked at last, in monotonic seconds
         self.metrics.show(self.tables.counted)
+
+    def _follow_templates(self, config: TemplatesConfig) -> None:
+        namespace, name = config.config_map_namespace, config.config_map_name
+        self._handle.services.custom_resources.follow(
+            OneObject("v1", "configmaps", namespace, name),
+            lambda found: read_templates(found, namespace, name),
+            self._templates_changed,
+            without="shares of NPUs have the templates of the arguments alone",
+            optional=True,
+        )
+
+    def _templates_changed(self, old: Templates | None, new: Templates | None) -> None:
+        self._templates = {**(new or {}), **self._args.templates}
+        self._templates_version += 1
 
     def events_to_register(self) -> Iterable[HintedEvent]:
         gone = ClusterEvent(EventResource.ASSIGNED_POD, Action.DELETE)
@@ -229,6 +254,7 @@ class DeviceShare(
         return (
             HintedEvent(gone, self._pod_helps),
             HintedEvent(device, self._device_helps),
+            HintedEvent(ClusterEvent(_CONFIG_MAPS, Action.ALL), self._templates_help),
             HintedEvent(node, self._node_helps),
             HintedEvent(changed, about_itself),
         )
@@ -248,7 +274,7 @@ class DeviceShare(
         return None
 
     def pre_filter_reuse_key(self, pod: ClusterPod, nodes: View) -> Hashable | None:
-        return ()
+        return self._templates_version
 
     def filter(self, state: CycleState, pod: ClusterPod, node: NodeInfo) -> Status | None:
         asked = state.read(_KEY, DeviceRequest)
@@ -572,11 +598,12 @@ class DeviceShare(
         options, gpu = AllocateOptions(), wanted.gpu
         matched = self._args.gpu_shared_resource_templates_config.matched_resources
         if gpu is not None and gpu.shared and any(name in gpu.each for name in matched):
-            templates = self._args.templates_for(gpu.each)
+            templates = templates_for(self._templates, gpu.each)
             if not templates:
                 raise InvalidRequest("no matched GPU shared resource template")
             options = AllocateOptions(templates=templates, needs_template=True)
         key = (
+            tuple(sorted(options.templates.items())),
             tuple((kind, tuple(sorted(one.items()))) for kind, one in wanted.requests.items()),
             tuple(annotations.get(name) for name in HINT_ANNOTATIONS),
             isolation,
@@ -649,6 +676,11 @@ class DeviceShare(
         if isinstance(old, NodeDevices) and old.layout == new.layout:
             return QueueingHint.SKIP
         return _queue(any(kind in new.layout.totals for kind in _types(pod)))
+
+    def _templates_help(self, pod: ClusterPod, old: object, new: object) -> QueueingHint:
+        matched = self._args.gpu_shared_resource_templates_config.matched_resources
+        asks = any(name in matched for name, _ in pod.spec.requests)
+        return _queue(asks and isinstance(new, Mapping) and old != new)
 
     def _node_helps(self, pod: ClusterPod, old: object, new: object) -> QueueingHint:
         if not isinstance(old, ClusterNode) or not isinstance(new, ClusterNode):

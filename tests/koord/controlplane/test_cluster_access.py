@@ -1,9 +1,17 @@
 """What informers keep of objects."""
 
 import json
+from typing import Any
 
-from koord.controlplane.cluster_access import MAX_SHARED, MIN_SHARED, _ObjectReader
+from koord.controlplane.cluster_access import (
+    MAX_SHARED,
+    MIN_SHARED,
+    InformerFactory,
+    _ObjectReader,
+)
+from koord.kube.client import CONFIG_MAPS, OneObject
 from koord.kube.reflector import Object
+from koord.util.simulatedclock import SimulatedClock
 
 
 def item(name: str, text: str) -> Object:
@@ -44,3 +52,16 @@ def test_any_annotations_are_taken() -> None:
     read = _ObjectReader()
     for odd in (None, [], "x", {"a": None}, {"a": 5}):
         assert read({"metadata": {"annotations": odd}})["metadata"]["annotations"] == odd
+
+
+def test_of_a_kind_one_object_can_be_followed() -> None:
+    """The role need not let all of them be listed."""
+    client: Any = None
+    informers = InformerFactory(client, SimulatedClock())
+    one: Any = informers.informer(OneObject("v1", "configmaps", "place", "na=me"))
+    every: Any = informers.informer(CONFIG_MAPS)
+    assert one is not every
+    watched = one._reflector._watched
+    assert watched.path == "/api/v1/namespaces/place/configmaps"
+    assert watched.query == {"fieldSelector": "metadata.name=na\\=me"}
+    assert every._reflector._watched.query == {}

@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 
 from koord.api.annotations import DEVICE_ALLOCATED
+from koord.plugin import InvalidObject
+from koord.plugin.kube import OneObject
 from koord_scheduler.plugin import (
     POD_DELETED,
     Action,
@@ -24,6 +26,12 @@ from koord_scheduler.plugin.testing import (
     make_pod,
 )
 from koord_scheduler_plugins.device_share import tables
+from koord_scheduler_plugins.device_share.args import (
+    MAX_AMOUNTS,
+    MAX_MODELS,
+    MAX_TEMPLATES,
+    read_templates,
+)
 from koord_scheduler_plugins.device_share.plugin import DEVICE_OBJECTS, DeviceShare
 from koord_scheduler_plugins.device_share.requests import ALLOCATE_HINT, JOINT_ALLOCATE
 from tests.support.scheduler.devices import (
@@ -232,6 +240,110 @@ async def test_templates_of_npus():
         assert "no matched GPU shared resource template" in other.status.message
     [one] = given(cluster, "a")["gpu"]
     assert one["extension"] == {"gpuSharedResourceTemplate": "vir01"}
+
+
+TEMPLATES = OneObject("v1", "configmaps", "koordinator-system", "gpu-shared-resource-templates")
+VIR01 = {
+    MEMORY: 3 * 2**30,
+    "huawei.com/npu-core": 1,
+    "huawei.com/npu-cpu": 1,
+    "huawei.com/npu-dvpp": 12,
+}
+VIR02 = {**VIR01, MEMORY: 6 * 2**30, "huawei.com/npu-core": 2}
+
+
+def templates(text: str | None, name: str = TEMPLATES.name) -> dict[str, Any]:
+    """The ConfigMap with the templates."""
+    meta = {"namespace": TEMPLATES.namespace, "name": name, "uid": f"uid-{name}"}
+    return {"metadata": meta, "data": {} if text is None else {"data.yaml": text}}
+
+
+def yaml_of(**every: dict[str, int]) -> str:
+    lines = ["huawei-Ascend-310P:"]
+    for name, amounts in every.items():
+        lines += [f"  {name}:", *(f"    {key}: {value}" for key, value in amounts.items())]
+    return "\n".join(lines)
+
+
+@pytest.fixture
+def npus(cluster: FakeCluster) -> Any:
+    """A node with an NPU."""
+    labels = {
+        "node.koordinator.sh/gpu-vendor": "huawei",
+        "node.koordinator.sh/gpu-model": "Ascend-310P",
+    }
+    cluster.node("d8", labels=labels)
+    npu = {MEMORY: str(24 * 2**30), RATIO: "100"}
+    npu |= {"huawei.com/npu-core": "8", "huawei.com/npu-cpu": "7", "huawei.com/npu-dvpp": "100"}
+    return device_object("d8", [gpu(0, resources=npu)])
+
+
+def share_of_npu(name: str, amounts: dict[str, int]) -> Any:
+    return pod(name, {**amounts, "koordinator.sh/gpu.shared": 1})
+
+
+async def test_templates_of_the_config_map(cluster, npus):
+    """One that changes counts at once, a malformed one never, and without it there are none."""
+    async with harness(cluster, npus) as at:
+
+        def template_of(name: str, amounts: dict[str, int]) -> bool:
+            return at.decide(share_of_npu(name, amounts)).node == "d8"
+
+        assert not template_of("a", VIR01)
+        at.informers.apply(TEMPLATES, templates(yaml_of(vir01=VIR01)))
+        assert template_of("b", VIR01)
+        assert not template_of("c", VIR02)
+        at.informers.apply(TEMPLATES, templates(yaml_of(vir01=VIR01, vir02=VIR02)))
+        assert template_of("d", VIR02)
+        for bad in ("- a list", "huawei-Ascend-310P: {vir03: {x: many}}", "a: &b [*b]"):
+            at.informers.apply(TEMPLATES, templates(bad))
+            assert template_of(f"e{len(bad)}", VIR02)
+        assert (await at.schedule(share_of_npu("f", VIR01))).node == "d8"
+        at.informers.delete(TEMPLATES, f"{TEMPLATES.namespace}/{TEMPLATES.name}")
+        assert not template_of("g", VIR02)
+    [one] = given(cluster, "f")["gpu"]
+    assert one["extension"] == {"gpuSharedResourceTemplate": "vir01"}
+
+
+async def test_templates_of_the_arguments_come_before_those_of_the_config_map(cluster, npus):
+    mine = {"huawei-Ascend-310P": {"mine": {name: str(each) for name, each in VIR01.items()}}}
+    async with harness(cluster, npus, gpuSharedResourceTemplates=mine) as at:
+        at.informers.apply(TEMPLATES, templates(yaml_of(vir01=VIR02)))
+        assert at.decide(share_of_npu("a", VIR02)).node is None
+        assert (await at.schedule(share_of_npu("b", VIR01))).node == "d8"
+    [one] = given(cluster, "b")["gpu"]
+    assert one["extension"] == {"gpuSharedResourceTemplate": "mine"}
+
+
+async def test_templates_that_change_have_pods_tried_again(cluster, npus):
+    async with harness(cluster, npus) as at:
+        waits, other = share_of_npu("a", VIR01), pod("b", HALF)
+        good = templates(yaml_of(vir01=VIR01))
+        assert at.is_retried_by(waits, "DeviceShare", TEMPLATES, good)
+        assert not at.is_retried_by(waits, "DeviceShare", TEMPLATES, good)
+        assert not at.is_retried_by(other, "DeviceShare", TEMPLATES, templates(None))
+        bad = templates("- x")
+        assert not at.is_retried_by(waits, "DeviceShare", TEMPLATES, bad)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\n".join(f"m{at}: {{}}" for at in range(MAX_MODELS + 1)),
+        "m:\n" + "\n".join(f"  t{at}: {{}}" for at in range(MAX_TEMPLATES + 1)),
+        "m: {t: {" + ", ".join(f"r{at}: 1" for at in range(MAX_AMOUNTS + 1)) + "}}",
+        f"{'m' * 300}: {{}}",
+    ],
+)
+def test_too_many_templates_are_refused(text):
+    with pytest.raises(InvalidObject, match="at most"):
+        read_templates(templates(text), TEMPLATES.namespace, TEMPLATES.name)
+
+
+def test_another_config_map_has_no_templates():
+    """As in a dump, which has all of them."""
+    found = templates("- no templates", name="other")
+    assert read_templates(found, TEMPLATES.namespace, TEMPLATES.name) is None
 
 
 @pytest.mark.parametrize(
