@@ -70,6 +70,7 @@ class SchedulerCache(ClusterState):
         self._assumed: dict[str, _Assumed] = {}  # by uid
         self._uncounted = 0  # changes since pods were counted for spread and affinity
         self._own_pods: set[str] = set()  # keys; those that the API server does not have
+        self._smaller: dict[str, ClusterPod] = {}  # by uid; as the API server has them
         self._refreshers: list[Refresh] = []
         self._refreshed: FrozenAccount = NO_ACCOUNT  # that own pods were refreshed by
         self._on_change: OnStateChange = _ignore
@@ -91,6 +92,8 @@ class SchedulerCache(ClusterState):
         found: Any = super().get(kind, key)
         if found is not None and kind is POD and (assumed := self._assumed.get(found.uid)):
             found = assumed.pod
+        if found is not None and kind is POD:
+            found = self._smaller.get(found.uid, found)
         return found  # type: ignore[no-any-return]
 
     def put(self, kind: ObjectKind[T], item: T) -> None:
@@ -138,6 +141,23 @@ class SchedulerCache(ClusterState):
         if key in self._own_pods:
             self.remove(POD, key)
 
+    def put_smaller_pod(self, pod: ClusterPod) -> None:
+        """Let a bound pod of the API server take what this one requests, until it changes there.
+
+        Other pods have the rest of its room. A pod that is not there, is another one of its name,
+        or is assumed, stays as it is.
+        """
+        known = self.get(POD, pod.key)
+        if known is None or (known.uid, known.node) != (pod.uid, pod.node):
+            return
+        if pod.uid in self._assumed or pod.key in self._own_pods or known.finished:
+            return
+        if pod.spec == known.spec:
+            self._smaller.pop(pod.uid, None)
+        else:
+            self._smaller[pod.uid] = known
+        super()._put_pod(replace(known, spec=pod.spec))
+
     def is_own_pod(self, key: str) -> bool:
         """Whether the API server does not have this pod, but a plugin has put it."""
         return key in self._own_pods
@@ -145,6 +165,7 @@ class SchedulerCache(ClusterState):
     def refresh_own_pods(self, refresh: Refresh) -> None:
         """Ask for own pods that depend on the account before each view of another account.
 
+        Those that are the API server's are put as by put_smaller_pod.
         What is put then is no event: it follows from changes of other pods, which are some.
         """
         self._refreshers.append(refresh)
@@ -155,7 +176,9 @@ class SchedulerCache(ClusterState):
             before, self._refreshed = self._refreshed, now
             for refresh in self._refreshers:
                 for pod in refresh(before, now):
-                    if pod.key in self._own_pods and pod.uid not in self._assumed:
+                    if pod.key not in self._own_pods:
+                        self.put_smaller_pod(pod)
+                    elif pod.uid not in self._assumed:
                         super()._put_pod(pod)
         return super().view()
 
@@ -233,9 +256,11 @@ class SchedulerCache(ClusterState):
 
     def _put_pod(self, pod: ClusterPod) -> None:
         self._own_pods.discard(pod.key)
+        self._smaller.pop(pod.uid, None)
         known = self.pod(pod.key)
         if known is not None and known.uid != pod.uid:
             self._assumed.pop(known.uid, None)  # its name is another pod's now
+            self._smaller.pop(known.uid, None)
         assumed = self._assumed.get(pod.uid)
         if assumed is None:
             super()._put_pod(pod)
@@ -260,6 +285,7 @@ class SchedulerCache(ClusterState):
         self._own_pods.discard(key)
         if known is not None and uid in ("", known.uid):
             self._assumed.pop(known.uid, None)
+            self._smaller.pop(known.uid, None)
         super()._remove_pod(key, uid)
 
 

@@ -147,12 +147,19 @@ class SchedulerControl(ABC):
         """Remove such a pod; one that is none is left alone."""
 
     @abstractmethod
+    def put_smaller_pod(self, pod: ClusterPod) -> None:
+        """Let a bound pod of the API server take what this one requests, until it changes there.
+
+        As one whose room others have, such as a pod in operating mode. No event comes of it.
+        """
+
+    @abstractmethod
     def refresh_own_pods(self, refresh: Refresh) -> None:
         """Let own pods follow the account: what is left of a reservation, say.
 
         refresh(before, now) is called before a view of another account is taken. It returns the own
-        pods that are others now; no event comes of that. It must be fast; if it fails, that is
-        logged, and they stay as they are.
+        pods that are others now, and others as for put_smaller_pod; no event comes of that. It must
+        be fast; if it fails, that is logged, and they stay as they are.
         """
 
 

@@ -109,6 +109,9 @@ class CacheControl(SchedulerControl):
     def remove_own_pod(self, key: str) -> None:
         self._state.remove_own_pod(key)
 
+    def put_smaller_pod(self, pod: ClusterPod) -> None:
+        self._state.put_smaller_pod(pod)
+
     def refresh_own_pods(self, refresh: Refresh) -> None:
         plugin = running_plugin()
 

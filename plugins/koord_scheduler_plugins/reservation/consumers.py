@@ -84,7 +84,8 @@ class ReservationInfo:
     def taken(self) -> bool:
         """Whether the one pod that it is for has it."""
         spec = self.reservation.spec
-        return spec is not None and spec.allocate_once and self.consumers > 0
+        has_one = self.consumers > 0 or self.reservation.has_owner
+        return spec is not None and spec.allocate_once and has_one
 
     @property
     def matchable(self) -> bool:

@@ -50,7 +50,7 @@ def sync(
     if is_lost or needs_expiration(reservation, now):
         return Sync(status.expired(reservation, now))
     recounted = _recounted(reservation, consumers, now) if reservation.node else None
-    return Sync(recounted, _requeue(reservation, now))
+    return Sync(status.judged(reservation, recounted, now), _requeue(reservation, now))
 
 
 def needs_expiration(reservation: Reservation, now: float) -> bool:
@@ -80,7 +80,7 @@ def is_garbage(reservation: Reservation, now: float, keep: float, *, node_exists
 
 def _recounted(
     reservation: Reservation, consumers: Iterable[ClusterPod], now: float
-) -> Mapping[str, Any] | None:
+) -> dict[str, Any] | None:
     """The status with the consumers of now; None: it has them already."""
     pods = sorted(consumers, key=lambda pod: pod.uid)
     owners: list[Mapping[str, str]] = [

@@ -108,6 +108,7 @@ class Reservation:
     allocated: Amounts
     conditions: tuple[Condition, ...] = ()
     problems: tuple[str, ...] = ()
+    has_owner: bool = False  # a pod in operating mode whose workload says who has its room
     raw: Mapping[str, object]
 
     @property
@@ -190,15 +191,17 @@ def last_good(known: Reservation | None, found: Reservation) -> Reservation:
     """Return the reservation that counts after found has been read.
 
     Phase, node, labels and problems are those of found; a spec or allocatable that makes no sense
-    is what it was before.
+    is what it was before, and so is the template then.
     """
     if known is None or known.uid != found.uid:
         return found
-    spec = known.spec if found.spec is None else found.spec
+    spec, raw = found.spec, found.raw
+    if spec is None and known.spec is not None:
+        spec, raw = known.spec, {**raw, "spec": known.raw.get("spec")}
     allocatable = found.allocatable
     if allocatable is None and found.node == known.node and _has_allocatable(found):
         allocatable = known.allocatable
-    return replace(found, spec=spec, allocatable=allocatable)
+    return replace(found, spec=spec, allocatable=allocatable, raw=raw)
 
 
 def _has_allocatable(found: Reservation) -> bool:
@@ -364,6 +367,7 @@ def operating_reservation(pod: ClusterPod) -> Reservation:
         )
     except InvalidObject as err:
         problems.append(str(err))
+    owner = _tried(lambda: current_owner(pod), problems)
     is_ready = pod.phase == "Running" and pod.ready
     phase = pod.phase if pod.finished else str(Phase.AVAILABLE) if is_ready else ""
     return Reservation(
@@ -378,6 +382,7 @@ def operating_reservation(pod: ClusterPod) -> Reservation:
         allocatable=requests,
         allocated={},
         problems=tuple(problems),
+        has_owner=owner is not None,
         raw={},
     )
 

@@ -273,8 +273,12 @@ class Rooms:
         self, infos: Sequence[ReservationInfo], node: NodeInfo, account: FrozenAccount
     ) -> ReservationRoom:
         tracker, first = self._tracker, infos[0] if infos else None
-        pods = [tracker.pod_in(one.reservation, account) for one in infos]
         reserved = [tracker.whole_pod(one.uid) for one in infos]
+        pods = [
+            tracker.pod_in(one.reservation, account)
+            for one, whole in zip(infos, reserved, strict=True)
+            if whole is not None  # devices and CPUs of a pod in operating mode are its own
+        ]
         return ReservationRoom(
             name="" if first is None else first.name,
             labels={} if first is None else first.reservation.labels,

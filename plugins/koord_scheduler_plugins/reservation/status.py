@@ -29,7 +29,8 @@ from koord_scheduler_plugins.reservation.objects import Phase, Reservation, read
 
 Json = dict[str, Any]
 
-_SCHEDULED, _READY = "Scheduled", "Ready"
+_SCHEDULED, _READY, _VALID = "Scheduled", "Ready", "Valid"
+_MAX_MESSAGE = 1024  # characters
 
 
 def unschedulable(reservation: Reservation, message: str, now: float) -> Json:
@@ -91,6 +92,30 @@ def with_consumers(
         "currentOwners": [dict(one) for one in owners],
         "allocated": amount_texts(allocated),
     }
+
+
+def judged(reservation: Reservation, status: Json | None, now: float) -> Json | None:
+    """Return the status with a condition that says what is wrong with the object, or that it ended.
+
+    status: that is to be written anyway; None: none is. An object that was never wrong has no such
+    condition. None is returned where nothing is to be written.
+    """
+    problem = "; ".join(reservation.problems)[:_MAX_MESSAGE]
+    found = _copy(_status(reservation) if status is None else status)
+    condition, time = _condition(found, _VALID), time_text(now)
+    if condition is None:
+        if not problem:
+            return status
+        condition = _new(_VALID, "False", "Invalid", time)
+        _conditions(found).append(condition)
+    wanted = "False" if problem else "True"
+    if (condition.get("status"), condition.get("message", "")) == (wanted, problem):
+        return status
+    if condition.get("status") != wanted:
+        condition["lastTransitionTime"] = time
+    reason = "Invalid" if problem else "Valid"
+    condition |= {"status": wanted, "reason": reason, "message": problem, "lastProbeTime": time}
+    return found
 
 
 def _ended(status: Json, phase: Phase, reason: str, now: float) -> Json:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace as replace_fields
 from typing import Any
 
 from msgspec.structs import replace
@@ -141,7 +142,7 @@ class ReservationTracker:
         self._by_uid: dict[str, Reservation] = {}
         self._on_node: dict[str, dict[str, None]] = {}  # uids of available ones by node
         self._pods: dict[str, ClusterPod] = {}  # reserve pods by uid, as if nobody consumed them
-        self._operating: dict[str, str] = {}  # keys of pods that act as reservations, by uid
+        self._operating: dict[str, ClusterPod] = {}  # pods that act as reservations, by uid
         self._said: dict[str, str] = {}  # problems that were reported, by uid
         self._infos: dict[str, tuple[Pool, ReservationInfo]] = {}  # the last ones, by uid
         self._changes: list[str] = []  # uids of reservations that have changed
@@ -218,10 +219,7 @@ class ReservationTracker:
 
     def held(self, uid: str, used: Amounts) -> Amounts:
         """Return the amounts of a reservation's pod, where consumers hold so much of it."""
-        pod = self._pods.get(uid)
-        key = self._operating.get(uid)
-        if pod is None and key is not None:
-            pod = self._services.cluster.pod(key)
+        pod = self._pods.get(uid) or self._operating.get(uid)
         if pod is None:
             return {}
         return {
@@ -233,7 +231,10 @@ class ReservationTracker:
     def pod_in(self, found: Reservation, account: FrozenAccount) -> ClusterPod | None:
         """The pod that takes what consumers have left, as an account says; None: there is none."""
         pod = self._pods.get(found.uid)
-        return None if pod is None else self._left(pod, found, account)
+        if pod is not None:
+            return self._left(pod, found, account)
+        operating = self._operating.get(found.uid)
+        return None if operating is None else self._operating_left(operating, found, account)
 
     def whole_pod(self, uid: str) -> ClusterPod | None:
         """The pod of a Reservation as if nobody consumed it; None: there is none."""
@@ -246,10 +247,20 @@ class ReservationTracker:
             return pod
         return reduced(pod, self.info(found, account).used, taken, account.kinds)
 
+    def _operating_left(
+        self, pod: ClusterPod, found: Reservation, account: FrozenAccount
+    ) -> ClusterPod:
+        """A pod in operating mode with what consumers have left. Its devices and CPUs are its own.
+
+        They are no owner's, so that nobody can take them out of its annotations.
+        """
+        used = self.info(found, account).used
+        return reduced(pod, used, {}, ()) if used else pod
+
     def pod_key(self, uid: str) -> str | None:
         """namespace/name of the pod that takes a reservation's room; None: there is none."""
-        pod = self._pods.get(uid)
-        return self._operating.get(uid) if pod is None else pod.key
+        pod = self._pods.get(uid) or self._operating.get(uid)
+        return None if pod is None else pod.key
 
     # Changes, for those who keep what they have found about reservations.
 
@@ -292,8 +303,13 @@ class ReservationTracker:
         """Follow pods that act as reservations."""
         if new is not None and is_operating(new) and not new.finished:
             if new.uid not in self._pods:  # a reserve pod stands for its own Reservation
-                self._operating[new.uid] = new.key
-                self._place(operating_reservation(new))
+                found = operating_reservation(new)
+                self._operating[new.uid] = new
+                self._place(found)
+                control = self._scheduler()
+                if control is not None and new.node:  # what consumers have of it is theirs already
+                    account = self._services.cluster.account
+                    control.put_smaller_pod(self._operating_left(new, found, account))
         elif old is not None and old.uid in self._operating:
             del self._operating[old.uid]
             self._forget(old.uid)
@@ -313,7 +329,9 @@ class ReservationTracker:
             pod = self._read(found)
         except InvalidObject as err:
             self._report(found, str(err))
-            return
+            if not found.available:
+                return
+            pod = self._read(replace_fields(found, raw={**found.raw, "spec": {}}))  # it has room
         if known is not None and known.key != pod.key:
             self._forget(found.uid)
         self._pods[found.uid] = pod
@@ -398,12 +416,14 @@ class ReservationTracker:
         self.account = now
         for name in now.other_pools(CONSUMERS, before):
             found = self._by_uid.get(name.partition("@")[0])
-            if found is None or not found.available or pool_name(found.uid, found.node) != name:
+            if found is None or pool_name(found.uid, found.node) != name:
+                continue
+            if not found.available and found.uid not in self._operating:
                 continue
             self._note(found.uid)
-            pod = self._pods.get(found.uid)
+            pod = self.pod_in(found, now)
             if pod is not None:
-                yield self._left(pod, found, now)
+                yield pod
 
     # A part that runs while this process leads.
 

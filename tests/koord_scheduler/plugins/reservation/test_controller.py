@@ -1,5 +1,6 @@
 """The controller: consumers in the status, expiry, garbage, and an API server that fails."""
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +13,7 @@ from koord.kube.transport import Call
 from koord.util.health import HealthStatus
 from koord_scheduler_plugins.reservation.consumers import allocated_text
 from koord_scheduler_plugins.reservation.controller import ReservationController
+from tests.support.reservations import MINE, reservation_json
 from tests.support.scheduler.reservations import World
 
 HOUR, DAY = 3600.0, 86400.0
@@ -169,3 +171,77 @@ async def test_a_reservation_that_is_not_known_yet_has_not_gone() -> None:
     await world.advance(5)
     assert world.given(odd) == ""
     await world.end()
+
+
+ABSURD: dict[str, Any] = {
+    "owners that match everything": {"owners": [MINE, {}]},
+    "a selector without requirements": {"owners": [{"labelSelector": {}}]},
+    "an unknown operator": {
+        "owners": [{"labelSelector": {"matchExpressions": [{"key": "a", "operator": "Near"}]}}]
+    },
+    "no values": {
+        "owners": [{"labelSelector": {"matchExpressions": [{"key": "a", "operator": "In"}]}}]
+    },
+    "a negative amount": {
+        "template": {"spec": {"containers": [{"resources": {"requests": {"cpu": "-4"}}}]}}
+    },
+    "an amount that is none": {
+        "template": {"spec": {"containers": [{"resources": {"requests": {"cpu": "four"}}}]}}
+    },
+    "a negative ttl": {"ttl": "-1h"},
+    "no template": {"template": None},
+    "an unknown policy": {"allocatePolicy": "Sideways"},
+    "too many owners": {"owners": [MINE] * 300},
+}
+
+
+@pytest.mark.parametrize("change", ABSURD.values(), ids=ABSURD)
+async def test_an_absurd_spec_is_said_by_a_condition_and_the_last_good_one_counts_on(
+    change: dict[str, Any],
+) -> None:
+    """Its room stays as large as it was, its owners are the same, and no other pod gets it."""
+    world = await World().begin(4)
+    await world.reservation(cpu="3", created=created(world))
+    good = world.api.reservations["r"]["spec"]
+    put_spec(world, {**good, **change})
+    await world.settle()
+    await world.advance(1)
+    assert world.requested("n0") == 3000
+    said = next(one for one in world.status()["conditions"] if one["type"] == "Valid")
+    assert (said["status"], said["reason"]) == ("False", "Invalid")
+    assert said["message"].startswith(("reservation.spec", "the reservation misses"))
+    written = len(world.api.written)
+    await world.advance(300)
+    assert len(world.api.written) == written  # it is said once
+    other = world.api.add_pod("other", cpu="2")
+    owner = await world.consumer("owner", cpu="2")
+    assert (world.where(other), world.where(owner)) == ("", "n0")
+    assert (world.given(owner), world.requested("n0")) == ("r", 3000)
+    put_spec(world, good)
+    await world.settle()
+    await world.advance(1)
+    said = next(one for one in world.status()["conditions"] if one["type"] == "Valid")
+    assert (said["status"], said["message"]) == ("True", "")
+    await world.end()
+
+
+@pytest.mark.parametrize("template", [None, "text", {"metadata": {"namespace": 5}}, {"spec": []}])
+async def test_whoever_starts_with_an_absurd_object_keeps_its_room(template: Any) -> None:
+    """Its status says how much that is."""
+    world = await World().begin(4)
+    item = reservation_json("r", {"cpu": "3"}, node="n0", status={"allocatable": {"cpu": "3"}})
+    item["metadata"].pop("creationTimestamp")
+    item["spec"]["template"] = template
+    world.api.put(item)
+    await world.settle()
+    await world.advance(1)
+    assert world.requested("n0") == 3000
+    other = world.api.add_pod("other", cpu="2")
+    await world.settle()
+    assert world.where(other) == ""
+    await world.end()
+
+
+def put_spec(world: World, spec: Any) -> None:
+    item = json.loads(json.dumps(world.api.reservations["r"]))
+    world.api.put({**item, "spec": spec})

@@ -71,8 +71,12 @@ def test_the_current_owner():
 
     assert found is not None
     assert (found.namespace, found.name, found.uid) == ("shop", "p", "u")
+    taken = operating_reservation(operating(**{CURRENT_OWNER: text}))
+    assert not reservation_info(taken, {}).matchable
     assert current_owner(operating()) is None
     assert current_owner(operating(**{CURRENT_OWNER: "{}"})) is None
+    malformed = operating_reservation(operating(**{CURRENT_OWNER: "{"}))
+    assert CURRENT_OWNER in malformed.problems[0]
 
 
 @given(st.text())

@@ -309,3 +309,73 @@ async def test_no_pod_can_take_the_place_of_the_one_that_holds_the_room() -> Non
     await world.settle()
     assert world.requested("n0") == 3000
     await world.end()
+
+
+OPERATING = {OPERATING_MODE: "Reservation"}
+HOLDS = {OWNERS: json.dumps([MINE])}
+RUNS = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+
+
+async def operate(world: World, cpu: str = "3") -> str:
+    """A pod that runs on n0, and is a reservation for MINE."""
+    key = world.api.add_pod("holder", cpu=cpu, bound="n0", labels=OPERATING)
+    world.api.change(key, metadata={"annotations": HOLDS}, status=RUNS)
+    await world.settle()
+    return key
+
+
+async def test_the_room_of_a_pod_in_operating_mode_counts_once() -> None:
+    """It is its consumer's, as far as that requests it, and its own again after that."""
+    world = await World().begin(4)
+    holder = await operate(world)
+    assert world.requested("n0") == 3000
+    key = await world.consumer(cpu="2")
+    assert (world.where(key), world.given(key)) == ("n0", "holder")
+    assert world.requested("n0") == 3000
+    world.api.change(holder, metadata={"labels": {**OPERATING, "seen": "yes"}})
+    await world.settle()
+    assert world.requested("n0") == 3000  # also after news of it
+    other = world.api.add_pod("other", cpu="1")
+    await world.settle()
+    assert world.where(other) == "n0"
+    world.api.delete_pod(key)
+    await world.settle()
+    assert world.requested("n0") == 4000
+    late = world.api.add_pod("late", cpu="1")
+    await world.settle()
+    assert world.where(late) == ""
+    world.api.delete_pod(holder)
+    await world.settle()
+    assert world.requested("n0") == 2000
+    assert world.where(late) == "n0"
+    await world.end()
+
+
+@pytest.mark.parametrize("first", ["holder", "consumer"])
+async def test_after_a_restart_the_room_of_a_pod_in_operating_mode_counts_once(first: str) -> None:
+    """Whichever of the two is seen first, and also while it is not ready."""
+    world = await World().begin(4)
+    given = {ALLOCATED: allocated_text("holder", "uid-default-holder")}
+    labels = MINE["labelSelector"]["matchLabels"]
+
+    async def consume() -> None:
+        key = world.api.add_pod("web", cpu="2", bound="n0", labels=labels)
+        world.api.change(key, metadata={"annotations": given})
+        await world.settle()
+
+    if first == "consumer":
+        await consume()
+    holder = world.api.add_pod("holder", cpu="3", bound="n0", labels=OPERATING)
+    world.api.change(holder, metadata={"annotations": HOLDS}, status=RUNS)
+    if first == "holder":
+        await consume()
+    assert given[ALLOCATED] == allocated_text("holder", world.api.pods[holder]["metadata"]["uid"])
+    await world.settle()
+    assert world.requested("n0") == 3000
+    world.api.change(holder, status={"phase": "Running", "conditions": []})
+    await world.settle()
+    assert world.requested("n0") == 3000
+    world.api.change(holder, metadata={"labels": {}})
+    await world.settle()
+    assert world.requested("n0") == 5000  # it is no reservation any more
+    await world.end()

@@ -18,7 +18,7 @@ def fine(call: Call) -> None:
 
 
 def dead(call: Call) -> None:
-    raise Unreachable("the process was killed", server="x")
+    raise Unreachable("the process was killed")
 
 
 @pytest.mark.parametrize("answered", [True, False], ids=["before a request", "before its answer"])
