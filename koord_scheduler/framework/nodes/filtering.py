@@ -280,6 +280,10 @@ class FilterStatuses:
         return NodeStatuses(numbers, tuple(self._statuses), absent, self._feasible)
 
 
+def _is_rejection(status: Status) -> bool:
+    return not status.ok
+
+
 Look = Callable[[Filtering, CycleInput, Mask], Verdicts | Mask]
 
 MANY_NODES = 64  # from which on the plain form is sooner done with FEW_ROWS
@@ -293,12 +297,15 @@ class Filters:
         self._filters = plugins.at(Point.FILTER)
         self._skipped: frozenset[str] = frozenset()
         self._active = self._filters
+        self._are_plain = all(isinstance(one.plugin, FilterPlugin) for one in self._filters)
+        self._ask_row: SequentialCalls[[CycleInput, int], Status] | None = None  # the active ones
 
     def active(self, state: CycleState) -> Sequence[Loaded]:
         """The plugins that PreFilter does not skip, in their order."""
         if state.skipped_filters != self._skipped:
             self._skipped = state.skipped_filters
             self._active = tuple(one for one in self._filters if one.name not in self._skipped)
+            self._ask_row = None
         return self._active
 
     def victim_groups(self, cycle: CycleInput, row: int) -> Sequence[Collection[str]]:
@@ -331,9 +338,16 @@ class Filters:
             every = count == len(cycle.nodes)
             self._filter_cached(filter_statuses, active, cycle, wanted, cached, every=every)
             return
+        one_by_one = count <= FEW_ROWS and len(cycle.nodes) > MANY_NODES
+        if one_by_one and count == 1 and self._are_plain:  # as of a planned or nominated pod
+            row = int(wanted.argmax())
+            status = self.row(cycle, row)
+            filter_statuses.numbers[row] = FEASIBLE
+            if not status.ok:
+                filter_statuses.reject(row, status)
+            return
         alive = wanted.copy()
         filter_statuses.numbers[alive] = FEASIBLE
-        one_by_one = count <= FEW_ROWS and len(cycle.nodes) > MANY_NODES
         for loaded in active:
             plugin = cast(Filtering, loaded.plugin)
             by_rows = one_by_one and isinstance(plugin, FilterPlugin)
@@ -346,11 +360,12 @@ class Filters:
 
     def row(self, cycle: CycleInput, row: int) -> Status:
         """Call Filter for one node: Success or a rejection."""
-        for loaded in self.active(cycle.state):
-            status = self.row_of(loaded, cycle, row)
-            if not status.ok:
-                return status
-        return SUCCESS
+        active = self.active(cycle.state)
+        if self._ask_row is None:
+            works = [partial(_row_status, one) for one in active]
+            self._ask_row = SequentialCalls(self._calls, Point.FILTER, active, works)
+        found = self._ask_row.until(_is_rejection, cycle.state, cycle, row)
+        return found[-1] if found else SUCCESS
 
     def row_of(self, loaded: Loaded, cycle: CycleInput, row: int) -> Status:
         """Call Filter of one plugin for one node."""

@@ -5,6 +5,7 @@ Parameters come from PodGroups, from annotations, and from the Workloads of Kube
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import is_
 
 from koord.api.podgroup import (
     GROUP_LABEL,
@@ -91,6 +92,7 @@ class Gangs:
         self.workload_spec: Callable[[str], GangSpec | None] = lambda gang: None
         """Returns the parameters of a gang of a Workload; None: no Workload has it."""
         self._declared: dict[str, tuple[ClusterPod, GangSpec]] = {}  # by the first legal member
+        self._known: dict[str, tuple[tuple[object, ...], Gang]] = {}  # with what they are made of
 
     def known(self) -> list[str]:
         """All gangs, by namespace/name: those of pods, and those of PodGroups."""
@@ -103,14 +105,19 @@ class Gangs:
         None: nothing names it, or it is a group of a Workload whose pods are placed one by one.
         """
         pool = self._cluster.account.pool(GANGS, gang)
+        facts = pool, self.pod_groups.get(gang), self.workload_spec(gang)
+        known = self._known.get(gang)
+        if known is not None and all(map(is_, known[0], facts)):
+            return known[1]
         spec = self._spec(gang, pool.members)
         if not pool.pods and spec is None:
             self._declared.pop(gang, None)
+            self._known.pop(gang, None)
             return None
         if spec is not None and spec.is_basic:
             return None
         default = self._defaults
-        return Gang(
+        found = Gang(
             id=gang,
             spec=spec,
             policy=default.policy if spec is None or spec.policy is None else spec.policy,
@@ -118,6 +125,9 @@ class Gangs:
             members=pool.members,
             placed=pool.allocated.get(MEMBERS, 0),
         )
+        if spec is not None:  # else any change of a member may give it one
+            self._known[gang] = facts, found
+        return found
 
     def members(self, gang: str) -> Mapping[str, str]:
         """The nodes of a gang's pods, by namespace/name; "": on none."""

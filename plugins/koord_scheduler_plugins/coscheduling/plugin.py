@@ -233,8 +233,9 @@ class Coscheduling(
         return None if names is None else PreFilterResult(names)
 
     def pre_filter_reuse_key(self, pod: ClusterPod, nodes: View) -> Hashable | None:
-        """The answer for pods of no gang is always the same."""
-        return None if gang_id(pod) else ()
+        """The answer is always the same, but for members that follow others in the network."""
+        is_member = bool(gang_id(pod))
+        return None if is_member and self._gathering is not None else is_member
 
     def find_one_node(
         self, state: CycleState, pod: ClusterPod, nodes: View, result: PreFilterResult | None
