@@ -129,9 +129,11 @@ lock:  ## Renew the hash-locked dependency lists (needs uv)
 	uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --quiet --upgrade \
 		pyproject.toml --extra descheduler -o requirements/descheduler.txt
 	uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --quiet --upgrade \
+		pyproject.toml --extra manager -o requirements/manager.txt
+	uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --quiet --upgrade \
 		pyproject.toml --extra nvml --extra podresources -o requirements/devices.txt
 	uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --quiet --upgrade \
-		pyproject.toml --extra descheduler --group dev -o requirements/dev.txt
+		pyproject.toml --extra descheduler --extra manager --group dev -o requirements/dev.txt
 	uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --quiet --upgrade \
 		-c requirements/dev.txt pyproject.toml --extra descheduler --extra docs -o requirements/docs.txt
 	printf 'setuptools>=77\nshtab>=1.13\n' | uv pip compile --universal --python-version 3.11 --generate-hashes \

@@ -25,7 +25,7 @@ from koord.kube.managedobjects import StoredObject, parse_stored
 from koord.kube.reflector import Change, Watched
 from koord.kube.responses import Object
 from koord.util.clock import Clock
-from koord_manager.framework.objects import NodeDevices, NodeTopology, read_devices, read_topology
+from koord_manager.framework.facts import NodeDevices, NodeTopology, read_devices, read_topology
 
 T = TypeVar("T")
 POD_DELAY = 2.0  # seconds in which the pods of a node change together

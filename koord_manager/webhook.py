@@ -6,14 +6,14 @@ and a request that is no AdmissionReview gets an error, which the API server ign
 
 import base64
 import json
-from collections.abc import Callable, Iterator, Mapping
+import ssl
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
-from koord.component.http.certificate import ServingCertificate
 from koord.component.http.limits import BodyLimiter
 from koord.component.http.responses import HttpError, json_body, limits
 from koord.component.http.site import HttpServer
@@ -125,11 +125,15 @@ class PodWebhook:
         self,
         mutate: Mutate,
         address: Address,
-        certificate: ServingCertificate,
+        context: ssl.SSLContext,
         clock: Clock,
         registry: CollectorRegistry,
+        *,
+        wait_usable: Callable[[], Awaitable[object]] | None = None,
     ) -> None:
+        """It listens when wait_usable has returned: when the context has a certificate."""
         self._mutate = mutate
+        self._wait_usable = wait_usable
         self._clock = clock
         self._limited = LimitedLog(log, clock)
         self._bodies = BodyLimiter(largest=MAX_BODY, most=MAX_BODIES)
@@ -148,7 +152,7 @@ class PodWebhook:
         app = web.Application(middlewares=[limits(clock)], client_max_size=MAX_BODY)
         app.router.add_post(PATH, self._review)
         self._server = HttpServer(
-            app, address, certificate.context, clock=clock, registry=registry,
+            app, address, context, clock=clock, registry=registry,
             prefix=f"{PREFIX}_webhook",
         )  # fmt: skip
 
@@ -159,6 +163,10 @@ class PodWebhook:
 
     async def run(self, stop: Stop) -> None:
         """Serve until stop. Raises ListenError."""
+        if self._wait_usable is not None:
+            await stop.bound(self._wait_usable())
+            if stop.is_set():
+                return
         await self._server.start()
         try:
             log.info("webhook.listening", port=self.port, path=PATH)

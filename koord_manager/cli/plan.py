@@ -37,13 +37,16 @@ from koord_manager.controllers.noderesource import Shortage, shortages
 from koord_manager.framework.calculator import Calculator, History, amount_text
 from koord_manager.framework.facts import (
     ClusterConfig,
+    NodeDevices,
     NodeFacts,
+    NodeTopology,
     gather_facts,
     load_cluster_config,
+    read_devices,
+    read_topology,
 )
 from koord_manager.framework.interfaces import PluginRegistry
 from koord_manager.framework.loading import Plugins, enabled_plugins, fields_read
-from koord_manager.framework.objects import NodeDevices, NodeTopology, read_devices, read_topology
 
 Json = dict[str, Any]
 MAX_ROWS = 50  # nodes in the table; JSON has all

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter
@@ -12,6 +13,7 @@ from koord.component.config.follower import AppliedConfig, ConfigFollower
 from koord.component.http.certificate import ServingCertificate
 from koord.component.http.endpoints import guarded
 from koord.component.http.exposition import Exposition
+from koord.component.http.sockets import Address
 from koord.component.metrics import FamilyRules
 from koord.component.plugins.discovery import discover
 from koord.component.supervisor import Run, supervise
@@ -48,6 +50,9 @@ from koord_manager.framework.facts import ClusterConfig, load_cluster_config
 from koord_manager.framework.interfaces import Services
 from koord_manager.framework.loading import Plugins, fields_read, known_plugins
 from koord_manager.webhook import PodWebhook
+
+if TYPE_CHECKING:
+    from koord_manager.certificates import KeptCertificate
 
 PROGRAM = ComponentInfo(NAME, PREFIX, __version__)
 
@@ -108,6 +113,7 @@ class Daemon:
         self._clock = clock
         self._common = CommonParts(PROGRAM, settings, connection, exposition, clock)
         client = LeaderClient(connection.transport, clock, self._common.is_leader)
+        self._client = client
         registry, cluster = exposition.internal, connection.state
         configuration, own = settings.configuration, settings.own
         self._in_force = configuration
@@ -128,6 +134,7 @@ class Daemon:
                 webhook=own.webhook is not None,
             ),
         )
+        self._kept: KeptCertificate | None = None  # of the webhook; None: it is in files
         self._webhook = self._new_webhook(registry)
         self._config: ConfigSource[ClusterConfig] = ConfigSource(
             connection.client,
@@ -207,13 +214,36 @@ class Daemon:
         if address is None:
             return None
         certificate, key = options.tls_cert_file.value, options.tls_private_key_file.value
-        if not certificate or not key:
-            hint = "give --tls-cert-file and --tls-private-key-file, too"
-            raise OptionError("--webhook-bind-address", str(address), hint)
-        serving = ServingCertificate(Path(certificate), Path(key))
-        serving.context.minimum_version = oldest_tls(options)
-        self._common.components.add("webhook certificate", serving)
-        return PodWebhook(self._plugins.mutate_pod, address, serving, self._clock, registry)
+        make = partial(PodWebhook, self._plugins.mutate_pod, address)
+        if certificate:
+            serving = ServingCertificate(Path(certificate), Path(key))
+            serving.context.minimum_version = oldest_tls(options)
+            self._common.components.add("webhook certificate", serving)
+            return make(serving.context, self._clock, registry)
+        self._kept = kept = self._keep_certificate(address, registry)
+        kept.context.minimum_version = oldest_tls(options)
+        self._common.components.add(kept.name, kept, ready=True)
+        return make(kept.context, self._clock, registry, wait_usable=kept.wait_usable)
+
+    def _keep_certificate(self, address: Address, registry: CollectorRegistry) -> "KeptCertificate":
+        try:
+            from koord_manager.certificates import KeptCertificate
+        except ImportError as err:  # the extra manager has what signs
+            hint = (
+                "install the package cryptography, as koordlet[manager] does, or give "
+                "--tls-cert-file and --tls-private-key-file"
+            )
+            raise OptionError("--webhook-bind-address", str(address), hint) from err
+        settings, connection = self._settings, self._connection
+        return KeptCertificate(
+            connection.client,
+            self._client,
+            settings.environ.get("POD_NAMESPACE") or settings.own.config_namespace.value,
+            self._clock,
+            connection.events.emit,
+            registry,
+            dry_run=settings.configuration.dry_run,
+        )
 
     def _specs(
         self, cluster: ManagerCluster, client: LeaderClient, metrics: SpecMetrics
@@ -282,12 +312,14 @@ class Daemon:
     async def _lead(self, stop: Stop) -> None:
         """Keep all nodes in line, once the cluster is known, until stop."""
         began = self._clock.monotonic()
-        await stop.bound(self._know_cluster())
-        if stop.is_set():
-            return
-        seconds = round(self._clock.monotonic() - began, 3)
-        log.info("cluster.synced", nodes=len(self._connection.state.snapshot), seconds=seconds)
         async with run_in_background(self._clock) as start:
+            if self._kept is not None:  # pods need no report of a node
+                start(partial(self._run_supervised, self._kept.name, self._kept.keep))
+            await stop.bound(self._know_cluster())
+            if stop.is_set():
+                return
+            seconds = round(self._clock.monotonic() - began, 3)
+            log.info("cluster.synced", nodes=len(self._connection.state.snapshot), seconds=seconds)
             for worker in self._workers:
                 start(partial(self._run_supervised, worker.name, worker.run))
             for plugin in self._plugins.controllers:

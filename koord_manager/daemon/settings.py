@@ -80,7 +80,8 @@ class ManagerFlags(FlagTable):
         STRING,
         "",
         "address of the webhook that mutates pods, as :9876, for API servers without "
-        "MutatingAdmissionPolicy; with the certificate of --tls-cert-file",
+        "MutatingAdmissionPolicy; with the certificate of --tls-cert-file, or one that the manager "
+        "keeps in a Secret of its namespace",
         _address,
     )
     metrics_address = FlagSpec(

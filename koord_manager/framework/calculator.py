@@ -5,9 +5,8 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from koord.api.quantity import Quantity
-from koord_manager.framework.facts import Calculation, NodeFacts, Offered, Term
+from koord_manager.framework.facts import Calculation, NodeFacts, Offered, Term, Zone
 from koord_manager.framework.interfaces import NodeResourcePlugin
-from koord_manager.framework.objects import Zone
 
 FUTURE = 60.0  # seconds that the clock of a node may be ahead
 MOST_CPU, MOST_MEMORY = 1.5, 1.05  # of the capacity; more in use is not possible, only reported

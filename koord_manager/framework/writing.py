@@ -8,7 +8,7 @@ from koord.api.slocontroller import ColocationStrategy
 from koord.cluster.facts import ClusterNode
 from koord.kube.responses import Object
 from koord_manager.framework.calculator import ORIGIN, NodeResult, amount_text
-from koord_manager.framework.objects import NodeTopology, Zone
+from koord_manager.framework.facts import NodeTopology, Zone
 
 Operation = dict[str, object]
 

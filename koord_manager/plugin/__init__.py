@@ -7,7 +7,18 @@ has an example.
 from koord.cluster.facts import ClusterNode, ClusterPod, ReportedPodUsage, ReportedUsage
 from koord.cluster.keptfields import KeptFields, reads
 from koord.cluster.kinds import UsageReport
-from koord_manager.framework.facts import NOTHING, Calculation, NodeFacts, Offered, Term
+from koord_manager.framework.facts import (
+    NOTHING,
+    Calculation,
+    CpuModel,
+    NodeDevice,
+    NodeDevices,
+    NodeFacts,
+    NodeTopology,
+    Offered,
+    Term,
+    Zone,
+)
 from koord_manager.framework.interfaces import (
     ControllerPlugin,
     Handle,
@@ -16,7 +27,6 @@ from koord_manager.framework.interfaces import (
     PodMutator,
     Services,
 )
-from koord_manager.framework.objects import CpuModel, NodeDevice, NodeDevices, NodeTopology, Zone
 
 __all__ = [
     "NOTHING",

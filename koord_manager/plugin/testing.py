@@ -10,18 +10,16 @@ from koord_manager.config import feature_gates
 from koord_manager.framework.calculator import Calculator, History, NodeResult, OfferedResource
 from koord_manager.framework.facts import (
     ClusterConfig,
+    NodeDevices,
     NodeFacts,
+    NodeTopology,
     gather_facts,
     load_cluster_config,
-)
-from koord_manager.framework.interfaces import PluginFactory, PluginRegistry
-from koord_manager.framework.loading import Plugins, fields_read, known_plugins
-from koord_manager.framework.objects import (
-    NodeDevices,
-    NodeTopology,
     read_devices,
     read_topology,
 )
+from koord_manager.framework.interfaces import PluginFactory, PluginRegistry
+from koord_manager.framework.loading import Plugins, fields_read, known_plugins
 from koord_manager.framework.writing import node_patch
 
 __all__ = [

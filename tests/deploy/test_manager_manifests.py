@@ -6,6 +6,7 @@ import yaml
 
 from koord.component.plugins.discovery import discover
 from koord_manager import LEASE
+from koord_manager.certificates import CONFIGURATION, CONFIGURATIONS, SECRET, SERVICE
 from koord_manager.cluster import FOLLOWED
 from koord_manager.config import DEFAULT_PORT
 from koord_manager.daemon.settings import load_settings
@@ -136,7 +137,7 @@ def test_components_are_about_its_pods_and_their_port() -> None:
 
 
 def test_the_webhook_is_served_by_all_and_keeps_no_pod_from_being_made() -> None:
-    """Flags, port, path and certificate of the component are those of the daemon."""
+    """Flag, port, path and names of the component are those of the daemon."""
     deployment = patched(MANIFESTS.one("Deployment"), "manager/webhook")
     pod = deployment["spec"]["template"]["spec"]
     container = pod["containers"][0]
@@ -152,13 +153,9 @@ def test_the_webhook_is_served_by_all_and_keeps_no_pod_from_being_made() -> None
     assert service["spec"]["ports"][0]["targetPort"] == port["name"]
     labels = deployment["spec"]["template"]["metadata"]["labels"]
     assert service["spec"]["selector"].items() <= labels.items()
-    [mount] = container["volumeMounts"]
-    for option in (settings.options.tls_cert_file, settings.options.tls_private_key_file):
-        assert Path(option.value).parent == Path(mount["mountPath"])
-    [volume] = pod["volumes"]
-    annotations = configuration["metadata"]["annotations"]
-    secret = volume["secret"]["secretName"]
-    assert annotations["cert-manager.io/inject-ca-from"] == f"{NAMESPACE}/{secret}"
+    assert settings.options.tls_cert_file.value == ""  # the daemon keeps it
+    assert service["metadata"]["name"] == SERVICE
+    assert configuration["metadata"]["name"] == CONFIGURATION
     [webhook] = configuration["webhooks"]
     assert webhook["failurePolicy"] == "Ignore"
     assert webhook["timeoutSeconds"] == 3
@@ -168,4 +165,8 @@ def test_the_webhook_is_served_by_all_and_keeps_no_pod_from_being_made() -> None
         "path": PATH,
     }
     rules = patched(MANIFESTS.one("ClusterRole"), "manager/webhook")["rules"]
-    assert rules[-1]["resources"] == ["namespaces"]
+    assert [one["resources"] for one in rules[-2:]] == [["namespaces"], [CONFIGURATIONS.plural]]
+    assert rules[-1]["resourceNames"] == [CONFIGURATION]
+    create, keep = patched(MANIFESTS.one("Role"), "manager/webhook")["rules"][-2:]
+    assert create == {"apiGroups": [""], "resources": ["secrets"], "verbs": ["create"]}
+    assert (keep["resources"], keep["resourceNames"]) == (["secrets"], [SECRET])

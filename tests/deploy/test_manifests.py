@@ -377,7 +377,7 @@ def test_prometheus_finds_the_pods() -> None:
         (
             "koord-manager",
             {"koord", "koord_manager", "plugins/koord_manager_plugins"},
-            "descheduler.txt",
+            "manager.txt",
         ),
         (
             "koord-scheduler",

@@ -4,7 +4,6 @@ The plain mutation is the oracle of the policies.
 """
 
 import asyncio
-import base64
 import contextlib
 import copy
 from collections.abc import AsyncIterator
@@ -20,7 +19,6 @@ from koord.kube.errors import AlreadyExists, ApiError, KubeError, NotFound
 from koord_manager_plugins.profiles.mutation import PriorityClass, mutate
 from koord_manager_plugins.profiles.profile import parse_profile
 from koord_manager_plugins.profiles.rules import device_rules_policy, qos_policy
-from tests.support.kube.certificates import Authority
 from tests.support.processes.control_plane import running_manager
 from tests.support.processes.prometheus import free_port
 from tests.support.programs import ADMISSION, MINOR, REPOSITORY, ask
@@ -41,7 +39,9 @@ PROFILES = Resource("config.koordinator.sh/v1alpha1", "clustercolocationprofiles
 CLASSES = Resource("scheduling.k8s.io/v1", "priorityclasses")
 NAMESPACES, ACCOUNTS = Resource("v1", "namespaces"), Resource("v1", "serviceaccounts")
 WEBHOOKS = Resource("admissionregistration.k8s.io/v1", "mutatingwebhookconfigurations")
+SECRETS = Resource("v1", "secrets")
 ROLES = Resource("rbac.authorization.k8s.io/v1", "clusterroles")
+NAMESPACED_ROLES = Resource("rbac.authorization.k8s.io/v1", "roles")
 RUNTIME_CLASSES = Resource("node.k8s.io/v1", "runtimeclasses")
 VALUES = {"koord-batch": 5500, "koord-mid": 7500, "koord-prod": 9500}
 BATCH_CPU = "kubernetes.io/batch-cpu"
@@ -380,9 +380,13 @@ async def test_pods_are_refused_by_rules(
 
 
 async def test_the_webhook_does_the_same_and_more(
-    own_plane: ControlPlane, client: ApiClient, cluster: str, tmp_path: Path
+    own_plane: ControlPlane, client: ApiClient, cluster: str, tmp_path: Path, kubectl: Any
 ) -> None:
-    """In place of policies, which go; and a pod is made when the webhook is away."""
+    """In place of policies, which go; and a pod is made when the webhook is away.
+
+    With a certificate that the manager keeps, by the rights of its manifests; what somebody makes
+    of its caBundle is taken back.
+    """
     keyed = {"spec": {"containers": [{"name": "c0", "env": [{"name": "A", "value": "b"}]}]}}
     more = profile("d-not-applied")
     more["metadata"]["name"] = "patched"
@@ -390,28 +394,31 @@ async def test_the_webhook_does_the_same_and_more(
     items = [*map(profile, PROFILE_SPECS), more]
     for one in items:
         await client.create(PROFILES.collection(), one)
-    authority = Authority(tmp_path)
-    pair, port = authority.issue("webhook"), free_port()
-    flags = (
-        f"--webhook-bind-address=127.0.0.1:{port}",
-        f"--tls-cert-file={pair.certificate}",
-        f"--tls-private-key-file={pair.key}",
-    )
+    port = free_port()
     component = REPOSITORY / "deploy/manager/webhook"
-    [_, shipped] = yaml.safe_load_all((component / "webhook.yaml").read_text())
+    service, shipped = yaml.safe_load_all((component / "webhook.yaml").read_text())
     [webhook] = shipped["webhooks"]
-    bundle = base64.b64encode(authority.certificate.read_bytes()).decode()
-    webhook["clientConfig"] = {
-        "url": f"https://127.0.0.1:{port}/mutate-pod", "caBundle": bundle
-    }  # fmt: skip
-    path = ROLES.object("koord-manager")
-    role = await client.get(path)
-    [patch, _] = yaml.safe_load((component / "kustomization.yaml").read_text())["patches"]
-    await client.json_patch(path, yaml.safe_load(patch["patch"]))
-    await client.create(WEBHOOKS.collection(), shipped)
+    # No proxy forwards a Service here: this one is the manager under the Service's name.
+    webhook["clientConfig"]["service"]["port"] = port
+    service["spec"] = {
+        "type": "ExternalName",
+        "externalName": "localhost",
+        "ports": [{"name": "webhook", "port": port}],
+    }
+    manifests = [service, shipped]
+    rights = [
+        ROLES.object("koord-manager"),
+        NAMESPACED_ROLES.object("koord-manager", namespace=NAMESPACE),
+    ]
+    roles = [await client.get(path) for path in rights]
+    patches = yaml.safe_load((component / "kustomization.yaml").read_text())["patches"]
+    for path, patch in zip(rights, patches, strict=False):
+        await client.json_patch(path, yaml.safe_load(patch["patch"]))
+    await asyncio.to_thread(kubectl.apply, manifests)
+    flag = f"--webhook-bind-address=127.0.0.1:{port}"
     try:
         async with Recorder(own_plane.config) as recorder:
-            async with running_manager(tmp_path, recorder.url, *flags, token=cluster):
+            async with running_manager(tmp_path, recorder.url, flag, token=cluster):
 
                 async def in_force() -> bool:
                     found = await admitted(client, pod({"wants": "patch"}))
@@ -420,12 +427,31 @@ async def test_the_webhook_does_the_same_and_more(
                 await until(in_force)
                 assert await differences(client, items) == {}
                 assert await names(client, POLICIES) == set()
+                await _edit_bundle(client)
+                await until(in_force)
             assert [f"{one.verb} {one.path}" for one in recorder.refused] == []
         found = await admitted(client, CASES["mid"])
         assert found["metadata"]["labels"] == CASES["mid"]["metadata"]["labels"]
     finally:
-        await client.delete(WEBHOOKS.object("koord-manager"))
-        await client.merge_patch(path, {"rules": role["rules"]})
+        await asyncio.to_thread(kubectl.delete, manifests)
+        with contextlib.suppress(NotFound):
+            await client.delete(SECRETS.object("koord-manager-webhook", namespace=NAMESPACE))
+        for path, role in zip(rights, roles, strict=True):
+            await client.merge_patch(path, {"rules": role["rules"]})
+
+
+async def _edit_bundle(client: ApiClient) -> None:
+    """Have the API server trust another; return when the manager has taken that back."""
+    path = WEBHOOKS.object("koord-manager")
+    [before] = (await client.get(path))["webhooks"]
+    place = "/webhooks/0/clientConfig/caBundle"
+    await client.json_patch(path, [{"op": "remove", "path": place}])
+
+    async def taken_back() -> bool:
+        [found] = (await client.get(path))["webhooks"]
+        return bool(found == before)
+
+    await until(taken_back)
 
 
 def asks(

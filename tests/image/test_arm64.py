@@ -19,7 +19,7 @@ PLATFORMS = ("manylinux_2_28_aarch64", "manylinux_2_17_aarch64", "manylinux2014_
 TIMEOUT = 180.0
 
 
-@pytest.mark.parametrize("locked", ["run", "descheduler", "devices"])
+@pytest.mark.parametrize("locked", ["run", "descheduler", "manager", "devices"])
 def test_each_package_has_a_wheel_for_arm64(locked: str, tmp_path: Path) -> None:
     """pip finds them all without a compiler, for Debian 12's Python."""
     command = ("download", "--dest", str(tmp_path), "--quiet")

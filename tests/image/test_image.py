@@ -143,7 +143,12 @@ def test_an_image_has_no_shell_and_nothing_that_installs(built: Mapping[str, Bui
 
 def test_the_sbom_names_what_is_in_the_image(built: Mapping[str, Built], sbom_python: Path) -> None:
     """All locked packages of Python with their versions, and Debian's."""
-    for name, locked in (("koordlet", "run.txt"), ("koord-scheduler", "descheduler.txt")):
+    locks = {
+        "koordlet": "run.txt",
+        "koord-manager": "manager.txt",
+        "koord-scheduler": "descheduler.txt",
+    }
+    for name, locked in locks.items():
         command = [sbom_python, DEPLOY / "sbom.py", built[name].root]
         done = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=300)
         document = json.loads(done.stdout)

@@ -13,7 +13,6 @@ import aiohttp
 import pytest
 from prometheus_client import CollectorRegistry
 
-from koord.component.http.certificate import ServingCertificate
 from koord.component.http.responses import HttpError
 from koord.component.http.sockets import Address
 from koord.util.clock import SystemClock
@@ -51,7 +50,7 @@ async def ask(tmp_path: Path) -> AsyncIterator[Callable[..., Any]]:
     server = PodWebhook(
         lambda pod, namespace: does["mutate"](pod, namespace),
         Address("127.0.0.1", 0),
-        ServingCertificate(pair.certificate, pair.key),
+        pair.server_context(),
         clock,
         registry,
     )

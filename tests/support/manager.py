@@ -16,9 +16,10 @@ from koord_manager.framework.facts import (
     NodeFacts,
     gather_facts,
     load_cluster_config,
+    read_devices,
+    read_topology,
 )
 from koord_manager.framework.interfaces import Handle, NodeResourcePlugin
-from koord_manager.framework.objects import read_devices, read_topology
 from koord_manager_plugins.colocation import BatchResource, MidResource
 from koord_manager_plugins.cpu_ratios import CPUNormalization, ResourceAmplification
 from koord_manager_plugins.devices import GPUDeviceResource, RDMADeviceResource

@@ -7,7 +7,7 @@ from koord.api.slocontroller import ColocationStrategy
 from koord.cluster import kinds
 from koord.controlplane.testing import read
 from koord_manager.framework.calculator import NodeResult, OfferedResource
-from koord_manager.framework.objects import read_topology
+from koord_manager.framework.facts import read_topology
 from koord_manager.framework.writing import node_patch, zone_operations
 from tests.support.manager import node, quantities, topology
 
