@@ -31,7 +31,7 @@ from koord.util.stop import Stop
 from koord_scheduler.framework.cyclestate import CycleState
 
 NODES, PODS_PER_NODE, EVENTS = 5_000, 13, 2_000
-EVENT, REPORT = 60.0, 120.0  # microseconds
+EVENT, REPORT = 60.0, 100.0  # microseconds
 EQUAL, DIFFERENT = 30.0, 100.0  # microseconds of LoadAware in a cycle
 PLAIN = "as plain JSON"
 _TOGETHER = 50  # events

@@ -1,6 +1,6 @@
 """The kinds of objects, and the facts that are kept of each."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
@@ -63,6 +63,7 @@ SCHEDULER_NAME = "scheduling.koordinator.sh/scheduler-name"  # a label in place 
 RAW_ALLOCATABLE = "node.koordinator.sh/raw-allocatable"  # an annotation of nodes
 _ALWAYS_USED = {"cpu", "memory"}  # resources
 _MAX_DISRUPTED = 2000  # pods in the status of a PodDisruptionBudget; the API allows as many
+_SHORT = 16  # characters of an amount that is remembered
 _LONGEST_SHARED = 16  # items of a list that is read once for all objects that have it
 
 
@@ -440,21 +441,30 @@ def read_usage(found: wire.NodeMetric, _: SharedSpecs, faults: DecodingFaults) -
         aggregated=tuple(
             filter(None, [_aggregated(one, faults) for one in metric.aggregated_node_usages or ()])
         ),
-        pods=ReportedPods(
-            [
-                ReportedPodUsage(
-                    one.name,
-                    intern(one.namespace),
-                    usage,
-                    intern(one.priority or ""),
-                    intern(one.qos or ""),
-                )
-                for one in status.pods_metric or ()
-                if (usage := _usage(one.pod_usage, faults, in_part=True)) is not None
-            ]
-        ),
+        pods=ReportedPods(_pod_usages(status.pods_metric or (), faults)),
         interval=None if interval is None else float(interval),
     )
+
+
+def _pod_usages(
+    found: Iterable[wire.PodUsage], faults: DecodingFaults
+) -> Iterator[ReportedPodUsage]:
+    """The usage of each pod that has any: the largest part of a NodeMetric, so in few steps."""
+    for one in found:
+        resources = one.pod_usage.resources if one.pod_usage is not None else None
+        usage = (
+            _plain_usage(resources) if resources and len(resources) == len(_ALWAYS_USED) else None
+        )
+        if usage is None:
+            usage = _usage(one.pod_usage, faults, in_part=True)
+        if usage is not None:
+            yield ReportedPodUsage(
+                one.name,
+                intern(one.namespace),
+                usage,
+                intern(one.priority or ""),
+                intern(one.qos or ""),
+            )
 
 
 def _aggregated(found: wire.Aggregated, faults: DecodingFaults) -> ReportedAggregate | None:
@@ -486,7 +496,7 @@ def _usage(
     resources = None if found is None else found.resources
     if not resources:
         return None
-    if resources.keys() == _ALWAYS_USED:
+    if len(resources) == len(_ALWAYS_USED):
         usage = _plain_usage(resources)
         if usage is not None:
             return usage
@@ -503,13 +513,20 @@ def _usage(
 
 
 def _plain_usage(resources: wire.Amounts) -> ReportedUsage | None:
-    """Cpu and memory, as nearly all have them; None: there is something wrong with one."""
+    """Cpu and memory, as nearly all have them; None: it is not these two, or one is malformed."""
     try:
-        milli = read_amount("cpu", resources["cpu"])
+        cpu = resources["cpu"]
+        is_short = type(cpu) is str and len(cpu) < _SHORT
+        milli = _milli(cpu) if is_short else read_amount("cpu", cpu)
         count = read_amount("memory", resources["memory"])
-    except ValueError:
+    except (KeyError, ValueError):
         return None
     return ReportedUsage(milli / 1000, float(count)) if milli < MAX_AMOUNT > count else None
+
+
+@lru_cache(maxsize=8192)  # whole milli-cores: few nodes have more
+def _milli(text: str | int | float) -> int:
+    return read_amount("cpu", text)
 
 
 def _time(text: str | None, name: str, faults: DecodingFaults) -> float | None:
