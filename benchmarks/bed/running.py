@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -102,6 +103,19 @@ class Bed:
         """Raise SystemExit as check, about each of several programs."""
         for program, log in self._extra:
             _check(program, log)
+
+    def logged(self, pattern: str) -> float:
+        """Return after how many seconds the program had logged a line that has the pattern.
+
+        On a machine that does much else, a program that starts looks idle.
+        """
+        wanted, end = re.compile(pattern), time.time() + _TIMEOUT
+        while time.time() < end:
+            time.sleep(0.2)
+            self.check()
+            if wanted.search(self.log.read_text(errors="replace")):
+                return round(time.time() - self.started, 1)
+        raise SystemExit(f"wanted a log line with {pattern!r}, found none in {_TIMEOUT:g} s")
 
     def idle(self, needs: Sequence[str]) -> float:
         """Return after how many seconds the program watched these kinds and had little to do."""
