@@ -17,7 +17,7 @@ from koord.kube.client import ApiClient, WatchEvent, WatchEventType
 from koord.kube.errors import api_error
 from koord.kube.informer import SharedInformer
 from koord.kube.reflector import Change, ChangeKind, Watched
-from koord.kube.responses import ListPage
+from koord.kube.transport import ListPage
 from koord.util.clock import SystemClock
 from koord.util.stop import Stop
 

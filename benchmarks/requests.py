@@ -22,10 +22,9 @@ from koord.cluster.facts import ClusterPod
 from koord.component.plugins.execution import PluginCode, RepeatedTimeLimit
 from koord.controlplane.cluster_access import LeaderClient
 from koord.controlplane.transport import PooledTransport
-from koord.kube.client import PODS, ApiClient
+from koord.kube.client import PODS, ApiClient, KubeMetrics
 from koord.kube.credentials import ApiConfig
 from koord.kube.events import Event, EventLimits, EventRecorder, EventType, ObjectRef
-from koord.kube.metrics import KubeMetrics
 from koord.kube.transport import METADATA, Limits
 from koord.util.clock import SystemClock
 from koord.util.stop import Stop

@@ -20,10 +20,9 @@ from koord.cluster.state import ClusterState
 from koord.controlplane.clusterfeed import SERVED_KINDS, ServedKind
 from koord.kube.client import DEVICES, NODE_SLOS, NODE_TOPOLOGIES, ApiClient, Resource
 from koord.kube.informer import SharedInformer
-from koord.kube.listwatch import MissingKind
 from koord.kube.managedobjects import StoredObject, parse_stored
-from koord.kube.reflector import Change, Watched
-from koord.kube.responses import Object
+from koord.kube.reflector import Change, MissingKind, Watched
+from koord.kube.transport import Object
 from koord.util.clock import Clock
 from koord_manager.framework.facts import NodeDevices, NodeTopology, read_devices, read_topology
 

@@ -17,7 +17,7 @@ from koord.component.config.field_errors import (
     required,
     warning,
 )
-from koord.component.features import FeatureGates, FeatureSpec, Stage
+from koord.component.flags import FeatureGates, FeatureSpec, Stage
 from koord.component.plugins.args import ArgsType
 from koord.controlplane import sections
 from koord.controlplane.sections import ClientConnection, ConfigFormat, check_sections

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from koord.component.features import FeatureGates, FeatureSpec, Stage
+from koord.component.flags import FeatureGates, FeatureSpec, Stage
 from koordlet import NAME
 
 _ON, _OFF = FeatureSpec(default=True, stage=Stage.BETA), FeatureSpec()

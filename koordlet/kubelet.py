@@ -16,8 +16,16 @@ from koord.api.node import AddressType, Node
 from koord.api.pod import Pod, PodList, check_pod_list, pod_list, read_item
 from koord.kube.credentials import ApiConfig, Credentials
 from koord.kube.errors import BadResponse, NoAddress
-from koord.kube.responses import Object, read_object
-from koord.kube.transport import Call, Deadline, Limits, Traffic, Transport, too_large
+from koord.kube.transport import (
+    Call,
+    Deadline,
+    Limits,
+    Object,
+    Traffic,
+    Transport,
+    read_object,
+    too_large,
+)
 from koord.util.clock import Clock
 from koord.util.documents import EarlierItems, ListStream
 from koord.util.errors import InvalidObject

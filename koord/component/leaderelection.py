@@ -17,8 +17,7 @@ from koord.kube.client import LEASES
 from koord.kube.errors import ApiError, BadResponse, Conflict, KubeError, NotFound, ServerError
 from koord.kube.events import Event, EventType, ObjectRef
 from koord.kube.leases import LeaseHolding, held_lease, new_lease, read_holding, released_lease
-from koord.kube.responses import Object
-from koord.kube.transport import Deadline
+from koord.kube.transport import Deadline, Object
 from koord.util.clock import Clock
 from koord.util.errors import KoordError, OptionError
 from koord.util.health import OK, HealthStatus, PartHealth

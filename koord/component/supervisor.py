@@ -4,12 +4,12 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
-from koord.component.features import FeatureGates
+from koord.component.flags import FeatureGates
 from koord.util.clock import Clock
-from koord.util.flowcontrol import Backoff
 from koord.util.health import OK, Health, HealthCheck, HealthStatus, PartHealth
 from koord.util.logs import LogState, get_logger
 from koord.util.stop import Stop, first_completed
+from koord.util.timebudget import Backoff
 
 SETTLED_AFTER = 30.0  # seconds without a crash after which a restarted component counts as well
 

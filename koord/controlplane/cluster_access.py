@@ -14,23 +14,20 @@ from koord.cluster.decoder import ObjectKind
 from koord.cluster.keptfields import NO_FIELDS, KeptFields
 from koord.cluster.state import ClusterState
 from koord.component.http.guard import TokenGuard
-from koord.component.plugins.meter import running_plugin
+from koord.component.plugins.execution import running_plugin
 from koord.component.supervisor import supervise
 from koord.controlplane.clusterfeed import ClusterFeed, ServedKind
 from koord.controlplane.sections import ClientConnection, ComponentInfo
 from koord.controlplane.transport import PooledTransport
 from koord.kube.authorization import Reviews, User
-from koord.kube.client import ApiClient, OneObject, Resource, encode_json
+from koord.kube.client import ApiClient, EventMetrics, KubeMetrics, OneObject, Resource, encode_json
 from koord.kube.credentials import ApiConfig
 from koord.kube.errors import ConfigError, KubeError
 from koord.kube.events import EventLimits, EventRecorder
 from koord.kube.informer import SharedInformer
 from koord.kube.kubeconfig import find_config
-from koord.kube.listwatch import MissingKind
-from koord.kube.metrics import EventMetrics, KubeMetrics
-from koord.kube.reflector import Change, Watched, without_managed_fields
-from koord.kube.responses import Object
-from koord.kube.transport import Call, Limits, Transport
+from koord.kube.reflector import Change, MissingKind, Watched, without_managed_fields
+from koord.kube.transport import Call, Limits, Object, Transport
 from koord.util.clock import Clock
 from koord.util.health import OK, HealthStatus, PartHealth
 from koord.util.stop import Stop

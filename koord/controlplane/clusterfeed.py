@@ -13,7 +13,7 @@ from koord.cluster.decoder import DecodedEvent, DecodedPage, Decoder, ObjectKind
 from koord.cluster.keptfields import NO_FIELDS, KeptFields
 from koord.cluster.kinds import NODE
 from koord.cluster.state import ClusterState
-from koord.kube import listwatch
+from koord.kube import reflector
 from koord.kube.client import (
     NODE_METRICS,
     NODES,
@@ -28,7 +28,7 @@ from koord.kube.client import (
 from koord.kube.errors import BadResponse, KubeError, api_error
 from koord.kube.events import Event as KubeEvent
 from koord.kube.events import EventType, ObjectRef
-from koord.kube.listwatch import ListWatch, MissingKind
+from koord.kube.reflector import ListWatch, MissingKind
 from koord.util.clock import Clock
 from koord.util.errors import InvalidObject
 from koord.util.health import OK, HealthStatus, PartHealth
@@ -245,7 +245,7 @@ class _KindFeed:
         self._path = place.resource.collection()
         self._page_size = place.page_size
         self._rejected: dict[str, str] = {}  # object -> why; the last good one stays in force
-        followed = listwatch.Collection(
+        followed = reflector.Collection(
             name=place.resource.plural,
             path=self._path,
             page_size=place.page_size,

@@ -19,8 +19,7 @@ from koord.kube.errors import ConfigError, Unreachable
 from koord.kube.events import Event, EventRecorder
 from koord.kube.informer import Handler, SharedInformer
 from koord.kube.kubeconfig import find_config
-from koord.kube.listwatch import MissingKind
-from koord.kube.reflector import Change, ChangeKind
+from koord.kube.reflector import Change, ChangeKind, MissingKind
 from koord.kube.transport import Call, Limits, Transport
 from koord.util.clock import SystemClock
 from koord.util.errors import KoordError

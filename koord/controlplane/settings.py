@@ -9,7 +9,6 @@ from typing import Any, Generic, TypeVar
 import yaml
 
 from koord.component.config.componentconfig import ReadConfig
-from koord.component.features import FeatureGates
 from koord.component.flag_values import (
     BOOL,
     BOOL_MAP,
@@ -23,7 +22,7 @@ from koord.component.flag_values import (
     one_of,
     within,
 )
-from koord.component.flags import FlagSet, FlagSpec, FlagTable, define_ignored_flags
+from koord.component.flags import FeatureGates, FlagSet, FlagSpec, FlagTable, define_ignored_flags
 from koord.component.plugins.registry import FactoryRegistry
 from koord.util.errors import KoordError, OptionError
 from koord.util.logs import LogFormat

@@ -31,8 +31,7 @@ from koord.kube.client import Resource
 from koord.kube.errors import ApiError, api_error
 from koord.kube.events import Event, EventRecorder
 from koord.kube.informer import Handler, SharedInformer
-from koord.kube.listwatch import MissingKind
-from koord.kube.reflector import Change, ChangeKind
+from koord.kube.reflector import Change, ChangeKind, MissingKind
 from koord.kube.transport import Call, Transport
 from koord.util.health import OK, PartHealth
 from koord.util.simulatedclock import SimulatedClock

@@ -13,7 +13,6 @@ import httptools
 
 from koord.kube.credentials import ApiConfig, Credential, Credentials
 from koord.kube.errors import TimedOut, Unauthorized
-from koord.kube.responses import api_error_of
 from koord.kube.transport import (
     MAX_ERROR_BYTES,
     USER_AGENT,
@@ -22,6 +21,7 @@ from koord.kube.transport import (
     Limits,
     Traffic,
     Transport,
+    api_error_of,
     check_head,
     too_large,
     translation,

@@ -15,8 +15,7 @@ from koord.kube.client import (
     Resource,
 )
 from koord.kube.errors import BadResponse, Forbidden, KubeError
-from koord.kube.responses import Object
-from koord.kube.transport import METADATA, METADATA_LIST, Deadline
+from koord.kube.transport import METADATA, METADATA_LIST, Deadline, Object
 from koord.util.clock import Clock
 
 REVIEW_TIMEOUT = 10.0  # seconds for one review; a person waits for it

@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 from koord.kube.client import EVENTS, ApiClient
 from koord.kube.errors import TRANSIENT_ERRORS, AlreadyExists, ApiError, KubeError, NotFound
-from koord.kube.responses import Object
+from koord.kube.transport import Object
 from koord.util.clock import Clock
-from koord.util.flowcontrol import Backoff, TokenBucket
 from koord.util.logs import LogState, get_logger
 from koord.util.stop import Stop
+from koord.util.timebudget import Backoff, TokenBucket
 
 MAX_MESSAGE_BYTES = 1024  # bytes, as in Kubernetes
 MAX_REASON_BYTES = 128

@@ -18,8 +18,7 @@ from koord.kube.errors import (
     TooManyRequests,
 )
 from koord.kube.events import Event, EventRecorder, EventType, ObjectRef
-from koord.kube.responses import Object
-from koord.kube.transport import Deadline
+from koord.kube.transport import Deadline, Object
 from koord.util.clock import Clock
 from koord.util.logs import get_logger
 

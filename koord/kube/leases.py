@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from koord.kube.client import LEASES
-from koord.kube.responses import Object
+from koord.kube.transport import Object
 
 _DEFAULT_DURATION, _LONGEST_DURATION = 15.0, 120.0  # seconds
 _RELEASED_DURATION = 1  # seconds; the least that the API takes, as client-go writes it

@@ -15,7 +15,7 @@ from koord.api.nodemetric import MIN_REPORT_INTERVAL
 from koord.api.quantity import Quantity
 from koord.api.slocontroller import ColocationStrategy, SLOConfig, colocation_of_node
 from koord.kube.client import NODE_METRICS, NODE_SLOS, Resource
-from koord.kube.responses import Object
+from koord.kube.transport import Object
 from koord.util import goformat
 from koord.util.errors import InvalidObject
 

@@ -6,7 +6,7 @@ from typing import Generic, TypeVar
 
 from koord.kube.client import CONFIG_MAPS, ApiClient, field_selector
 from koord.kube.reflector import Change, ChangeKind, Reflector, Watched
-from koord.kube.responses import Object
+from koord.kube.transport import Object
 from koord.util.clock import Clock
 from koord.util.errors import InvalidObject
 from koord.util.health import OK, HealthStatus, PartHealth

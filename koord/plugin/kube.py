@@ -23,8 +23,7 @@ from koord.kube.errors import (
 )
 from koord.kube.events import Event, EventType, ObjectRef
 from koord.kube.informer import SharedInformer
-from koord.kube.listwatch import MissingKind
-from koord.kube.reflector import Change, ChangeKind, Watched
+from koord.kube.reflector import Change, ChangeKind, MissingKind, Watched
 from koord.kube.transport import Call, Deadline, Transport
 from koord.kube.transport import Limits as RequestLimits
 

@@ -5,8 +5,8 @@ import heapq
 from collections.abc import Awaitable, Callable
 
 from koord.util.clock import Clock
-from koord.util.flowcontrol import Backoff
 from koord.util.stop import Stop
+from koord.util.timebudget import Backoff
 
 _IDLE = 3600.0  # seconds between looks at a queue with nothing due
 _PAUSED = 1.0  # seconds between looks at whether there are workers again

@@ -9,8 +9,7 @@ from prometheus_client import Counter
 from koord.cluster.state import ClusterState
 from koord.component.config.document import read_config
 from koord.component.config.follower import AppliedConfig, ConfigFollower
-from koord.component.features import FeatureGates, FeatureSpec
-from koord.component.flags import FlagSet
+from koord.component.flags import FeatureGates, FeatureSpec, FlagSet
 from koord.component.http.endpoints import guarded
 from koord.component.http.exposition import Exposition
 from koord.component.metrics import FamilyRules

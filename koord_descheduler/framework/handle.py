@@ -27,7 +27,7 @@ from koord.cluster.state import ClusterState
 from koord.cluster.view import View
 from koord.component.plugins.shared import SharedParts
 from koord.kube.client import DEVICES, NODE_TOPOLOGIES
-from koord.kube.listwatch import MissingKind
+from koord.kube.reflector import MissingKind
 from koord.util.clock import Clock
 from koord_descheduler.config import Namespaces
 from koord_descheduler.framework.decisions import Action, Decisions, Findings

@@ -27,7 +27,7 @@ from koord.controlplane.commands import (
     time_option,
 )
 from koord.kube.client import DEVICES, NODE_TOPOLOGIES, Resource
-from koord.kube.responses import Object
+from koord.kube.transport import Object
 from koord.util.clock import SystemClock
 from koord.util.documents import decode
 from koord.util.errors import InvalidObject, OptionError

@@ -5,13 +5,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
-from koord.component.features import FeatureGates
+from koord.component.flags import FeatureGates
 from koord.component.plugins.registry import FactoryRegistry
 from koord.kube.client import ApiClient, Resource
 from koord.kube.events import Event
 from koord.kube.informer import SharedInformer
-from koord.kube.listwatch import MissingKind
-from koord.kube.responses import Object
+from koord.kube.reflector import MissingKind
+from koord.kube.transport import Object
 from koord.util.clock import Clock
 from koord.util.health import OK, PartHealth
 from koord.util.stop import Stop

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from koord.cluster.keptfields import KeptFields, reads, reads_of, union
-from koord.component.features import FeatureGates
+from koord.component.flags import FeatureGates
 from koord.component.plugins.args import ArgsType, args_type_of
 from koord.component.plugins.execution import FailureLog, PluginCode
 from koord.util.clock import Clock

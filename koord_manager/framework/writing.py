@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from koord.api.quantity import Quantity
 from koord.api.slocontroller import ColocationStrategy
 from koord.cluster.facts import ClusterNode
-from koord.kube.responses import Object
+from koord.kube.transport import Object
 from koord_manager.framework.calculator import ORIGIN, NodeResult, amount_text
 from koord_manager.framework.facts import NodeTopology, Zone
 

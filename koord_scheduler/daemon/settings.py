@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from koord.component.config.document import read_config
-from koord.component.features import FeatureGates, FeatureSpec, Stage
 from koord.component.flag_values import (
     BOOL,
     DURATION,
@@ -16,7 +15,16 @@ from koord.component.flag_values import (
     address,
     at_least,
 )
-from koord.component.flags import Flag, FlagSet, FlagSpec, FlagTable, define_ignored_flags
+from koord.component.flags import (
+    FeatureGates,
+    FeatureSpec,
+    Flag,
+    FlagSet,
+    FlagSpec,
+    FlagTable,
+    Stage,
+    define_ignored_flags,
+)
 from koord.component.http.sockets import Address
 from koord.controlplane.settings import (
     CommonSettings,

@@ -13,9 +13,9 @@ from koord.component.plugins.execution import (
     FailureLog,
     PluginBlockedLoop,
     PluginCode,
+    PluginExitError,
     RepeatedTimeLimit,
 )
-from koord.component.plugins.meter import PluginExitError
 from koord.component.plugins.registry import PluginBlocked
 from koord.util.clock import Clock
 from koord.util.errors import KoordError, error_text

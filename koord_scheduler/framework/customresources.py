@@ -4,11 +4,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from koord.component.plugins.execution import FailureLog
-from koord.component.plugins.meter import running_plugin
+from koord.component.plugins.execution import FailureLog, running_plugin
 from koord.kube.client import Resource
-from koord.kube.listwatch import MissingKind
-from koord.kube.reflector import Change, ChangeKind
+from koord.kube.reflector import Change, ChangeKind, MissingKind
 from koord.util.clock import Clock
 from koord.util.errors import InvalidObject, error_text
 from koord.util.health import OK, HealthStatus, PartHealth

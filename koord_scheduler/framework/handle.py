@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from koord.kube.client import ApiClient, Resource
     from koord.kube.events import EventRecorder
     from koord.kube.informer import SharedInformer
-    from koord.kube.listwatch import MissingKind
+    from koord.kube.reflector import MissingKind
     from koord_scheduler.framework.extension.auditor import WorkloadAuditor
     from koord_scheduler.framework.extension.numa import TopologyManager
     from koord_scheduler.framework.extension.reservations import ReservationPlugins

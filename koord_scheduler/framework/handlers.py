@@ -6,8 +6,7 @@ from typing import Any, TypeVar
 
 from koord.cluster.decoder import ObjectKind
 from koord.cluster.facts import ClusterPod
-from koord.component.plugins.execution import FailureLog, PluginCode, PluginTimeout
-from koord.component.plugins.meter import running_plugin
+from koord.component.plugins.execution import FailureLog, PluginCode, PluginTimeout, running_plugin
 from koord.component.plugins.registry import PluginError, is_coroutine_function
 from koord.component.plugins.shared import READY_TIMEOUT, STEP
 from koord.util.clock import Clock

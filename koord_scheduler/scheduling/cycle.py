@@ -14,8 +14,8 @@ from koord.kube.errors import TRANSIENT_ERRORS, KubeError
 from koord.kube.events import EventType
 from koord.util.clock import Clock
 from koord.util.errors import KoordError
-from koord.util.flowcontrol import Backoff
 from koord.util.logs import LimitedLog, get_logger
+from koord.util.timebudget import Backoff
 from koord_scheduler.cache import AssumeError, SchedulerCache
 from koord_scheduler.extenders import Extenders
 from koord_scheduler.framework.calls import ExtensionPointError

@@ -8,8 +8,7 @@ from typing import cast
 from koord.cluster import kinds
 from koord.cluster.account import FrozenAccount
 from koord.cluster.facts import ClusterPod
-from koord.component.plugins.execution import FailureLog
-from koord.component.plugins.meter import running_plugin
+from koord.component.plugins.execution import FailureLog, running_plugin
 from koord.util.clock import Clock
 from koord.util.health import OK, HealthStatus, PartHealth
 from koord.util.logs import LimitedLog, get_logger

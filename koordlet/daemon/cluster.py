@@ -21,16 +21,14 @@ from koord.kube.authorization import (
     check_own_node,
     check_pod_allocations,
 )
-from koord.kube.client import ApiClient
+from koord.kube.client import ApiClient, EventMetrics, KubeMetrics
 from koord.kube.credentials import ApiConfig, credentials_of
 from koord.kube.errors import ConfigError, KubeError
 from koord.kube.events import Event, EventRecorder, EventType, ObjectRef
 from koord.kube.eviction import PodEvictions
 from koord.kube.kubeconfig import find_config
 from koord.kube.managedobjects import NODE_METRIC, NODE_SLO, ManagedObject
-from koord.kube.metrics import EventMetrics, KubeMetrics
-from koord.kube.responses import Object
-from koord.kube.transport import Limits, Transport
+from koord.kube.transport import Limits, Object, Transport
 from koord.util.clock import Clock
 from koord.util.dirwatch import DirectoryWatch
 from koordlet import NAME

@@ -15,8 +15,7 @@ from koord.component.config.follower import (
     parse_command_line,
     parse_flag_document,
 )
-from koord.component.features import FeatureGates
-from koord.component.flags import FlagSet
+from koord.component.flags import FeatureGates, FlagSet
 from koord.util.clock import Clock
 from koord.util.logs import get_logger, parse_levels, set_levels
 from koordlet import NAME

@@ -37,10 +37,10 @@ from koord.kube.managedobjects import (
 from koord.kube.reflector import Change, Reflector, Watched, resource_version
 from koord.kube.sloconfig import FOREVER, ConfigSource
 from koord.util.clock import Clock
-from koord.util.flowcontrol import Backoff
 from koord.util.health import OK, HealthStatus, PartHealth
 from koord.util.logs import LogState, get_logger
 from koord.util.stop import Stop
+from koord.util.timebudget import Backoff
 from koordlet.manager_fallback import ManagerRoleMode
 from koordlet.statesinformer.kube_sources import OwnObjectSource
 

@@ -8,10 +8,10 @@ from typing import Protocol
 from prometheus_client import CollectorRegistry, Counter
 
 from koord.util.clock import Clock
-from koord.util.flowcontrol import Backoff
 from koord.util.health import OK, HealthStatus, PartHealth
 from koord.util.logs import LogState, get_logger
 from koord.util.stop import Stop, first_completed
+from koord.util.timebudget import Backoff
 from koordlet.nvml.process import GpuResponse, GpuStatus, HelperError, parse_response
 from koordlet.rules.devices import GPU_LOST, DeviceTopology, Gpu, GpuSet
 

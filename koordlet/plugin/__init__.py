@@ -5,8 +5,7 @@ and pods; koord.plugin, which has what plugins of all daemons need; and koord.ap
 test kit. docs/writing-plugins.md is a tutorial.
 """
 
-from koord.component.features import FeatureSpec
-from koord.component.flags import Flag, FlagSet
+from koord.component.flags import FeatureSpec, Flag, FlagSet
 from koordlet.executor.claims.claim import Claim, ClaimScope, Target
 from koordlet.executor.evictions.eviction import Eviction
 from koordlet.host import resources

@@ -33,8 +33,7 @@ from koordlet.statesinformer.podmeta import PodMeta
 if TYPE_CHECKING:
     from koord.api.eviction import EvictionOutcome
     from koord.api.pod import Pod
-    from koord.component.features import FeatureSpec
-    from koord.component.flags import FlagSet
+    from koord.component.flags import FeatureSpec, FlagSet
     from koordlet.executor.claims.claim import AuditText, Target
     from koordlet.executor.kernel.view import Kernel
     from koordlet.host.resource import Resource

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from koord.component.features import FeatureSpec
+from koord.component.flags import FeatureSpec
 from koord.component.plugins.registry import (
     Origin,
     PluginError,

@@ -8,7 +8,7 @@ from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING
 
-from koord.component.plugins.meter import Meter
+from koord.component.plugins.execution import Meter
 from koord.component.plugins.registry import PluginBlocked
 from koord.util.clock import Clock
 from koord.util.errors import KoordError, OptionError, error_text

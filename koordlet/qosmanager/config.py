@@ -3,8 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from koord.component.features import ALL_OF_STAGE, FeatureGates, FeatureSpec
-from koord.component.flags import Flag, FlagSet
+from koord.component.flags import ALL_OF_STAGE, FeatureGates, FeatureSpec, Flag, FlagSet
 from koord.component.plugins.execution import LOADING, time_limit
 from koord.component.plugins.registry import PluginBlocked
 from koord.util.clock import Clock

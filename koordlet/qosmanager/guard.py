@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import IO, Any
 
-from koord.component.plugins import meter
+from koord.component.plugins import execution
 from koord.component.plugins.registry import PluginBlocked
 from koord.util.logs import get_logger
 from koord.util.ownedfiles import OwnedDirectory, OwnedPath
@@ -121,7 +121,7 @@ class GuardOptions:
 
 
 class LoopGuard:
-    """Watches each step of a plugin; a StepGuard for koord.component.plugins.meter.
+    """Watches each step of a plugin; a StepGuard for koord.component.plugins.execution.
 
     start, enter, leave and close are called on the main thread, which runs the event loop.
     """
@@ -240,4 +240,4 @@ class LoopGuard:
                 log.error("plugin.blocked", plugin=plugin, held_s=round(held, 1), stack=stack)
 
 
-_OURS = frozenset({__name__, meter.__name__})
+_OURS = frozenset({__name__, execution.__name__})

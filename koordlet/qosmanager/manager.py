@@ -10,8 +10,8 @@ from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from koord.component.features import FeatureGates
-from koord.component.plugins.meter import Meter, NoGuard, ResidentMemory, account_tasks
+from koord.component.flags import FeatureGates
+from koord.component.plugins.execution import Meter, NoGuard, ResidentMemory, account_tasks
 from koord.util.errors import error_text
 from koord.util.health import HealthStatus, PartHealth
 from koord.util.logs import get_logger

@@ -5,14 +5,14 @@ import math
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from koord.component.plugins.meter import Meter, RoundStop
+from koord.component.plugins.execution import Meter, RoundStop
 from koord.component.plugins.registry import PluginBlocked
 from koord.util.clock import Clock
 from koord.util.errors import error_text
-from koord.util.flowcontrol import Backoff
 from koord.util.health import OK, HealthStatus, PartHealth
 from koord.util.logs import get_logger
 from koord.util.stop import Stop, first_completed
+from koord.util.timebudget import Backoff
 from koordlet.plugin.registry import Registration
 from koordlet.qosmanager.admission import (
     Admission,

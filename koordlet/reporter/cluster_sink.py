@@ -22,7 +22,7 @@ from koord.kube.errors import (
 )
 from koord.kube.transport import METADATA, Deadline
 from koord.util.clock import Clock
-from koord.util.flowcontrol import Backoff
+from koord.util.timebudget import Backoff
 from koordlet.reporter.status import ObserveOnly, Report, ReportNotRequested
 from koordlet.statesinformer.kube_sources import FIELD_MANAGER
 from koordlet.statesinformer.podmeta import ReportTarget

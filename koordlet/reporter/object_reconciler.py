@@ -19,10 +19,10 @@ from koord.kube.errors import (
     Unreachable,
 )
 from koord.util.clock import Clock
-from koord.util.flowcontrol import Backoff
 from koord.util.health import HealthStatus, PartHealth
 from koord.util.logs import LogState, get_logger
 from koord.util.stop import Stop
+from koord.util.timebudget import Backoff
 from koordlet.rules.node_resource_topology import (
     PublishedTopology,
     new_topology_object,

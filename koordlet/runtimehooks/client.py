@@ -8,10 +8,10 @@ from pathlib import Path
 
 from koord.util.clock import Clock
 from koord.util.errors import UnsafeFile
-from koord.util.flowcontrol import Backoff
 from koord.util.health import OK, HealthStatus, PartHealth
 from koord.util.logs import get_logger
 from koord.util.stop import Stop
+from koord.util.timebudget import Backoff
 from koordlet.host.paths import check_socket
 from koordlet.host.processes import is_trusted
 from koordlet.runtimehooks.connection import CallError, Connection

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 from prometheus_client import Histogram
 
 from koord.api.nodemetric import time_text
-from koord.component.plugins.meter import Meter
+from koord.component.plugins.execution import Meter
 from koord.util.clock import Clock
 from koord.util.errors import error_text
 from koord.util.logs import get_logger

@@ -16,10 +16,10 @@ from koord.api.nodemetric import NodeMetricSpec
 from koord.api.nodeslo import HostApplication, NodeSLO
 from koord.util.clock import Clock
 from koord.util.errors import KoordError, error_text
-from koord.util.flowcontrol import Backoff
 from koord.util.health import OK, HealthStatus, PartHealth
 from koord.util.logs import get_logger
 from koord.util.stop import Stop, first_completed
+from koord.util.timebudget import Backoff
 from koordlet.rules.allocations import RefusedAllocation
 from koordlet.statesinformer.podmeta import PodAllocations, PodMeta
 

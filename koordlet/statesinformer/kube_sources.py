@@ -19,10 +19,9 @@ from koord.kube.client import (
     field_selector,
 )
 from koord.kube.events import Event, EventType, ObjectRef
-from koord.kube.listwatch import MissingKind
 from koord.kube.managedobjects import StoredObject, parse_stored
-from koord.kube.reflector import Change, ChangeKind, Reflector, Watched
-from koord.kube.responses import Object
+from koord.kube.reflector import Change, ChangeKind, MissingKind, Reflector, Watched
+from koord.kube.transport import Object
 from koord.util.clock import Clock
 from koord.util.errors import InvalidObject
 from koord.util.health import OK, HealthStatus, PartHealth

@@ -18,12 +18,12 @@ from koord.kube.errors import (
     Unauthorized,
 )
 from koord.kube.reflector import Change, ChangeKind, Reflector, Watched
-from koord.kube.responses import Object
+from koord.kube.transport import Object
 from koord.util.clock import Clock
-from koord.util.flowcontrol import Backoff
 from koord.util.health import OK, HealthStatus, PartHealth
 from koord.util.logs import LogState, get_logger
 from koord.util.stop import Alarm, Stop, first_completed
+from koord.util.timebudget import Backoff
 from koordlet.kubelet import KubeletClient
 
 CONFIRM_DELAY = 5.0  # seconds until a list is asked for again that has lost all pods at once

@@ -17,10 +17,10 @@ from koord.api.machine import Machine
 from koord.util.clock import Clock
 from koord.util.errors import InvalidObject, KoordError, Unavailable
 from koord.util.filewatch import FileWatch
-from koord.util.flowcontrol import Backoff
 from koord.util.health import OK, HealthStatus, PartHealth
 from koord.util.logs import LogState, get_logger
 from koord.util.stop import Stop
+from koord.util.timebudget import Backoff
 from koordlet.host.errors import KernelFileError, Unsupported, Vanished
 from koordlet.host.files import read_file
 from koordlet.rules.node_topology import KubeletFacts, TopologyInputs, node_topology

@@ -1,6 +1,6 @@
 """The agent's gate table."""
 
-from koord.component.features import Stage
+from koord.component.flags import Stage
 from koordlet.features import GATES, feature_gates
 
 ON = {

@@ -16,7 +16,7 @@ PROGRAM = textwrap.dedent(
     import asyncio, json, sys
     from prometheus_client import CollectorRegistry
     from koordlet.features import feature_gates
-    from koord.component.features import FeatureGates
+    from koord.component.flags import FeatureGates
     from koord.component.plugins.discovery import discover
     from koord.api.node import Node
     from koordlet.plugin import FlagSet, PluginRegistry, kinds

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from koord.component.config.document import ConfigDocument, ParseConfig, parse_document, read_config
-from koord.component.features import FeatureGates
-from koord.component.flags import Flag, FlagSet
+from koord.component.flags import FeatureGates, Flag, FlagSet
 from koord.util.dirwatch import DirectoryWatch
 from koord.util.errors import KoordError, OptionError
 from koord.util.filewatch import FileReadError, FileWatch

@@ -25,8 +25,8 @@ from prometheus_client.registry import Collector
 from koord.component.metrics import Failed, FamilyRules, FamilySource, IsolatingRegistry
 from koord.util.clock import Clock, SystemClock
 from koord.util.errors import error_text
-from koord.util.flowcontrol import SingleFlightCache
 from koord.util.logs import LogState, get_logger
+from koord.util.timebudget import SingleFlightCache
 
 _END = b"# EOF\n"
 _WITH_CREATED = frozenset({"counter", "histogram", "summary"})

@@ -18,11 +18,11 @@ from koord.component.http.responses import HttpError
 from koord.util.clock import Clock
 from koord.util.errors import KoordError, Unavailable
 from koord.util.filewatch import FileReadError, FileWatch
-from koord.util.flowcontrol import SingleFlightCache, TokenBucket
 from koord.util.goformat import is_loopback
 from koord.util.health import OK, HealthStatus, PartHealth
 from koord.util.logs import LogState, get_logger
 from koord.util.stop import Stop
+from koord.util.timebudget import SingleFlightCache, TokenBucket
 
 _HOST = re.compile(r"(?:\[(?P<v6>[0-9a-fA-F:.]+)\]|(?P<name>[0-9a-zA-Z.-]+))(?::[0-9]{1,5})?")
 

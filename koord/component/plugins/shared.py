@@ -6,16 +6,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypeVar, cast
 
-from koord.component.plugins.execution import FailureLog, PluginCode
-from koord.component.plugins.meter import running_plugin
+from koord.component.plugins.execution import FailureLog, PluginCode, running_plugin
 from koord.component.plugins.registry import PluginError, interface_defects
 from koord.component.supervisor import Run, supervise
 from koord.util.clock import Clock
 from koord.util.errors import error_text
-from koord.util.flowcontrol import Backoff
 from koord.util.health import OK, Health, HealthStatus, PartHealth
 from koord.util.logs import get_logger
 from koord.util.stop import Stop, first_completed
+from koord.util.timebudget import Backoff
 
 READY_TIMEOUT = 60.0  # seconds that the first cycle waits for plugins
 STEP = 10.0  # real seconds that their code may hold the event loop

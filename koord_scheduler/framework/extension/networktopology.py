@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 from koord.cluster.facts import ClusterNode
 from koord.cluster.kinds import NODE
 from koord.kube.client import Resource
-from koord.kube.listwatch import MissingKind
-from koord.kube.reflector import Change
+from koord.kube.reflector import Change, MissingKind
 from koord.util.clock import Clock
 from koord.util.errors import InvalidObject
 from koord.util.logs import LimitedLog, get_logger

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 from koord.api.nodeslo import NodeSLO
 from koord.util.clock import Clock, Stamp
-from koord.util.flowcontrol import Backoff
 from koord.util.logs import LogState, get_logger
+from koord.util.timebudget import Backoff
 from koordlet.collectors.engine.rounds import CollectorMetrics, RoundOutcome
 from koordlet.host.cgroups.layout import Layout
 from koordlet.host.errors import Hung, KernelFileError, Unsupported, Vanished

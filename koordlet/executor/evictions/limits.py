@@ -13,9 +13,9 @@ from koord.util import documents
 from koord.util.clock import Clock
 from koord.util.errors import InvalidObject, UnsafeFile
 from koord.util.filewatch import FileReadError
-from koord.util.flowcontrol import Backoff
 from koord.util.logs import LogState, get_logger
 from koord.util.ownedfiles import FileWriteError, OwnedDirectory
+from koord.util.timebudget import Backoff
 from koordlet.executor.evictions.eviction import Eviction, EvictionRequest
 
 HOUR = 3600.0  # seconds

@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from koord.util.clock import Clock
-from koord.util.flowcontrol import Backoff
+from koord.util.timebudget import Backoff
 from koordlet.executor.claims.claim import ApplyResult, ClaimState, Key
 
 RETAKE_WINDOW = 3600.0  # seconds

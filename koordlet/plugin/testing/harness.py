@@ -13,10 +13,9 @@ from prometheus_client import CollectorRegistry
 
 from koord.api.node import Node
 from koord.api.nodeslo import NodeSLO
-from koord.component.features import FeatureSpec
-from koord.component.flags import FlagSet
+from koord.component.flags import FeatureSpec, FlagSet
 from koord.component.plugins.discovery import installed_plugins
-from koord.component.plugins.meter import Meter, RoundStop, account_tasks
+from koord.component.plugins.execution import Meter, RoundStop, account_tasks
 from koord.util.stop import Stop
 from koord.util.text import snake_case
 from koordlet.executor.claimmanager import ClaimManager

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.component.features import FeatureGates, FeatureSpec, Stage
 from koord.component.flag_values import read_bool_map
+from koord.component.flags import FeatureGates, FeatureSpec, Stage
 from koord.util.errors import OptionError
 
 ON = {"CPUBurst", "NodeNetworkCollector"}

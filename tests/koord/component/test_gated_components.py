@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from koord.component.features import FeatureGates, FeatureSpec
+from koord.component.flags import FeatureGates, FeatureSpec
 from koord.component.supervisor import GatedComponent
 from koord.util.health import OK, HealthStatus, PartHealth
 from koord.util.simulatedclock import SimulatedClock

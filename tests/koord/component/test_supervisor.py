@@ -6,10 +6,10 @@ import pytest
 import structlog.testing
 
 from koord.component.supervisor import SETTLED_AFTER, supervise
-from koord.util.flowcontrol import Backoff
 from koord.util.health import OK, Health, HealthStatus, worst
 from koord.util.simulatedclock import SimulatedClock
 from koord.util.stop import Stop
+from koord.util.timebudget import Backoff
 
 
 class Component:

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from koord.component.features import FeatureGates
-from koord.component.flags import FlagSet
+from koord.component.flags import FeatureGates, FlagSet
 from koord.controlplane.daemon import run_in_background
 from koord.controlplane.settings import ControlPlaneDefaults, ControlPlaneFlags, apply_command_line
 from koord.util.errors import OptionError

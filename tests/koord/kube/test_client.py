@@ -7,9 +7,16 @@ from prometheus_client import CollectorRegistry
 
 from koord.controlplane.transport import PooledTransport
 from koord.kube import errors
-from koord.kube.client import NODE_METRICS, NODES, PODS, ApiClient, Resource, field_selector
+from koord.kube.client import (
+    NODE_METRICS,
+    NODES,
+    PODS,
+    ApiClient,
+    KubeMetrics,
+    Resource,
+    field_selector,
+)
 from koord.kube.credentials import ApiConfig
-from koord.kube.metrics import KubeMetrics
 from koord.kube.transport import Limits, Transport
 from koordlet.daemon.cluster import NotAllowed, PluginClient
 from koordlet.plugin.interfaces import Client

@@ -8,8 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from koord.kube.client import PODS, ApiClient, field_selector
-from koord.kube.listwatch import MissingKind
-from koord.kube.reflector import Change, Reflector, Watched, without_managed_fields
+from koord.kube.reflector import Change, MissingKind, Reflector, Watched, without_managed_fields
 from koord.util.errors import InvalidObject
 from koord.util.health import OK, HealthStatus
 from koord.util.stop import Stop

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.util.flowcontrol import Backoff
+from koord.util.timebudget import Backoff
 
 
 def test_pauses_double_up_to_the_cap_and_begin_again():

@@ -2,8 +2,8 @@
 
 import asyncio
 
-from koord.util.flowcontrol import TokenBucket
 from koord.util.simulatedclock import SimulatedClock
+from koord.util.timebudget import TokenBucket
 
 
 async def test_turns_come_in_order_and_at_the_rate():

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from koord.component.features import FeatureSpec
+from koord.component.flags import FeatureSpec
 from koord.component.plugins.discovery import discover
 from koord.component.plugins.registry import PluginError
 from koordlet.plugin import PluginRegistry

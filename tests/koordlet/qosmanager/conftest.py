@@ -9,7 +9,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from koord.api.node import Node
-from koord.component.features import FeatureGates, FeatureSpec, Stage
+from koord.component.flags import FeatureGates, FeatureSpec, Stage
 from koord.plugin import Stop
 from koord.util.health import Health, PartHealth
 from koordlet.features import feature_gates

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from koord.api.qos import KubeQoS
-from koord.component.features import FeatureSpec
+from koord.component.flags import FeatureSpec
 from koord.plugin import Stop
 from koord.util.ownedfiles import OwnedDirectory
 from koordlet.executor.claimmanager import ClaimManager

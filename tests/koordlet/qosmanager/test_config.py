@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from koord.component.features import FeatureSpec, Stage
+from koord.component.flags import FeatureSpec, Stage
 from koord.util.errors import OptionError
 from koordlet.qosmanager.config import QOSExtensionConfig
 

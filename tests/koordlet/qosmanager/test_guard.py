@@ -21,7 +21,7 @@ PROGRAM = textwrap.dedent(
     from pathlib import Path
     from prometheus_client import CollectorRegistry
     from koordlet.features import feature_gates
-    from koord.component.features import FeatureGates, FeatureSpec
+    from koord.component.flags import FeatureGates, FeatureSpec
     from koord.api.node import Node
     from koordlet.plugin import ExtensionPlugin, FlagSet, PluginRegistry
     from koordlet.plugin.interfaces import UnavailableClient

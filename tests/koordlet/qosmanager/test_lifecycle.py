@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from koord.component.features import FeatureSpec
+from koord.component.flags import FeatureSpec
 from koord.plugin import Stop
 from koordlet.plugin import Limits
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from koord.api.nodeslo import NodeSLO
-from koord.component.features import FeatureSpec
+from koord.component.flags import FeatureSpec
 from koord.component.plugins.registry import PluginBlocked
 from koord.plugin import Stop
 from koord.util.ownedfiles import OwnedDirectory

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 
 from koord.api.pod import Pod
 from koord.api.qos import KubeQoS, QoSClass
-from koord.component.plugins.meter import Meter
+from koord.component.plugins.execution import Meter
 from koord.util.clock import SystemClock
 from koord.util.errors import InvalidObject, UnsafeFile
 from koord.util.health import HealthStatus

@@ -26,8 +26,7 @@ from koord.kube.errors import (
 from koord.kube.informer import SharedInformer
 from koord.kube.kubeconfig import load, split_list
 from koord.kube.reflector import Change, Watched
-from koord.kube.responses import Object
-from koord.kube.transport import Limits, Transport
+from koord.kube.transport import Limits, Object, Transport
 from koord.util.clock import SystemClock
 from koord.util.stop import Stop
 

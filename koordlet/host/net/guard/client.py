@@ -16,7 +16,7 @@ from typing import Any
 from koord.util.clock import Clock, SystemClock
 from koord.util.documents import decode_line
 from koord.util.errors import InvalidObject, KoordError
-from koord.util.flowcontrol import Backoff
+from koord.util.timebudget import Backoff
 from koordlet.host.cgroups.hierarchies import CgroupFs
 from koordlet.host.errors import KernelFileError, Unsupported
 from koordlet.host.net.tc.tree import ForeignQdisc, TrafficRefused

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from koord.component.config.document import ConfigDocument
 from koord.component.config.follower import LiveFlags, compare, parse_command_line
-from koord.component.features import FeatureGates, FeatureSpec
-from koord.component.flags import FlagSet
+from koord.component.flags import FeatureGates, FeatureSpec, FlagSet
 from koord.util.errors import OptionError
 
 LIVE = frozenset({"feature-gates", "log-level"})

@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import pytest
 
-from koord.component.plugins.meter import Meter, PluginExitError, ResidentMemory, account_tasks
+from koord.component.plugins.execution import Meter, PluginExitError, ResidentMemory, account_tasks
 
 
 class Guard:
