@@ -33,7 +33,7 @@ from koord.kube.errors import AlreadyExists, Conflict, KubeError, PatchRejected
 from koord.kube.events import Event, EventType, ObjectRef
 from koord.kube.informer import SharedInformer
 from koord.kube.reflector import Change, Watched
-from koord.kube.responses import Object
+from koord.kube.transport import Object
 from koord.util.clock import Clock
 from koord.util.health import HealthStatus, LastingFailure, PartHealth
 from koord.util.keypair import load_pair

@@ -22,7 +22,7 @@ from koord.api.slocontroller import (
 )
 from koord.cluster.facts import ClusterNode, ClusterPod
 from koord.cluster.kinds import UsageReport
-from koord.kube.responses import Object
+from koord.kube.transport import Object
 from koord.util.errors import InvalidObject
 
 _NONE: Mapping[str, Any] = MappingProxyType({})
