@@ -39,7 +39,15 @@ from koord_descheduler.framework.interfaces import (
     OpenGate,
     Status,
 )
-from koord_descheduler.rules.nodehardware import NodeHardware, need_of
+from koord_descheduler.rules.nodehardware import (
+    GPU,
+    NUMA_NODE,
+    NodeHardware,
+    Parts,
+    gpu_parts,
+    need_of,
+    numa_parts,
+)
 
 if TYPE_CHECKING:
     from koord.kube.client import ApiClient, Resource
@@ -187,6 +195,23 @@ class Hardware:
             view, self._objects("devices"), self._objects("CPUs"), self._changes
         ).fits(need)
 
+    def parts(self, kind: str, view: View) -> dict[int, Parts] | None:
+        """Return the GPUs, or the NUMA nodes, of all nodes that have some, by row.
+
+        kind: of PART_KINDS. None: the objects are being listed for the first time.
+        """
+        what, resource = _PART_OBJECTS[kind]
+        followed = self._follow(what, resource)
+        if not followed.answered:
+            return None
+        read = gpu_parts if kind == GPU else numa_parts
+        found: dict[int, Parts] = {}
+        for name, one in followed.objects.items():
+            row = view.row(name)
+            if row is not None and (parts := read(one, view.pods(row))):
+                found[row] = parts
+        return found
+
     def _follow(self, what: str, resource: "Resource") -> "SharedInformer[Any]":
         found = self._kinds.get(what)
         if found is None:
@@ -205,6 +230,9 @@ class Hardware:
     def _objects(self, what: str) -> Mapping[str, Any]:
         found = self._kinds.get(what)
         return {} if found is None else found.objects
+
+
+_PART_OBJECTS = {GPU: ("devices", DEVICES), NUMA_NODE: ("CPUs", NODE_TOPOLOGIES)}
 
 
 class PluginsRunner(Protocol):

@@ -96,6 +96,7 @@ from koord_descheduler.rules.evictorfilter import (
     not_selected,
 )
 from koord_descheduler.rules.nodefit import NodeFit, nodes_matching, nodes_named
+from koord_descheduler.rules.nodehardware import PART_KINDS, HardwarePart, parts_wanted
 from koord_descheduler.rules.podorder import (
     POD_ORDER_FIELDS,
     OrderKey,
@@ -108,6 +109,7 @@ from koord_descheduler.rules.utilization import Move, MoveSource, Utilization, p
 __all__ = [
     "EVICTOR_FILTER_FIELDS",
     "GROUP_VERSION",
+    "PART_KINDS",
     "POD_ORDER_FIELDS",
     "Action",
     "AffinityTerm",
@@ -131,6 +133,7 @@ __all__ = [
     "FilterPlugin",
     "Findings",
     "Handle",
+    "HardwarePart",  # of handle.services.hardware.parts
     "HypotheticalCluster",
     "KeptFields",  # declarations that several plugins share
     "LabelSet",
@@ -190,6 +193,7 @@ __all__ = [
     "nodes_matching",
     "nodes_named",
     "not_selected",
+    "parts_wanted",
     "plan_moves",
     "pods_in",
     "read_rejection",

@@ -170,14 +170,7 @@ def devices_of(device: Object) -> dict[tuple[str, int], Each]:
 
 def cpus_of(topology: Object) -> frozenset[int]:
     """Return the CPUs of a NodeResourceTopology; none where it is malformed."""
-    text = _dict(_dict(topology.get("metadata")).get("annotations")).get(CPU_TOPOLOGY)
-    if not isinstance(text, str):
-        return frozenset()
-    try:
-        detail = islice(annotation_fields(text, CPU_TOPOLOGY).objects("detail"), MAX_CPUS)
-        return frozenset(one.integer("id") or 0 for one in detail)
-    except InvalidObject:
-        return frozenset()
+    return frozenset(numa_nodes_of(topology))
 
 
 def _dict(value: object) -> Mapping[str, Any]:
@@ -224,6 +217,122 @@ def free_cpus(total: frozenset[int], pods: Iterable[ClusterPod]) -> int:
             text = next((text for key, text in pod.annotations if key == RESOURCE_STATUS), "")
             held |= _own_cpus(pod, text)
     return len(total - held)
+
+
+NUMA_NODE = "numaNode"
+PART_KINDS = (GPU, NUMA_NODE)
+
+
+@dataclass(frozen=True, slots=True)
+class HardwarePart:
+    """A GPU or a NUMA node, and the pods that have something of it."""
+
+    free: Each  # of a GPU percent of its cores, percent and bytes of its memory; or CPUs
+    holders: frozenset[str]  # keys of pods
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether pods have a part of it, and not all."""
+        return bool(self.holders) and any(self.free)
+
+    def fits(self, each: Each) -> bool:
+        """Whether as much is free."""
+        return all(have >= wanted for have, wanted in zip(self.free, each, strict=True))
+
+    def with_pod(self, key: str, each: Each) -> "HardwarePart":
+        """The same with one more pod."""
+        left = zip(self.free, each, strict=True)
+        free = tuple(max(have - taken, 0) for have, taken in left)
+        return HardwarePart(free, self.holders | {key})
+
+
+Parts = Mapping[int, HardwarePart]
+"""The GPUs of a node by minor, or its NUMA nodes by id."""
+
+
+def gpu_parts(device: Object, pods: Iterable[ClusterPod]) -> Parts:
+    """Return the healthy GPUs of a Device."""
+    total, pods = devices_of(device), tuple(pods)
+    free, holders = free_devices(total, pods), dict[int, set[str]]()
+    for pod in pods:
+        if not pod.finished:
+            for minor in _minors(pod):
+                holders.setdefault(minor, set()).add(pod.key)
+    return {
+        minor: HardwarePart(left, frozenset(holders.get(minor, ())))
+        for (kind, minor), left in free.items()
+        if kind == GPU
+    }
+
+
+def numa_parts(topology: Object, pods: Iterable[ClusterPod]) -> Parts:
+    """Return the NUMA nodes of a NodeResourceTopology with the CPUs that no pod has for its own.
+
+    Pods that have amounts of a NUMA node are holders, too.
+    """
+    nodes = numa_nodes_of(topology)
+    free = {node: set[int]() for node in nodes.values()}
+    for cpu, node in nodes.items():
+        free[node].add(cpu)
+    holders: dict[int, set[str]] = {}
+    for pod in pods:
+        if pod.finished or not pod.annotations:
+            continue
+        text = next((text for key, text in pod.annotations if key == RESOURCE_STATUS), "")
+        for cpu in _own_cpus(pod, text):
+            if cpu in nodes:
+                free[nodes[cpu]].discard(cpu)
+                holders.setdefault(nodes[cpu], set()).add(pod.key)
+        for node in _amounts_of(text) if text else ():
+            holders.setdefault(node, set()).add(pod.key)
+    return {
+        node: HardwarePart((len(cpus),), frozenset(holders.get(node, ())))
+        for node, cpus in free.items()
+    }
+
+
+def parts_wanted(pod: ClusterPod, kind: str) -> tuple[int, Each] | None:
+    """Return of how many parts a pod's successor needs something, and how much of each.
+
+    None: of none, or of CPUs that are on several NUMA nodes now.
+    """
+    need = need_of(pod)
+    if need is None:
+        return None
+    if kind == NUMA_NODE:
+        return (1, (need.cpus,)) if need.cpus else None
+    return next(((count, each) for of, count, each in need.devices if of == GPU), None)
+
+
+def numa_nodes_of(topology: Object) -> dict[int, int]:
+    """Return the NUMA node of each CPU of a NodeResourceTopology; none where it is malformed."""
+    text = _dict(_dict(topology.get("metadata")).get("annotations")).get(CPU_TOPOLOGY)
+    if not isinstance(text, str):
+        return {}
+    try:
+        detail = islice(annotation_fields(text, CPU_TOPOLOGY).objects("detail"), MAX_CPUS)
+        return {one.integer("id") or 0: one.integer("node") or 0 for one in detail}
+    except InvalidObject:
+        return {}
+
+
+@lru_cache(maxsize=4096)
+def _amounts_of(text: str) -> frozenset[int]:
+    """Ids of the NUMA nodes of which an annotation names amounts."""
+    try:
+        every = annotation_fields(text, RESOURCE_STATUS).objects("numaNodeResources")
+        return frozenset(one.integer("node") or 0 for one in islice(every, MAX_CPUS))
+    except InvalidObject:
+        return frozenset()
+
+
+def _minors(pod: ClusterPod) -> Iterator[int]:
+    """GPUs of a pod, no more than it requests."""
+    text = next((text for key, text in pod.annotations if key == DEVICE_ALLOCATED), "")
+    wanted = _requested(pod.spec.requests).get(GPU)
+    if text and wanted is not None:
+        for minor, _ in _allocated(text).get(GPU, ())[: wanted[0]]:
+            yield minor
 
 
 class HardwareTable:

@@ -3,11 +3,14 @@
 A node that has much CPU left but no memory can take no further pod. Of each such node at most one
 pod leaves in a cycle, the one without which its resources are requested the most evenly.
 
+With freeWhole, pods leave GPUs and NUMA nodes, too, of which they alone have a part, where another
+node has room for them in parts that are in use already: then a whole one is free.
+
 Source: Koordinator, pkg/descheduler/framework/plugins/fragmentationaware.
 """
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -17,6 +20,7 @@ from numpy.typing import NDArray
 from koord.api.labelselector import LabelSelector
 from koord.plugin.args import FieldError, invalid, takes_args
 from koord_descheduler.plugin import (
+    PART_KINDS,
     Action,
     BalancePlugin,
     ClusterNode,
@@ -24,6 +28,7 @@ from koord_descheduler.plugin import (
     EvictOptions,
     Findings,
     Handle,
+    HardwarePart,
     HypotheticalCluster,
     Namespaces,
     PluginRegistry,
@@ -34,6 +39,7 @@ from koord_descheduler.plugin import (
     check_pod_selectors,
     check_unique,
     not_selected,
+    parts_wanted,
 )
 
 _RESOURCES = ("cpu", "memory")
@@ -52,6 +58,7 @@ class FragmentationAwareArgs:
     resources: tuple[str, ...] = _RESOURCES  # names of the resources that are compared
     imbalance_threshold: float = 0.15  # deviation of requested shares above which a node counts
     min_improvement_threshold: float = 0.02  # a pod goes only if the deviation shrinks by more
+    free_whole: tuple[str, ...] = ()  # parts, gpu or numaNode, of which pods free whole ones
 
     def complete(self) -> Self:
         """Give an empty list of resources its default."""
@@ -60,6 +67,10 @@ class FragmentationAwareArgs:
     def validate(self) -> Iterator[FieldError]:
         """Return the faults."""
         yield from check_unique(("resources",), self.resources)
+        yield from check_unique(("freeWhole",), self.free_whole)
+        for one in self.free_whole:
+            if one not in PART_KINDS:
+                yield invalid(("freeWhole",), one, f"wanted {' or '.join(PART_KINDS)}")
         for key, value in (
             ("imbalanceThreshold", self.imbalance_threshold),
             ("minImprovementThreshold", self.min_improvement_threshold),
@@ -151,13 +162,24 @@ class FragmentationAware(BalancePlugin):
         found = [row for one in chosen if (row := view.row(one.name)) is not None]
         rows = np.array(found, np.intp)
         findings = Findings(self._handle.profile, self.name)
-        round_ = _Round(self._args, view, rows, findings)
+        round_ = _Round(self._args, view, rows, findings, self._parts(view))
         for row in found:
             await asyncio.sleep(0)  # others have their turn
-            await self._look_at(row, round_)
+            gone = await self._look_at(row, round_)
+            if not gone and self._args.free_whole:
+                await self._look_at_parts(row, round_)
         self._handle.services.decisions.publish(findings)
 
-    async def _look_at(self, row: int, round_: "_Round") -> None:
+    def _parts(self, view: View) -> dict[str, dict[int, dict[int, HardwarePart]]]:
+        """The parts of nodes by kind and row, to be changed."""
+        found = {}
+        for kind in self._args.free_whole:
+            every = self._handle.services.hardware.parts(kind, view) or {}
+            found[kind] = {row: dict(parts) for row, parts in every.items()}
+        return found
+
+    async def _look_at(self, row: int, round_: "_Round") -> bool:
+        """Evict a pod that makes a node uneven; return whether one has left."""
         node = round_.view.node(row).name
         before = round_.shares.deviation(row)
         if before <= self._args.imbalance_threshold + ROUNDING:
@@ -169,7 +191,7 @@ class FragmentationAware(BalancePlugin):
                 facts={"deviation": before},
                 hint=f"imbalanceThreshold below {before:.4f}",
             )
-            return
+            return False
         round_.findings.node(
             node,
             "uneven",
@@ -179,8 +201,51 @@ class FragmentationAware(BalancePlugin):
             hint=f"imbalanceThreshold of {before:.4f} or more",
         )
         chosen = self._choose(row, before, round_)
-        if chosen is not None:
-            await self._evict(row, chosen, before, round_)
+        if chosen is None:
+            return False
+        after = before - chosen.gain
+        reason = (
+            f"fragmentation reduction: stdBefore={before:.4f} "
+            f"stdAfter={after:.4f} gain={chosen.gain:.4f}"
+        )
+        return await self._evict(row, chosen, {"gain": chosen.gain}, reason, round_)
+
+    async def _look_at_parts(self, row: int, round_: "_Round") -> None:
+        """Evict the pod whose leaving frees the most whole GPUs or NUMA nodes of a node."""
+        for kind in self._args.free_whole:
+            parts, alone = round_.parts[kind].get(row, {}), dict[str, list[int]]()
+            for number, part in sorted(parts.items()):
+                if len(part.holders) == 1 and part.is_broken:
+                    alone.setdefault(next(iter(part.holders)), []).append(number)
+            found = [(pod, alone[pod.key]) for pod in round_.view.pods(row) if pod.key in alone]
+            found.sort(key=lambda one: (-len(one[1]), one[0].priority or 0))
+            for pod, numbers in found:
+                names = ", ".join(f"{_NAMES[kind]} {number}" for number in numbers)
+                if await self._free(row, pod, kind, names, len(numbers), round_):
+                    return
+
+    async def _free(
+        self, row: int, pod: ClusterPod, kind: str, names: str, count: int, round_: "_Round"
+    ) -> bool:
+        """Evict a pod so that parts are free; return whether it has left."""
+        findings, facts = round_.findings, {"whole": float(count)}
+        node = round_.view.node(row).name
+        if reason := self._left_out(pod) or self._handle.evictor().reject_reason(pod):
+            findings.pod(pod, Action.STAY, reason, facts=facts)
+            return False
+        targets = round_.with_used_parts(pod, row, kind)
+        if not targets:
+            text = (
+                f"without it {names} of {node} would be free, but no other node has room for it "
+                f"in a {_NAMES[kind]} that is in use already"
+            )
+            findings.pod(pod, Action.STAY, text, facts=facts)
+            return False
+        findings.node(node, "fragmented", f"{names}: {pod.key} alone has a part", facts=facts)
+        shown = tuple(round_.view.node(target).name for target in targets[:SHOWN])
+        chosen = BestMove(pod, 0.0, targets[0], shown)
+        reason = f"fragmentation reduction: frees {names} of {node}"
+        return await self._evict(row, chosen, facts, reason, round_)
 
     def _choose(self, row: int, before: float, round_: "_Round") -> BestMove | None:
         findings, evictor = round_.findings, self._handle.evictor()
@@ -214,21 +279,26 @@ class FragmentationAware(BalancePlugin):
         least = self._args.min_improvement_threshold
         return f"without it the deviation would shrink by {gain:.4f}, wanted more than {least:g}"
 
-    async def _evict(self, row: int, chosen: BestMove, before: float, round_: "_Round") -> None:
-        evictor, pod, gain = self._handle.evictor(), chosen.pod, chosen.gain
-        about: dict[str, Any] = {"candidates": chosen.candidates, "facts": {"gain": gain}}
+    async def _evict(
+        self,
+        row: int,
+        chosen: BestMove,
+        facts: Mapping[str, float],
+        reason: str,
+        round_: "_Round",
+    ) -> bool:
+        """Evict a pod; return whether it leaves."""
+        evictor, pod = self._handle.evictor(), chosen.pod
+        about: dict[str, Any] = {"candidates": chosen.candidates, "facts": facts}
         if not evictor.pre_eviction_filter(pod):
             text = "a filter does not let it be evicted now"
             round_.findings.pod(pod, Action.REFUSED, text, **about)
-            return
-        reason = (
-            f"fragmentation reduction: stdBefore={before:.4f} "
-            f"stdAfter={before - gain:.4f} gain={gain:.4f}"
-        )
+            return False
         done = self._args.dry_run or await evictor.evict(pod, EvictOptions(reason=reason))
         round_.findings.pod(pod, Action.EVICT if done else Action.REFUSED, reason, **about)
         if done:
             round_.move(pod, row, chosen.target)
+        return done
 
 
 class _Round:
@@ -240,8 +310,11 @@ class _Round:
         view: View,
         rows: NDArray[np.intp],
         findings: Findings,
+        parts: dict[str, dict[int, dict[int, HardwarePart]]],
     ) -> None:
+        """parts: of nodes, by kind and row."""
         self.view = view
+        self.parts = parts
         self.findings = findings
         self.shares = Shares(view, rows, args.resources)
         self.others = max(len(rows) - 1, 0)
@@ -260,11 +333,47 @@ class _Round:
         names = tuple(self.view.node(int(row)).name for row in rows[:SHOWN])
         return int(rows[0]), names
 
+    def with_used_parts(self, pod: ClusterPod, source: int, kind: str) -> list[int]:
+        """Rows with room for a pod in parts that are in use already, the fullest first."""
+        wanted = parts_wanted(pod, kind)
+        if wanted is None:
+            return []
+        fitting = None if self._cluster is None else self._cluster.fits(pod)
+        found = []
+        for row in self._rows.tolist():
+            if row == source or (fitting is not None and not fitting[row]):
+                continue
+            used = _used_parts(self.parts[kind].get(row, {}), *wanted)
+            if used:
+                found.append((sum(part.free[0] for _, part in used), row))
+        return [row for _, row in sorted(found)]
+
     def move(self, pod: ClusterPod, source: int, target: int | None) -> None:
         """Let a pod leave: what is decided after it counts with that."""
         self.shares.move(pod, source, target)
+        for kind, of_rows in self.parts.items():
+            wanted = parts_wanted(pod, kind)
+            of_source = of_rows.get(source, {})
+            for number, part in list(of_source.items()):
+                if pod.key in part.holders:  # what it leaves is not given to others in this cycle
+                    of_source[number] = HardwarePart(part.free, part.holders - {pod.key})
+            of_target = {} if target is None else of_rows.get(target, {})
+            for number, part in _used_parts(of_target, *wanted) if wanted else ():
+                of_target[number] = part.with_pod(pod.key, wanted[1] if wanted else ())
         if self._cluster is not None:
             self._cluster.move(pod, target)
+
+
+_NAMES = {"gpu": "GPU", "numaNode": "NUMA node"}
+
+
+def _used_parts(
+    parts: Mapping[int, HardwarePart], count: int, each: tuple[int, ...]
+) -> list[tuple[int, HardwarePart]]:
+    """The fullest parts in use that have room, as many as are wanted; none: there are fewer."""
+    used = [(number, part) for number, part in parts.items() if part.holders and part.fits(each)]
+    used.sort(key=lambda one: (one[1].free, one[0]))
+    return used[:count] if len(used) >= count else []
 
 
 def register(registry: PluginRegistry) -> None:

@@ -1,5 +1,6 @@
 """FragmentationAware: spec 06 §6.2, its worked examples of §9; decisions see each other."""
 
+import json
 from typing import Any
 
 import numpy as np
@@ -7,9 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from koord.api.machine import parse_cpulist
+from koord_descheduler.framework.handle import DEVICES, NODE_TOPOLOGIES
 from koord_descheduler.plugin import Action
-from koord_descheduler.plugin.testing import FakeCluster
-from koord_descheduler_plugins.fragmentation_aware import FragmentationAware, Shares
+from koord_descheduler.plugin.testing import FakeCluster, PluginHarness
+from koord_descheduler.rules.nodehardware import CPU_TOPOLOGY
+from koord_descheduler_plugins.fragmentation_aware import (
+    FragmentationAware,
+    FragmentationAwareArgs,
+    Shares,
+)
 from tests.support.descheduler.one_cycle import Outcome, one_cycle
 
 
@@ -200,3 +208,182 @@ def test_shares_agree_with_the_plain_form(
         assert shares.without(row, pod) == pytest.approx(plain(rest), abs=1e-9)
     shares.move(made[0], row, to)
     assert shares.deviation(row) == pytest.approx(plain(pods[1:]), abs=1e-9)
+
+
+# Whole GPUs and NUMA nodes.
+
+CORE, RATIO, MEMORY = (f"koordinator.sh/gpu-{name}" for name in ("core", "memory-ratio", "memory"))
+ONLY_PARTS = {"imbalanceThreshold": 9.0}
+
+
+def device(name: str, count: int = 2, **more: Any) -> dict[str, Any]:
+    """A Device with healthy GPUs."""
+    resources = {CORE: "100", RATIO: "100", MEMORY: "80Gi"}
+    cards = [
+        {"type": "gpu", "minor": minor, "health": True, "resources": resources, **more}
+        for minor in range(count)
+    ]
+    return {"metadata": {"name": name}, "spec": {"devices": cards}}
+
+
+def share(cluster: FakeCluster, name: str, node: str, percent: int, *minors: int) -> None:
+    """A pod with so much of each of some cards."""
+    amounts = {CORE: str(percent), RATIO: str(percent), MEMORY: f"{percent * 80 // 100}Gi"}
+    given = {"gpu": [{"minor": minor, "resources": amounts} for minor in minors]}
+    requests = {key: str(percent * len(minors)) for key in (CORE, RATIO)}
+    if len(minors) > 1:
+        requests["koordinator.sh/gpu.shared"] = str(len(minors))
+    annotations = {"scheduling.koordinator.sh/device-allocated": json.dumps(given)}
+    containers = [{"name": "main", "resources": {"requests": requests}}]
+    cluster.pod(name, node, annotations=annotations, spec={"containers": containers})
+
+
+@pytest.fixture
+def cards() -> FakeCluster:
+    """Two nodes with two cards each."""
+    found = FakeCluster()
+    amounts = {CORE: 200, RATIO: 200, "koordinator.sh/gpu.shared": 200}
+    for name in ("n1", "n2"):
+        found.node(name, cpu=10, memory="40Gi", allocatable=amounts)
+    return found
+
+
+async def free(cluster: FakeCluster, kind: str, *objects: Any, **args: Any) -> Outcome:
+    resource = DEVICES if kind == "gpu" else NODE_TOPOLOGIES
+    async with PluginHarness(
+        FragmentationAware, cluster, args={**ONLY_PARTS, "freeWhole": [kind], **args}
+    ) as harness:
+        for one in objects:
+            harness.informers.apply(resource, one)
+        result = await harness.cycle()
+        assert result.errors == []
+        return Outcome(harness.evicted, harness.decisions, harness.server)
+
+
+async def test_a_share_leaves_for_a_card_that_is_in_use_elsewhere(cards: FakeCluster) -> None:
+    """Then its card is whole; the pod on the other node has no reason to come here."""
+    share(cards, "a", "n1", 30, 0)
+    share(cards, "b", "n2", 60, 1)
+    found = await free(cards, "gpu", device("n1"), device("n2"))
+    assert found.names == ["a"]
+    assert found.evicted[0].options.reason == "fragmentation reduction: frees GPU 0 of n1"
+    assert found.pods["a"].candidates == ("n2",)
+    assert found.pods["a"].facts == {"whole": 1.0}
+    assert found.decisions.nodes()[-2].verdict == "fragmented"
+    assert "b" not in found.reasons
+
+
+async def test_without_room_in_a_card_in_use_it_stays(cards: FakeCluster) -> None:
+    share(cards, "a", "n1", 30, 0)
+    share(cards, "b", "n2", 80, 1)
+    found = await free(cards, "gpu", device("n1"), device("n2"))
+    assert found.reasons["a"] == (
+        "without it GPU 0 of n1 would be free, but no other node has room for it in a GPU that is "
+        "in use already"
+    )
+
+
+@pytest.mark.parametrize(
+    ("shares", "names"),
+    [
+        pytest.param([("a", "n1", 30, 0)], [], id="its move would break another card"),
+        pytest.param([("a", "n1", 30, 0), ("b", "n2", 80, 0)], [], id="too little room"),
+        pytest.param(
+            [("a", "n1", 30, 0), ("c", "n1", 10, 0), ("b", "n2", 60, 1)],
+            ["b"],
+            id="two have parts of the card, and the third one fits beside them",
+        ),
+        pytest.param([("a", "n1", 100, 0), ("b", "n2", 60, 1)], [], id="a whole card"),
+        pytest.param(
+            [("a", "n1", 20, 0, 1), ("b", "n2", 50, 0), ("c", "n2", 40, 1), ("d", "n2", 5, 0)],
+            ["a"],
+            id="two cards at once",
+        ),
+        pytest.param(
+            [("a", "n1", 40, 0), ("c", "n1", 40, 1), ("b", "n2", 50, 1)],
+            ["a"],
+            id="one move of a node, and no room twice",
+        ),
+    ],
+)
+async def test_which_shares_leave(
+    cards: FakeCluster, shares: list[tuple[Any, ...]], names: list[str]
+) -> None:
+    for one in shares:
+        share(cards, *one)
+    found = await free(cards, "gpu", device("n1"), device("n2"))
+    assert found.names == names
+
+
+async def test_pods_that_are_protected_keep_their_part(cards: FakeCluster) -> None:
+    share(cards, "a", "n1", 30, 0)
+    share(cards, "b", "n2", 60, 1)
+    found = await free(
+        cards, "gpu", device("n1"), device("n2"), evictableNamespaces={"exclude": ["default"]}
+    )
+    assert found.names == []
+    assert not found.reasons["a"].startswith("fragmentation")
+
+
+async def test_broken_cards_are_no_place(cards: FakeCluster) -> None:
+    share(cards, "a", "n1", 30, 0)
+    share(cards, "b", "n2", 60, 1)
+    found = await free(cards, "gpu", device("n1"), device("n2", health=False))
+    assert found.names == []
+
+
+async def test_it_is_off_by_default(cards: FakeCluster) -> None:
+    share(cards, "a", "n1", 30, 0)
+    share(cards, "b", "n2", 60, 1)
+    async with PluginHarness(FragmentationAware, cards, args=ONLY_PARTS) as harness:
+        harness.informers.apply(DEVICES, device("n1"))
+        harness.informers.apply(DEVICES, device("n2"))
+        assert (await harness.cycle()).errors == []
+        assert harness.evicted == []
+
+
+def bound(cluster: FakeCluster, name: str, node: str, cpus: str) -> None:
+    """A pod with CPUs of its own."""
+    count = len(parse_cpulist(cpus))
+    annotations = {"scheduling.koordinator.sh/resource-status": json.dumps({"cpuset": cpus})}
+    cluster.pod(name, node, cpu=count, annotations=annotations)
+
+
+@pytest.mark.parametrize(
+    ("pods", "names"),
+    [
+        pytest.param([("a", "n1", "0-1"), ("b", "n2", "4-5")], ["a"], id="there is room"),
+        pytest.param(
+            [("a", "n1", "0"), ("c", "n1", "1"), ("b", "n2", "4-5")], ["b"], id="beside two"
+        ),
+        pytest.param([("a", "n1", "0-2"), ("b", "n2", "4-6")], [], id="there is none"),
+        pytest.param([("a", "n1", "0-3"), ("b", "n2", "4")], [], id="a whole NUMA node stays"),
+        pytest.param([("a", "n1", "3-4"), ("b", "n2", "4")], ["a"], id="of both NUMA nodes"),
+    ],
+)
+async def test_which_pods_leave_numa_nodes(
+    pods: list[tuple[str, str, str]], names: list[str]
+) -> None:
+    """Two nodes of two NUMA nodes with 4 CPUs each."""
+    cluster = FakeCluster()
+    for name in ("n1", "n2"):
+        cluster.node(name, cpu=8, memory="40Gi")
+    for one in pods:
+        bound(cluster, *one)
+    detail = [{"id": cpu, "core": cpu, "socket": 0, "node": cpu // 4} for cpu in range(8)]
+    text = json.dumps({"detail": detail})
+    found = await free(
+        cluster,
+        "numaNode",
+        *(
+            {"metadata": {"name": name, "annotations": {CPU_TOPOLOGY: text}}}
+            for name in ("n1", "n2")
+        ),
+    )
+    assert found.names == names
+
+
+@pytest.mark.parametrize("kinds", [["cpu"], ["gpu", "gpu"], ["numanode"]])
+def test_what_can_be_freed_is_checked(kinds: list[str]) -> None:
+    args = FragmentationAwareArgs(free_whole=tuple(kinds))
+    assert [one.path[0] for one in args.validate()] == ["freeWhole"]
