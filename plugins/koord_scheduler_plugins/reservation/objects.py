@@ -81,6 +81,10 @@ class ReservationSpec:
     resized: Amounts  # replaces allocatable when it becomes available
 
 
+NOMINATED = "Nominated"
+"""The type of the condition whose message is the node that preemption has made room on."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Condition:
     """A condition of its status. Times are Unix seconds; None: not said."""
@@ -88,6 +92,7 @@ class Condition:
     type: str
     status: str
     reason: str = ""
+    message: str = ""
     probed: float | None = None
     changed: float | None = None
 
@@ -140,6 +145,13 @@ class Reservation:
             and ready is not None
             and (ready.status, ready.reason) == ("False", "Expired")
         )
+
+    @property
+    def nominated(self) -> str:
+        """The node on which preemption makes room for it; "": none."""
+        found = next((one for one in self.conditions if one.type == NOMINATED), None)
+        is_so = found is not None and found.status == "True" and self.unassigned
+        return found.message if found is not None and is_so else ""
 
     @property
     def order(self) -> int | None:
@@ -321,6 +333,7 @@ def _condition(fields: Fields, problems: list[str]) -> Condition:
         type=fields.text("type"),
         status=fields.text("status"),
         reason=fields.text("reason"),
+        message=fields.text("message"),
         probed=_tried(lambda: fields.time("lastProbeTime"), problems),
         changed=_tried(lambda: fields.time("lastTransitionTime"), problems),
     )

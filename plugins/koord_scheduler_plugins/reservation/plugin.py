@@ -273,7 +273,7 @@ class ReservationPlugin(
             return False
         found, message = self.tracker.of_reserve_pod(failed.pod), failed.status.message
         if found is not None:
-            self.tracker.attempt_failed(found, message)
+            self.tracker.attempt_failed(found, message, failed.nominated_node)
             return True
         if any(key == AFFINITY for key, _ in failed.pod.annotations):
             text = serving.event_message(message)

@@ -69,6 +69,8 @@ def reserve_pod(reservation: Reservation, used: Amounts | None = None) -> Json:
     pod: Json = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
     if reservation.terminated:
         pod["status"] = {"phase": str(Phase(reservation.phase))}
+    elif reservation.nominated:
+        pod["status"] = {"nominatedNodeName": reservation.nominated}
     return pod
 
 

@@ -25,7 +25,12 @@ from koord.plugin.kube import (
 )
 from koord_scheduler.plugin import ClusterPod
 from koord_scheduler_plugins.reservation.amounts import Amounts, amount_texts
-from koord_scheduler_plugins.reservation.objects import Phase, Reservation, read_reservation
+from koord_scheduler_plugins.reservation.objects import (
+    NOMINATED,
+    Phase,
+    Reservation,
+    read_reservation,
+)
 
 Json = dict[str, Any]
 
@@ -33,8 +38,14 @@ _SCHEDULED, _READY, _VALID = "Scheduled", "Ready", "Valid"
 _MAX_MESSAGE = 1024  # characters
 
 
-def unschedulable(reservation: Reservation, message: str, now: float) -> Json:
-    """Return the status after an attempt that found no node. Its phase does not change."""
+def unschedulable(
+    reservation: Reservation, message: str, now: float, nominated: str | None = None
+) -> Json:
+    """Return the status after an attempt that found no node. Its phase does not change.
+
+    nominated: the node on which preemption makes room for it, so that another replica knows it;
+    "": no node any more; None: as before.
+    """
     status, time = _status(reservation), time_text(now)
     condition = _condition(status, _SCHEDULED)
     if condition is None:
@@ -44,6 +55,10 @@ def unschedulable(reservation: Reservation, message: str, now: float) -> Json:
         condition |= {"reason": "Unschedulable", "message": message, "lastProbeTime": time}
     else:
         condition["lastProbeTime"] = time
+    if nominated is not None and nominated != reservation.nominated:
+        others = [one for one in _conditions(status) if one.get("type") != NOMINATED]
+        new = _new(NOMINATED, "True" if nominated else "False", "Preemption", time)
+        status["conditions"] = [*others, {**new, "message": nominated}]
     return status
 
 

@@ -149,7 +149,7 @@ class ReservationTracker:
         self._changes_before = 0
         self._reserved: dict[str, str] = {}  # nodes by uid, of those that are being bound
         self._followers: list[Callable[[str], None]] = []
-        self._failures: dict[str, str] = {}  # by uid, to be written
+        self._failures: dict[str, tuple[str, str | None]] = {}  # by uid, to be written
         self._failed = asyncio.Event()
         self.account = services.cluster.account
         """The account by which reserve pods are as they are: any other one is of a what-if."""
@@ -432,10 +432,15 @@ class ReservationTracker:
         for found in tuple(self._by_name.values()):
             self._take(found)
 
-    def attempt_failed(self, found: Reservation, message: str) -> None:
-        """Write on a Reservation why no node was found for it; never waits."""
+    def attempt_failed(self, found: Reservation, message: str, nominated: str | None) -> None:
+        """Write on a Reservation why no node was found for it; never waits.
+
+        nominated: as status.unschedulable has it.
+        """
         self.emit(found, EventType.WARNING, "FailedScheduling", message)
-        self._failures[found.uid] = message
+        if nominated is None:
+            nominated = self._failures.get(found.uid, ("", None))[1]
+        self._failures[found.uid] = message, nominated
         self._failed.set()
 
     async def run(self, stop: Stop) -> None:
@@ -446,7 +451,7 @@ class ReservationTracker:
                 await stop.bound(self._failed.wait())
                 continue
             uid = next(iter(self._failures))
-            await self._write_failure(uid, self._failures.pop(uid))
+            await self._write_failure(uid, *self._failures.pop(uid))
 
     async def wait_ready(self) -> None:
         """A cycle needs nothing of this."""
@@ -454,14 +459,15 @@ class ReservationTracker:
     def health(self) -> PartHealth:
         return OK
 
-    async def _write_failure(self, uid: str, message: str) -> None:
+    async def _write_failure(self, uid: str, message: str, nominated: str | None) -> None:
         """A failure that cannot be written is logged: the next attempt has another one."""
         client, clock, found = self._services.client, self._services.clock, self._by_uid.get(uid)
 
         def wanted(latest: Reservation) -> Mapping[str, Any] | None:
-            if not latest.unassigned or self._is_said(latest, message):
+            is_nominated = nominated in (None, latest.nominated)
+            if not latest.unassigned or (is_nominated and self._is_said(latest, message)):
                 return None
-            return status.unschedulable(latest, message, clock.wall())
+            return status.unschedulable(latest, message, clock.wall(), nominated)
 
         if found is None:
             return

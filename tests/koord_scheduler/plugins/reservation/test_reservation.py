@@ -14,6 +14,7 @@ from koord_scheduler_plugins.default_preemption import (
     DefaultPreemptionArgs,
 )
 from koord_scheduler_plugins.reservation.consumers import allocated_text
+from tests.koord_scheduler.plugins.reservation.test_takeover import take_over
 from tests.support.reservations import MINE
 from tests.support.scheduler.reservations import World
 
@@ -295,6 +296,31 @@ async def test_reservations_preempt_pods_only_if_that_is_enabled(enabled: bool) 
     await world.reservation(cpu="3")
     assert ("deletionTimestamp" in world.api.pods[low]["metadata"]) is enabled
     await world.end()
+
+
+async def test_the_room_that_preemption_makes_is_kept_by_the_next_replica() -> None:
+    """It begins with the objects alone, while the victim is still ending."""
+    first = await preempting(4, enable_preemption=True)
+    low = first.api.add_pod("low", cpu="3")
+    await first.settle()
+    await first.reservation(cpu="3", template={"priority": 10})
+    assert "deletionTimestamp" in first.api.pods[low]["metadata"]
+    nominated = next(one for one in first.status()["conditions"] if one["type"] == "Nominated")
+    assert (nominated["status"], nominated["message"]) == ("True", "n0")
+    await first.end()
+
+    second = await preempting(4, enable_preemption=True)
+    take_over(second, first)
+    await second.settle()
+    rival = second.api.add_pod("rival", cpu="2", priority=10)
+    second.api.delete_pod(low)
+    await second.settle()
+    assert second.where(rival) == ""
+    await second.advance(60)
+    assert second.status()["nodeName"] == "n0"
+    assert all(one["type"] != "Nominated" for one in second.status()["conditions"])
+    assert second.requested("n0") == 3000
+    await second.end()
 
 
 async def test_no_pod_can_take_the_place_of_the_one_that_holds_the_room() -> None:
