@@ -4,7 +4,7 @@ from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import lru_cache
-from itertools import chain, count, repeat
+from itertools import count, repeat
 from typing import overload
 
 from msgspec import Struct
@@ -426,12 +426,22 @@ class ReportedPods(Sequence[ReportedPodUsage]):
     __slots__ = ("_figures", "_kinds", "_names", "_others")
 
     def __init__(self, pods: Iterable[ReportedPodUsage]) -> None:
-        pods = tuple(pods)
-        self._names = tuple([one.name for one in pods])
-        self._kinds = tuple([_kind(one.namespace, one.priority, one.qos) for one in pods])
-        figures = [(one.usage.cores, one.usage.memory_bytes) for one in pods]
-        self._figures = array("d", chain.from_iterable(figures))
-        self._others = {at: one.usage.others for at, one in enumerate(pods) if one.usage.others}
+        names, kinds, figures = list[str](), list[tuple[str, str, str]](), list[float]()
+        self._others: dict[int, tuple[tuple[str, int], ...]] = {}
+        for one in pods:
+            usage = one.usage
+            if usage.others:
+                self._others[len(names)] = usage.others
+            names.append(one.name)
+            kinds.append(_kind(one.namespace, one.priority, one.qos))
+            figures += (usage.cores, usage.memory_bytes)
+        self._names, self._kinds = tuple(names), tuple(kinds)
+        self._figures = array("d", figures)
+
+    def keys(self) -> list[str]:
+        """namespace/name of each, in order."""
+        pairs = zip(self._kinds, self._names, strict=True)
+        return [f"{kind[0]}/{name}" for kind, name in pairs]
 
     def __len__(self) -> int:
         return len(self._names)
@@ -441,7 +451,12 @@ class ReportedPods(Sequence[ReportedPodUsage]):
     @overload
     def __getitem__(self, at: slice) -> tuple[ReportedPodUsage, ...]: ...
     def __getitem__(self, at: int | slice) -> ReportedPodUsage | tuple[ReportedPodUsage, ...]:
-        return tuple(self)[at]
+        if isinstance(at, slice):
+            return tuple(self)[at]
+        at = range(len(self._names))[at]
+        (namespace, priority, qos), figures = self._kinds[at], self._figures
+        usage = ReportedUsage(figures[2 * at], figures[2 * at + 1], self._others.get(at, ()))
+        return ReportedPodUsage(self._names[at], namespace, usage, priority, qos)
 
     def __iter__(self) -> Iterator[ReportedPodUsage]:
         figures = iter(self._figures)

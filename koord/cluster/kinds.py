@@ -82,6 +82,13 @@ class UsageReport:
     pods: Sequence[ReportedPodUsage] = ()
     interval: float | None = None  # seconds from one report to the next
 
+    def pod_keys(self) -> list[str]:
+        """namespace/name of the pods whose usage it has, in their order."""
+        pods = self.pods
+        if isinstance(pods, ReportedPods):
+            return pods.keys()
+        return [f"{one.namespace}/{one.name}" for one in pods]
+
     @property
     def key(self) -> str:
         return self.node
@@ -459,11 +466,7 @@ def _pod_usages(
             usage = _usage(one.pod_usage, faults, in_part=True)
         if usage is not None:
             yield ReportedPodUsage(
-                one.name,
-                intern(one.namespace),
-                usage,
-                intern(one.priority or ""),
-                intern(one.qos or ""),
+                one.name, one.namespace, usage, one.priority or "", one.qos or ""
             )
 
 

@@ -39,12 +39,13 @@ class Reported:
         self.begin = self.at - interval  # pods that started later are not fully in it
         self.usage = None if report.usage is None else self._vector(report.usage)
         self.system = self._vector(report.system_usage)
-        self.pods = {f"{one.namespace}/{one.name}": one for one in report.pods}
+        self.pods = {key: at for at, key in enumerate(report.pod_keys())}
+        """The place in the report of each pod, by namespace/name."""
         self._report = report
 
     def usage_of(self, key: str) -> tuple[Vector, bool]:
         """Usage of a pod that is in the report, and whether as a prod pod's."""
-        found = self.pods[key]
+        found = self._report.pods[self.pods[key]]
         return self._vector(found.usage), found.priority == KoordPriorityClass.PROD
 
     def aggregated(self, aggregation: AggregationType, duration: float) -> Vector | None:

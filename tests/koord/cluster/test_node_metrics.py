@@ -197,6 +197,10 @@ def test_usages_of_pods_are_columns_that_read_as_the_entries_they_were_made_of()
     pods = ReportedPods(entries)
 
     assert (len(pods), tuple(pods), pods[1], pods[-2:]) == (3, entries, entries[1], entries[1:])
+    assert (pods[0], pods[-1]) == (entries[0], entries[-1])
+    assert pods.keys() == ["shop/web-0", "batch/job-1", "shop/web-1"]
+    with pytest.raises(IndexError):
+        pods[3]
     assert pods == entries
     assert pods == ReportedPods(entries)
     assert hash(pods) == hash(ReportedPods(list(entries)))
