@@ -330,6 +330,7 @@ def _last_line(traceback: TracebackType) -> str:
 
 LOADING = 10.0  # seconds; a liveness probe gives a daemon that does not answer about thirty
 _TICK = 0.5  # seconds
+_MIN_RINGS = 3  # of the four in the time of a step, before it is interrupted
 REPEAT_INTERVAL = 1.0  # seconds after which code that caught the interruption is interrupted again
 
 
@@ -369,6 +370,9 @@ class RepeatedTimeLimit:
     Inside of the context, which may be entered again there, begin and end take the place of
     time_limit: an alarm that rings all the time looks whether the code has held the thread for too
     long. So code is interrupted up to a quarter later than its time.
+
+    Alarms that ring while the process itself waits for a CPU are one when it runs again. Code is
+    interrupted only after several, so that it is not blamed for that wait.
     """
 
     def __init__(self) -> None:
@@ -377,6 +381,7 @@ class RepeatedTimeLimit:
         self._tick = _TICK
         self._deadline = math.inf  # monotonic seconds; of the code that runs
         self._seconds = 0.0
+        self._rings = 0  # since the code began
         self._began = 0.0  # monotonic seconds, at the first entry
         self._timer = (0.0, 0.0)  # what was left of a timer that ran before, and its interval
         self._handler: Callable[[int, FrameType | None], object] | int | None = None
@@ -408,6 +413,7 @@ class RepeatedTimeLimit:
             self._tick = seconds / 4
             signal.setitimer(signal.ITIMER_REAL, self._tick, self._tick)
         self._seconds = seconds
+        self._rings = 0
         self._deadline = time.monotonic() + seconds
 
     def end(self) -> None:
@@ -415,7 +421,8 @@ class RepeatedTimeLimit:
         self._deadline = math.inf
 
     def _ring(self, number: int, frame: FrameType | None) -> None:
-        if time.monotonic() >= self._deadline:
+        self._rings += 1
+        if self._rings >= _MIN_RINGS and time.monotonic() >= self._deadline:
             raise _blocked(self._seconds, frame)
 
 

@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from koord.component.plugins import execution
 from koord.component.plugins.execution import RepeatedTimeLimit, time_limit
 from koord.component.plugins.registry import PluginBlocked
 
@@ -148,3 +149,23 @@ def test_the_alarm_of_another_timer_interrupts_nothing(monkeypatch: pytest.Monke
     limit.__exit__(None, None, None)
 
     assert signal.getsignal(signal.SIGALRM) is handler
+
+
+def test_code_is_not_blamed_for_the_time_in_which_the_process_waits_for_a_cpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All alarms of that time ring once, when it runs again."""
+    now = 0.0
+    monkeypatch.setattr(execution.time, "monotonic", lambda: now)
+    limits = RepeatedTimeLimit()
+    limits.begin(2.0)
+    now = 60.0
+    limits._ring(0, None)
+    limits._ring(0, None)
+    limits.end()
+    limits.begin(2.0)
+    now = 120.0
+    limits._ring(0, None)
+    limits._ring(0, None)
+    with pytest.raises(PluginBlocked, match="wanted an end within 2 s"):
+        limits._ring(0, None)
