@@ -1,7 +1,8 @@
 """Access to the API server: clients, informers and the cluster state that they feed."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -28,7 +29,7 @@ from koord.kube.informer import SharedInformer
 from koord.kube.kubeconfig import find_config
 from koord.kube.reflector import Change, MissingKind, Watched, without_managed_fields
 from koord.kube.transport import Call, Limits, Object, Transport
-from koord.util.clock import Clock
+from koord.util.clock import Clock, SystemClock
 from koord.util.health import OK, HealthStatus, PartHealth
 from koord.util.stop import Stop
 
@@ -196,6 +197,27 @@ class InformerFactory:
                     group.create_task(supervise(name, run, stop, self._clock), name=name)
                     running.add(resource)
                 await stop.bound(self._added.wait())
+
+
+@asynccontextmanager
+async def live_informers(config: ApiConfig, name: str) -> AsyncIterator[InformerFactory]:
+    """Informers of the objects that an API server has, for a command that ends soon.
+
+    name is the user agent. They follow from when they are asked for, until the context ends.
+    """
+    clock = SystemClock()
+    limits = Limits(response_bytes=_LARGEST_PAGE, qps=50, burst=100, connections=_CONNECTIONS)
+    client = ApiClient(Transport(config, clock, limits=limits, user_agent=name), clock)
+    found, stop = InformerFactory(client, clock), Stop(clock)
+    following = asyncio.create_task(found.run(stop), name="informers")
+    try:
+        yield found
+    finally:
+        stop.set()
+        following.cancel()
+        with suppress(asyncio.CancelledError):
+            await following
+        await client.close()
 
 
 def _ignore(change: Change[Object]) -> None:

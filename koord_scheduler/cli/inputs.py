@@ -20,6 +20,7 @@ from koord.cluster.facts import ClusterPod, PriorityClass
 from koord.cluster.keptfields import NO_FIELDS, KeptFields
 from koord.cluster.state import ClusterState
 from koord.component.config.document import read_config
+from koord.controlplane.cluster_access import InformerFactory, live_informers
 from koord.controlplane.commands import (
     NOW_HELP,
     command_parser,
@@ -28,7 +29,13 @@ from koord.controlplane.commands import (
     time_of,
     time_option,
 )
-from koord.controlplane.offline import DumpInformers, find_cluster, read_cluster
+from koord.controlplane.offline import (
+    LIST_TIMEOUT,
+    ClusterReadError,
+    DumpInformers,
+    find_cluster,
+    read_cluster,
+)
 from koord.util.clock import SystemClock
 from koord.util.documents import decode
 from koord.util.errors import InvalidObject, OptionError
@@ -183,8 +190,8 @@ def _priority(name: object, classes: Mapping[str, PriorityClass], pod: str) -> i
 
 
 SOURCE = """\
-The cluster is the one that kubectl would ask, or with --from a dump, for which no API server is
-asked: what
+The cluster is the one that kubectl would ask, with the custom resources that plugins follow; one
+that cannot be listed is a warning. With --from it is a dump, and no API server is asked: what
     kubectl get nodes,pods,nodemetrics,priorityclasses,namespaces,pvc,pv,storageclasses \\
         -A -o json > cluster.json
 prints. Name the custom resources that plugins of the configuration follow there, too, such as
@@ -245,16 +252,42 @@ async def plan_inputs(
     pods = await asyncio.to_thread(read_pods, options.pods, cluster.priority_classes, kept)
     schedulers = (one.scheduler_name for one in pods)
     configuration = configured or _default_configuration(found, schedulers)
-    informers = None if dump is None else DumpInformers(dump)
     time = now if options.now is None else options.now
-    services = offline_services(cluster, time, kept, informers)
-    profiles = await plan_profiles(configuration.profiles, found, services)
+    async with _informers(name, options, dump) as informers:
+        services = offline_services(cluster, time, kept, informers)
+        profiles = await plan_profiles(configuration.profiles, found, services)
+        try:
+            if isinstance(informers, InformerFactory):
+                await _listed(name, informers, services)
+            announce(services)
+            await services.hooks.run()
+            yield PlanInputs(tuple(pods), profiles, services, dump)
+        finally:
+            await profiles.close()
+
+
+@asynccontextmanager
+async def _informers(
+    name: str, options: PlanOptions, dump: Dump | None
+) -> AsyncIterator[DumpInformers | InformerFactory]:
+    """Informers of the custom resources that plugins follow."""
+    if dump is not None:
+        yield DumpInformers(dump)
+        return
+    async with live_informers(find_cluster(options.kubeconfig), name) as found:
+        yield found
+
+
+async def _listed(name: str, informers: InformerFactory, services: Services) -> None:
+    """Wait for the lists of all custom resources; what cannot be listed is a warning."""
     try:
-        announce(services)
-        await services.hooks.run()
-        yield PlanInputs(tuple(pods), profiles, services, dump)
-    finally:
-        await profiles.close()
+        async with asyncio.timeout(LIST_TIMEOUT):
+            await informers.wait_synced()
+    except TimeoutError as err:
+        raise ClusterReadError(informers.start_health().reason) from err
+    found = services.custom_resources.health()
+    if found.reason:
+        print_message(name, f"warning: {found.reason}")
 
 
 async def _cluster(
