@@ -72,6 +72,35 @@ class GroupPlanner(Protocol):
             ExtensionPointError: a plugin has failed.
         """
 
+    def members(self, pod: ClusterPod) -> Sequence[ClusterPod] | Status:
+        """Return the pods that are placed with a pod; see PodGroupPlugin. Itself: it is alone.
+
+        Raises:
+            ExtensionPointError: a plugin has failed.
+        """
+
+    def plan_members(self, pod: ClusterPod, nodes: View) -> GroupPlan | NoGroupPlan | Status:
+        """Plan these pods on the nodes of a view, such as a what-if; a rejection: it cannot be.
+
+        Raises:
+            ExtensionPointError: a plugin has failed.
+        """
+
+
+class PodGroupPlugin(Plugin, ABC):
+    """Knows which pods are placed together. For plugins that make room for all of them at once."""
+
+    @abstractmethod
+    def group_members(self, pod: ClusterPod) -> Sequence[ClusterPod] | Status:
+        """Return the pods without which none of a pod's group is placed, it among them.
+
+        Only itself: it has no group, or is placed alone. A rejection: they are too few now.
+        """
+
+    @abstractmethod
+    def plan_group(self, pod: ClusterPod, nodes: View) -> GroupPlan | NoGroupPlan | Status:
+        """Plan these pods by the rules of their group, on whatever nodes. Nothing is changed."""
+
 
 class PlannedReservePlugin(Plugin, ABC):
     """Chooses in Reserve what a pod holds, and can say it beforehand."""

@@ -63,6 +63,7 @@ from koord_scheduler.framework.groupplan import (
     NodeOrder,
     NoGroupPlan,
     PlannedReservePlugin,
+    PodGroupPlugin,
 )
 from koord_scheduler.framework.handle import SchedulerControl
 from koord_scheduler.framework.handlers import FailedPod
@@ -101,6 +102,7 @@ __all__ = [
     "PendingAdvice",  # says in explanations what a pod waits for
     "PlannedReservePlugin",
     "PluginRequest",
+    "PodGroupPlugin",  # says which pods are placed together
     "Pool",  # the sums of one pool
     "PostFilterTransformer",  # interface of Koordinator's transformers
     "PreFilterTransformer",  # interface of Koordinator's transformers

@@ -15,6 +15,7 @@ from koord.cluster.facts import ClusterPod
 from koord.cluster.hypothetical import HypotheticalCluster
 from koord.cluster.view import View
 from koord.util.timebudget import is_time_over
+from koord_scheduler.config.profiles import Point
 from koord_scheduler.framework.calls import ExtensionPointError
 from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.groupplan import (
@@ -23,6 +24,7 @@ from koord_scheduler.framework.groupplan import (
     NodeOrder,
     NoGroupPlan,
     PlannedReserve,
+    PodGroupPlugin,
 )
 from koord_scheduler.framework.nodes.adapters import Rows
 from koord_scheduler.framework.nodes.scoring import NodeScoring
@@ -49,6 +51,12 @@ class GroupSearch:
         self._search = search
         self._scoring = scoring
         self._reserve = PlannedReserve(plugins)
+        self._calls = plugins.calls
+        self._grouping = [
+            (plugins.loaded(name), plugin)
+            for name, plugin in plugins.plugins.items()
+            if isinstance(plugin, PodGroupPlugin)
+        ]
         plugins.complete_groups(self)
 
     def plan(
@@ -63,6 +71,22 @@ class GroupSearch:
         most = MAX_DEAD_ENDS if dead_ends is None else dead_ends
         parts = self._search, self._scoring, self._reserve
         return _Planning(*parts, pods, nodes, order, most).run()
+
+    def members(self, pod: ClusterPod) -> Sequence[ClusterPod] | Status:
+        """See GroupPlanner."""
+        for loaded, plugin in self._grouping:
+            found = self._calls.ask(loaded, Point.POST_FILTER, plugin.group_members, pod)
+            if isinstance(found, Status) or len(found) > 1:
+                return found
+        return (pod,)
+
+    def plan_members(self, pod: ClusterPod, nodes: View) -> GroupPlan | NoGroupPlan | Status:
+        """See GroupPlanner."""
+        for loaded, plugin in self._grouping:
+            found = self._calls.ask(loaded, Point.POST_FILTER, plugin.group_members, pod)
+            if isinstance(found, Status) or len(found) > 1:
+                return self._calls.ask(loaded, Point.POST_FILTER, plugin.plan_group, pod, nodes)
+        return self.plan((pod,), nodes)
 
 
 @dataclass(slots=True)

@@ -6,7 +6,7 @@ other is tried on its planned node, waits in Permit, and the last one lets all o
 Source: Koordinator, pkg/scheduler/plugins/coscheduling; docs/coscheduling.md for what differs.
 """
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from koord.api.podgroup import (
@@ -62,8 +62,11 @@ from koord_scheduler.plugin.koordinator import (
     ControllerProvider,
     Endpoint,
     FindOneNodePlugin,
+    GroupPlan,
     NextPodPlugin,
+    NoGroupPlan,
     PendingAdvice,
+    PodGroupPlugin,
     PostFilterTransformer,
     PreFilterTransformer,
 )
@@ -161,6 +164,7 @@ class Coscheduling(
     ControllerProvider,
     APIServiceProvider,
     PendingAdvice,
+    PodGroupPlugin,
 ):
     """Holds the members of a gang until all of them can be placed."""
 
@@ -261,6 +265,14 @@ class Coscheduling(
         self, state: CycleState, pod: ClusterPod, statuses: NodeStatuses, result: PostFilterResult
     ) -> None:
         self._rounds.failed(pod, result.status.message)
+
+    def group_members(self, pod: ClusterPod) -> Sequence[ClusterPod] | Status:
+        found = self._rounds.members_of(pod)
+        return found if isinstance(found, Status) else found.needed
+
+    def plan_group(self, pod: ClusterPod, nodes: View) -> GroupPlan | NoGroupPlan | Status:
+        found = self._rounds.members_of(pod)
+        return found if isinstance(found, Status) else self._rounds.try_plan(found, nodes, None)
 
     def pre_score(
         self, state: CycleState, pod: ClusterPod, nodes: View, feasible: Mask

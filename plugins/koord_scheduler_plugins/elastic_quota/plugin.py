@@ -4,7 +4,7 @@ Source: Koordinator, pkg/scheduler/plugins/elasticquota; docs/differences.md for
 """
 
 import asyncio
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from koord.api import podgroup
@@ -39,6 +39,7 @@ from koord_scheduler.plugin.koordinator import (
     ControllerProvider,
     Endpoint,
     FailedPod,
+    GroupPlan,
     PendingAdvice,
     PluginRequest,
 )
@@ -57,7 +58,13 @@ from koord_scheduler_plugins.elastic_quota.checks import (
     TreeOptions,
     admission,
 )
-from koord_scheduler_plugins.elastic_quota.preemption import LEAVING, QuotaPreemption
+from koord_scheduler_plugins.elastic_quota.preemption import (
+    LEAVING,
+    NEVER,
+    GroupQuotaPreemption,
+    QuotaPreemption,
+    make_room_for_group,
+)
 from koord_scheduler_plugins.elastic_quota.profile import QuotaProfiles, follow_profiles
 from koord_scheduler_plugins.elastic_quota.quotas import (
     UNLIMITED,
@@ -150,6 +157,14 @@ class _Rejected:
     rejection: Rejection
     need: Amounts  # with the pods that a what-if has placed before it
     room: Room  # that there was without those
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """Where a pod is to be placed, and which pods leave for it and for those of its group."""
+
+    chosen: Candidate
+    others: tuple[tuple[ClusterPod, str], ...] = ()  # of its group, and their nodes
 
 
 @takes_args(ElasticQuotaArgs)
@@ -254,19 +269,22 @@ class ElasticQuota(
     ) -> PostFilterResult | Status | None:
         """Preempt pods of the quota for the pod, if that gives it room and a node."""
         found = await self._find(state, pod, nodes, statuses)
-        if not isinstance(found, Candidate):
+        if isinstance(found, Status):
             return found
         self._preemptions.metrics.attempts.inc()
-        self._preemptions.begin(Preemption(self._profile, self.name, pod, found))
-        return PostFilterResult(found.node, victims=found.victims)
+        chosen = found.chosen
+        self._preemptions.begin(
+            Preemption(self._profile, self.name, pod, chosen, others=found.others)
+        )
+        return PostFilterResult(chosen.node, victims=chosen.victims)
 
     async def post_filter_dry_run(
         self, state: CycleState, pod: ClusterPod, nodes: View, statuses: NodeStatuses
     ) -> PostFilterResult | Status | None:
         found = await self._find(state, pod, nodes, statuses)
-        if not isinstance(found, Candidate):
+        if isinstance(found, Status):
             return found
-        return PostFilterResult(found.node, victims=found.victims)
+        return PostFilterResult(found.chosen.node, victims=found.chosen.victims)
 
     def reserve(self, state: CycleState, pod: ClusterPod, node_name: str) -> Status | None:
         """Do nothing: the account has the assumed pod."""
@@ -277,14 +295,23 @@ class ElasticQuota(
 
     async def _find(
         self, state: CycleState, pod: ClusterPod, nodes: View, statuses: NodeStatuses
-    ) -> Candidate | Status:
+    ) -> "_Choice | Status":
         """A node and victims, or the answer of PostFilter.
 
         Room on nodes is of no use while the quota has none: no other plugin may preempt then.
         """
         quotas = self.tracker.current().with_account(nodes.account)
+        try:
+            members = self._handle.groups().members(pod)
+        except ExtensionPointError as err:
+            return err.status
+        if isinstance(members, Status):
+            return _no(members.message)
+        if len(members) > 1:
+            return await self._find_for_group(state, pod, members, nodes, quotas)
         if self._rejection(quotas, pod) is None:
-            return await self._reclaim(state, pod, nodes, quotas, statuses)
+            reclaimed = await self._reclaim(state, pod, nodes, quotas, statuses)
+            return reclaimed if isinstance(reclaimed, Status) else _Choice(reclaimed)
         if self._preemptions.under_way(pod.uid):
             return _no(LEAVING)
         if statuses.absent.plugin != self.name:
@@ -303,7 +330,61 @@ class ElasticQuota(
             found = await work.find()
         except ExtensionPointError as err:
             return err.status
-        return _no(found) if isinstance(found, str) else found
+        return _no(found) if isinstance(found, str) else _Choice(found)
+
+    async def _find_for_group(
+        self,
+        state: CycleState,
+        pod: ClusterPod,
+        members: Sequence[ClusterPod],
+        nodes: View,
+        quotas: Quotas,
+    ) -> "_Choice | Status":
+        """Nodes for all members of a group and victims of the quotas that lack room for them.
+
+        No room on nodes is not looked for: that is left to the plugin of groups.
+        """
+        by_quota: dict[str, list[ClusterPod]] = {}
+        for one in members:
+            found = quotas.quota_of(one)
+            if found is not None:
+                by_quota.setdefault(found[0], []).append(one)
+        budgets = by_namespace(self._handle.services.cluster.budgets.values())
+        works = (
+            GroupQuotaPreemption(
+                pod=pod,
+                state=state,
+                nodes=nodes,
+                quotas=quotas,
+                filters=self._handle.filters(),
+                budgets=budgets,
+                options=self._admission,
+                spare_default=self._spare_default,
+                members=those,
+            )
+            for those in by_quota.values()
+        )
+        short = [work for work in works if work.is_short]
+        if not short:
+            return Status.unschedulable()
+        if pod.preemption_policy == "Never":
+            return _no(NEVER)
+        if self._preemptions.under_way(pod.uid):
+            return _no(LEAVING)
+
+        def plan(view: View) -> Mapping[str, str] | None:
+            planned = self._handle.groups().plan_members(pod, view)
+            return planned.nodes if isinstance(planned, GroupPlan) else None
+
+        try:
+            chosen = await make_room_for_group(short, nodes, plan)
+        except ExtensionPointError as err:
+            return err.status
+        if isinstance(chosen, str):
+            return _no(chosen)
+        planned, victims, violations = chosen
+        others = tuple((one, planned[one.key]) for one in members if one.key != pod.key)
+        return _Choice(Candidate(planned[pod.key], victims, violations), others)
 
     async def _reclaim(
         self,

@@ -409,6 +409,118 @@ class QuotaPreemption(VictimSearch):
         return [*fixed, *(quota_victims(free, admitted) or ())]
 
 
+@dataclass(kw_only=True)
+class GroupQuotaPreemption(QuotaPreemption):
+    """The members of a group in one quota, which has no room for all of them."""
+
+    members: Sequence[ClusterPod]
+
+    async def victims(self) -> tuple[list[QuotaPod], list[QuotaPod]] | str:
+        """Return the pods of the quota that may leave, and those that must; or why none may."""
+        found = self.quotas.quota_of(self.members[0])
+        if found is None:
+            return NO_VICTIMS
+        name, priority = found[0], min(one.priority or 0 for one in self.members)
+        pods = await self._pods_of(name)
+        lower = candidates(pods, name, priority, spare_default=self.spare_default)
+        if self._leaving and self._admitted(name, {}):
+            return LEAVING
+        chosen = quota_victims(lower, lambda freed: self._admitted(name, freed))
+        return (lower, chosen) if chosen else NO_VICTIMS
+
+    @property
+    def is_short(self) -> bool:
+        """Whether the quota lacks room for all of the members."""
+        found = self.quotas.quota_of(self.members[0])
+        return found is not None and not self._admitted(found[0], {})
+
+    def pod_of(self, one: QuotaPod) -> ClusterPod:
+        """The pod that was found under its key."""
+        return self._pods[one.key]
+
+    def _admitted(self, name: str, freed: Amounts) -> bool:
+        """Whether the quota admits all members; of those that count against min, these alone."""
+        state = self.quotas.state_of(name)
+        if state is None:
+            return False
+        both = dict(freed)
+        _add(both, self._leaving, 1)
+        every: dict[str, int] = {}
+        fixed: dict[str, int] = {}
+        for pod in self.members:
+            request = self.quotas.options.request(pod)
+            _add(every, request, 1)
+            if not is_preemptible(pod.labels):
+                _add(fixed, request, 1)
+        needs = [(every, True)] + ([(fixed, False)] if fixed else [])
+        return all(
+            admission(state, name, need, preemptible=preemptible, options=self.options, freed=both)
+            is None
+            for need, preemptible in needs
+        )
+
+
+MAX_REPRIEVED = 32  # pods of which each is tried alone whether a group can be placed beside it
+
+Plan = Callable[[View], Mapping[str, str] | None]
+"""Returns the nodes of all members of a group by namespace/name; None: they have none."""
+
+
+async def make_room_for_group(
+    shortages: Sequence[GroupQuotaPreemption], nodes: View, plan: Plan
+) -> tuple[Mapping[str, str], tuple[ClusterPod, ...], int] | str:
+    """Return the members' nodes, the victims and violated budgets; or why there are none.
+
+    shortages: of the quotas that lack room, at least one. The victims are chosen once, for all
+    members, so that each quota admits them; if they have no nodes then, further pods of these
+    quotas leave, as few as possible. Nobody is a victim unless the whole group is planned.
+
+    Raises:
+        ExtensionPointError: a plugin has failed.
+    """
+    lower: dict[str, QuotaPod] = {}
+    pods: dict[str, ClusterPod] = {}
+    least: set[str] = set()
+    for shortage in shortages:
+        found = await shortage.victims()
+        if isinstance(found, str):
+            return found
+        lower.update((one.key, one) for one in found[0])
+        pods.update((one.key, shortage.pod_of(one)) for one in found[0])
+        least.update(one.key for one in found[1])
+    cluster = HypotheticalCluster(nodes)
+    gone: list[str] = []
+
+    def leave(keys: Iterable[str]) -> None:
+        for key in keys:
+            cluster.remove(key, pods[key].node)
+            gone.append(key)
+
+    leave(least)
+    planned = plan(cluster.view())
+    if planned is None:
+        others = [one for one in sorted(lower.values(), key=_reprieve) if one.key not in least]
+        leave(one.key for one in others)
+        await remaining_time()
+        planned = plan(cluster.view()) if others else None
+        if planned is None:
+            return NO_NODE
+        for one in others[:MAX_REPRIEVED]:
+            await remaining_time()
+            if is_time_over():
+                return NO_NODE
+            cluster.add(pods[one.key], one.node)
+            again = plan(cluster.view())
+            if again is None:
+                cluster.remove(one.key, one.node)
+            else:
+                planned = again
+                gone.remove(one.key)
+    victims = sorted((lower[key] for key in gone), key=_importance, reverse=True)
+    violations = sum(one.protected for one in victims)
+    return planned, tuple(pods[one.key] for one in victims), violations
+
+
 class WhatIf:
     """The cluster without some pods, as the plugins of the profile see it."""
 

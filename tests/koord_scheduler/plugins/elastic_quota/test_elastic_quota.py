@@ -525,6 +525,65 @@ async def test_further_pods_of_the_quota_leave_a_node_that_has_no_room():
     await world.end()
 
 
+@pytest.mark.parametrize("lower", [1, 2], ids=["room for one of two", "room for both"])
+async def test_pods_leave_for_a_whole_gang_or_not_at_all(lower):
+    """The victims are chosen once for all members, also while there is room for the first one."""
+    world = await World().begin(2, 2, gangs=True)
+    world.quota("a", "2", "2")
+    for number in range(2):
+        labels = {} if number < lower else {PREEMPTIBLE: "false"}
+        world.add(f"p{number}", "a", bound="n0", priority=1, labels=labels)
+    world.add("free", "b", bound="n1", priority=1)
+    await world.settle()
+    labels = {LIGHTWEIGHT_NAME_LABEL: "g", LIGHTWEIGHT_MIN_LABEL: "2"}
+    for name in "xy":
+        world.add(name, "a", priority=9, labels=labels)
+    await world.settle()
+    assert world.leaving == (["p0", "p1"] if lower == 2 else [])
+    for name in world.leaving:
+        world.api.delete_pod(f"default/{name}")
+    await world.settle()
+    await world.pass_time()
+    await world.advance(15.0)
+    assert world.bound == (["x", "y"] if lower == 2 else [])
+    await world.end()
+
+
+async def test_a_quota_with_room_for_a_part_of_a_gang_has_pods_leave_for_the_rest():
+    world = await World().begin(4, gangs=True)
+    world.quota("a", "3")
+    for number in range(2):
+        world.add(f"p{number}", "a", bound="n0", priority=number)
+    await world.settle()
+    labels = {LIGHTWEIGHT_NAME_LABEL: "g", LIGHTWEIGHT_MIN_LABEL: "2"}
+    for name in "xy":
+        world.add(name, "a", priority=9, labels=labels)
+    await world.settle()
+    assert world.leaving == ["p0"]
+    world.api.delete_pod("default/p0")
+    await world.settle()
+    await world.pass_time()
+    await world.advance(15.0)
+    assert world.bound == ["x", "y"]
+    await world.end()
+
+
+async def test_further_pods_of_the_quota_leave_the_nodes_of_a_gang():
+    """It is admitted without the least of them, but has nodes only where the others are."""
+    world = await World().begin(2, 4, gangs=True)
+    world.quota("a", "8")
+    world.add("small", "a", bound="n0", cpu="2", priority=1)
+    for number in range(2):
+        world.add(f"p{number}", "a", bound="n1", cpu="2", priority=2 + number)
+    await world.settle()
+    labels = {LIGHTWEIGHT_NAME_LABEL: "g", LIGHTWEIGHT_MIN_LABEL: "2"}
+    for name in "xy":
+        world.add(name, "a", cpu="2", priority=9, labels=labels)
+    await world.settle()
+    assert world.leaving == ["p0", "small"]
+    await world.end()
+
+
 async def test_pods_that_leave_already_are_waited_for():
     world = await World().begin(4)
     world.quota("a", "2")
