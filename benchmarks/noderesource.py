@@ -23,12 +23,13 @@ from koord.kube.client import ApiClient
 from koord.util.clock import SystemClock
 from koord_manager.cluster import METRIC, ManagerCluster
 from koord_manager.config import feature_gates
-from koord_manager.controllers.metrics import NodeResourceMetrics
 from koord_manager.controllers.noderesource import NodeResources
+from koord_manager.controllers.worker import NodeResourceMetrics
 from koord_manager.framework.calculator import Calculator
 from koord_manager.framework.facts import ClusterConfig, load_cluster_config
 from koord_manager.framework.interfaces import PluginRegistry
 from koord_manager.framework.loading import Plugins, fields_read
+from koord_manager.page import node_map
 
 PODS = 30  # of a node
 CORE_BUDGET = 0.08  # with 5,000 nodes
@@ -93,10 +94,24 @@ def run(*, smoke: bool) -> Iterator[Row]:
     what = f"manager, {nodes:,} nodes"
     budget = CORE_BUDGET * nodes / 5_000
     yield Row(f"{what}: reports of a minute", cores, "cores", budget=budget)
+    yield from _page(cluster, what)
     if not smoke:
         yield Row(
             f"{what}: memory, without code", _resident() - before, "MiB", budget=MEMORY_BUDGET
         )
+
+
+def _page(cluster: ManagerCluster, what: str) -> Iterator[Row]:
+    """Yield what the map of the status page costs, and its size as JSON."""
+    names = [
+        f"kubernetes.io/{kind}-{one}" for kind in ("batch", "mid") for one in ("cpu", "memory")
+    ]
+    states = {name: ["enabled"] for name in cluster.snapshot.node_names()}
+    node_map(cluster.view(), names, states)
+    began = time.process_time()
+    text = json.dumps(node_map(cluster.view(), names, states))
+    yield Row(f"{what}: map of the status page", (time.process_time() - began) * 1000, "ms")
+    yield Row(f"{what}: the map as JSON", len(text) / 1024, "KiB")
 
 
 async def _all(resources: NodeResources, nodes: int) -> None:

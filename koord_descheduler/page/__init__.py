@@ -22,7 +22,7 @@ from koord_descheduler.framework.decisions import (
 from koord_descheduler.ledger.entries import Entry, Pause
 from koord_descheduler.planning import MAX_NAME_LENGTH, Question, explanation
 
-VIEWS = {name: files(__name__).joinpath(name) for name in ("descheduler.js", "heatmap.js")}
+VIEWS = {"descheduler.js": files(__name__).joinpath("descheduler.js")}
 MAX_NODES = 10_000  # of a map
 MAX_MAPS = 8  # of a cycle: profiles and their plugins
 MAX_MOVES = 200  # of a cycle

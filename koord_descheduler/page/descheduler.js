@@ -2,7 +2,7 @@
 
 import { healthSection } from "./health.js";
 import { HeatMap } from "./heatmap.js";
-import { DataTable, el, facts, format, openDetail, opener, section } from "./page.js";
+import { choice, DataTable, el, facts, format, openDetail, opener, section } from "./page.js";
 
 const counts = (mapping) => Object.entries(mapping).map(([name, count]) => `${count} ${name}`).join(", ") || "none";
 const limit = (value) => value ?? "any number";
@@ -28,21 +28,6 @@ function drawExplained(content, found) {
 
 const openNode = (name) => openDetail(name, "node", name, drawExplained);
 const openPod = (name) => openDetail(name, "pod", name, drawExplained);
-
-/** A choice that keeps what was chosen while there is such an option. */
-function choice(label, changed) {
-  const select = el("select", { change: changed });
-  const shown = el("label", { class: "filter" }, label, select);
-  return {
-    shown, get value() { return select.value; },
-    set(options) {
-      if (options.join("\n") === [...select.options].map((one) => one.value).join("\n")) return;
-      const before = select.value;
-      select.replaceChildren(...options.map((name) => el("option", { value: name }, name)));
-      if (options.includes(before)) select.value = before;
-    },
-  };
-}
 
 function nodeSection(body) {
   let maps = [], shown = null;

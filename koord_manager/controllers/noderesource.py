@@ -14,14 +14,14 @@ from koord.util.clock import Clock
 from koord.util.logs import get_logger
 from koord_manager import NAME
 from koord_manager.cluster import ManagerCluster, NodeObjects
-from koord_manager.controllers.metrics import (
+from koord_manager.controllers.worker import (
     DOUBTFUL,
     ENABLED,
     SHORT,
     STALE,
     NodeResourceMetrics,
+    NodeWorker,
 )
-from koord_manager.controllers.worker import NodeWorker
 from koord_manager.framework.calculator import Calculator, History, NodeResult
 from koord_manager.framework.facts import ClusterConfig, NodeFacts, gather_facts
 from koord_manager.framework.writing import node_patch, zone_operations

@@ -15,8 +15,7 @@ from koord.kube.managedobjects import (
 from koord.util.clock import Clock
 from koord.util.logs import get_logger
 from koord_manager import NAME
-from koord_manager.controllers.metrics import SpecMetrics
-from koord_manager.controllers.worker import NodeWorker
+from koord_manager.controllers.worker import NodeWorker, SpecMetrics
 from koord_manager.framework.facts import ClusterConfig
 
 ORPHAN_DELAY = 60.0  # seconds that an object outlives its node at least

@@ -1,7 +1,11 @@
 """The worker of a queue of nodes."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.metrics_core import GaugeMetricFamily, Metric, UnknownMetricFamily
+from prometheus_client.registry import Collector
 
 from koord.kube.errors import (
     Conflict,
@@ -16,10 +20,13 @@ from koord.util.health import OK, HealthStatus, PartHealth
 from koord.util.logs import LogState, get_logger
 from koord.util.stop import Stop
 from koord.util.workqueue import WorkQueue
+from koord_manager import PREFIX
 
 AT_ONCE = 64  # requests
 FIRST_PAUSE, MAX_PAUSE = 1.0, 60.0  # seconds after an error of one node, doubled each time
 REST = 60.0  # seconds after what only an administrator can mend
+
+ENABLED, STALE, DOUBTFUL, SHORT = "enabled", "stale", "doubtful", "short"
 
 log = get_logger("koord_manager.controllers")
 
@@ -89,3 +96,117 @@ class NodeWorker(ABC):
     def _works(self, name: str) -> None:
         if self._errors.pop(name, None) is not None and not self._errors:
             self._trouble.ended(f"{self.name}.recovered")
+
+
+class UnsuffixedCounter:
+    """A counter that Koordinator named without `_total`, exported under exactly its name.
+
+    See koord.component.metrics.
+    """
+
+    def __init__(
+        self, name: str, help_: str, labels: Sequence[str], registry: CollectorRegistry
+    ) -> None:
+        self._name, self._help, self._labels = name, help_, tuple(labels)
+        self._counts: dict[tuple[str, ...], int] = {}
+        registry.register(self)
+
+    def inc(self, *labels: str) -> None:
+        """Count one."""
+        self._counts[labels] = self._counts.get(labels, 0) + 1
+
+    def collect(self) -> Iterator[UnknownMetricFamily]:
+        """Yield the family with all counts, for prometheus_client."""
+        family = self._family()
+        for labels, count in tuple(self._counts.items()):
+            family.add_metric(labels, count)
+        yield family
+
+    def describe(self) -> Iterator[UnknownMetricFamily]:
+        """Yield the family without counts, so that the registry rejects a duplicate name."""
+        yield self._family()
+
+    def _family(self) -> UnknownMetricFamily:
+        return UnknownMetricFamily(self._name, self._help, labels=self._labels)
+
+
+class NodeResourceMetrics(Collector):
+    """Counters by outcome, and what each node offers."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.reconciles = UnsuffixedCounter(
+            f"{PREFIX}_node_resource_reconcile_count",
+            "Looks at nodes by status (succeeded or failed) and reason.",
+            ["status", "reason"],
+            registry,
+        )
+        self.plugin_runs = UnsuffixedCounter(
+            f"{PREFIX}_node_resource_run_plugin_status",
+            "Failures of plugins by status and stage.",
+            ["plugin", "status", "reason"],
+            registry,
+        )
+        self.latency = Histogram(
+            f"{PREFIX}_node_resource_patch_latency_seconds",
+            "Time from a report's arrival to the patch of its node.",
+            buckets=(0.1, 0.25, 0.5, 1, 2, 5, 10, 30, 60),
+            registry=registry,
+        )
+        self.rejections = Counter(
+            f"{PREFIX}_config_map_rejections_total",
+            "Versions of slo-controller-config of which a key keeps its last good value.",
+            registry=registry,
+        )
+        self.offered: dict[str, Mapping[str, int | None]] = {}
+        self.states: dict[str, frozenset[str]] = {}  # of nodes that are to offer something
+        registry.register(self)
+
+    def describe(self) -> Iterator[Metric]:
+        """Yield the gauge without values."""
+        yield self._family()
+        yield self._nodes()
+
+    def _nodes(self) -> GaugeMetricFamily:
+        return GaugeMetricFamily(
+            f"{PREFIX}_nodes",
+            "Nodes with colocation: all (enabled), those whose report is missing or old (stale) or "
+            "cannot be right (doubtful), those whose pods hold more than is offered (short).",
+            labels=["state"],
+        )
+
+    def _family(self) -> GaugeMetricFamily:
+        return GaugeMetricFamily(
+            f"{PREFIX}_node_extended_resource_allocatable_internal",
+            "What a node offers, before any factor: cores for CPU, bytes for memory.",
+            labels=["node", "resource", "unit"],
+        )
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the gauge of all nodes."""
+        family = self._family()
+        for node, amounts in tuple(self.offered.items()):
+            for name, amount in amounts.items():
+                if amount is not None:
+                    unit = "byte" if name.endswith("memory") else "core"
+                    value = amount / 1000 if name.endswith("cpu") else float(amount)
+                    family.add_metric([node, name, unit], value)
+        yield family
+        states, nodes = tuple(self.states.values()), self._nodes()
+        for state in (ENABLED, STALE, DOUBTFUL, SHORT):
+            nodes.add_metric([state], sum(state in one for one in states))
+        yield nodes
+
+
+class SpecMetrics:
+    """Counters of both kinds."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.reconciles = {
+            name: UnsuffixedCounter(
+                f"{PREFIX}_{name}_reconcile_count",
+                f"Writes of {name} objects by status (succeeded or failed).",
+                ["status"],
+                registry,
+            )
+            for name in ("nodemetric", "nodeslo")
+        }

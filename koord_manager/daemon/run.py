@@ -15,6 +15,7 @@ from koord.component.http.endpoints import guarded
 from koord.component.http.exposition import Exposition
 from koord.component.http.sockets import Address
 from koord.component.metrics import FamilyRules
+from koord.component.page.serving import Page
 from koord.component.plugins.discovery import discover
 from koord.component.supervisor import Run, supervise
 from koord.controlplane import serving
@@ -39,10 +40,9 @@ from koord.util.stop import Stop
 from koord_manager import NAME, PREFIX, __version__
 from koord_manager.cluster import FOLLOWED, METRIC, ManagerCluster, NodeObjects
 from koord_manager.config import FORMAT, ReadConfig, to_document
-from koord_manager.controllers.metrics import NodeResourceMetrics, SpecMetrics
 from koord_manager.controllers.noderesource import NodeResources
 from koord_manager.controllers.specs import ManagedSpecs
-from koord_manager.controllers.worker import NodeWorker
+from koord_manager.controllers.worker import NodeResourceMetrics, NodeWorker, SpecMetrics
 from koord_manager.daemon.settings import Settings, load_settings
 from koord_manager.explanation import explain_handler
 from koord_manager.framework.calculator import Calculator
@@ -175,7 +175,7 @@ class Daemon:
             (settings.options.plain_address, *own.addresses),
             lambda: to_document(self._in_force),
             self._create_app,
-            None,
+            self._page,
         )
         self._add_components()
 
@@ -291,6 +291,23 @@ class Daemon:
         handler = explain_handler(self._resources, self._common.is_leader)
         app.router.add_get("/explain", guarded(sources.guard, handler))
         return app
+
+    def _page(self) -> Page:
+        from koord_manager.page import PageSources, manager_page
+
+        sources = PageSources(
+            health=self._common.components.health,
+            is_leader=self._common.is_leader,
+            configuration=lambda: self._in_force,
+            plugins=[
+                one.name for one in (*self._plugins.node_resource, *self._plugins.controllers)
+            ],
+            webhook=self._webhook is not None,
+            cluster=self._connection.state,
+            metrics=self._metrics,
+            resources=self._resources,
+        )
+        return manager_page(sources, self._clock)
 
     async def run(self, stop: Stop | None) -> None:
         """Start, work until stop, and stop. Raises as run_connected."""

@@ -15,13 +15,14 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
 from koord.api.qos import KubeQoS
-from koord.kube.client import NODE_METRICS, NODES, PODS
+from koord.kube.client import CONFIG_MAPS, NODE_METRICS, NODES, PODS
 from koordlet.plugin.testing import FakeHost
 from tests.support.kube.apiserver import ApiServer
 from tests.support.processes.agent import BUSY_POD, running_alone
 from tests.support.processes.browser import ELSEWHERE, NARROW, WIDE, Browser, browser
 from tests.support.processes.control_plane import (
     running_control_plane,
+    running_manager,
     running_scheduler,
     scheduler_config,
 )
@@ -293,6 +294,37 @@ def look_at_scheduler(window: Browser) -> None:
     window.find("#asked").clear()
     window.find("#asked").send_keys("shop/large", Keys.ENTER)
     window.until_says("dialog[open]", "NodeResourcesFit excludes", "3 nodes")
+
+
+def look_at_manager(window: Browser) -> None:
+    window.until_says("#health", "This daemon is")
+    window.until_says("#state", "Leads, and writes.", "3 enabled", "1 stale", "BatchResource")
+    window.until_says("#nodes", "3 nodes offer", "3 of 3", MARKUP)
+    assert window.find("#nodes canvas").get_attribute("aria-label").startswith("Map of nodes by")
+    window.find("#nodes input").send_keys("n1")
+    window.until_says("#nodes", "1 of 3")
+    window.find("#nodes td button").click()
+    window.until_says("dialog[open]", "kubernetes.io/batch-cpu", "by", "BatchResource")
+
+
+async def test_the_page_of_the_manager(window: Browser, tmp_path: Path, cluster: ApiServer) -> None:
+    """Its map, a node explained, that all can use it; the name of a node stays text."""
+    strategy = {"enable": True, "cpuReclaimThresholdPercent": 100}
+    meta = {"name": "slo-controller-config", "namespace": "koordinator-system"}
+    data = {"colocation-config": json.dumps(strategy)}
+    cluster.objects.create(CONFIG_MAPS.collection(), {"metadata": meta, "data": data})
+    port = free_port()
+
+    def look() -> None:
+        window.open(f"http://127.0.0.1:{port}/")
+        look_at_manager(window)
+        assert window.violations() == []
+        window.driver.switch_to.active_element.send_keys(Keys.ESCAPE)
+        usable_by_all(window)
+        assert "owned" not in window.driver.title
+
+    async with running_manager(tmp_path, cluster.url, f"--port={port}"):
+        await asyncio.to_thread(look)
 
 
 async def test_the_pages_of_the_control_plane(

@@ -44,7 +44,8 @@ _HEADERS = {
     "X-Frame-Options": "DENY",
 }
 _KINDS = {"js": "text/javascript", "css": "text/css"}
-_STATIC = ("main.js", "page.js", "health.js", "page.css", "uPlot.iife.min.js", "uPlot.min.css")
+_STATIC = ("main.js", "page.js", "health.js", "heatmap.js", "page.css",
+           "uPlot.iife.min.js", "uPlot.min.css")  # fmt: skip
 _WRITE_BUFFER = 256 << 10  # bytes of a stream that the kernel has not taken yet
 
 log = get_logger("koord.page")

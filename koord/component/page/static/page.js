@@ -111,6 +111,21 @@ function compare(one, other, descending) {
 /** A button in a table that opens more; key keeps the focus when the table is drawn anew. */
 export const opener = (text, key, open) => el("button", { type: "button", class: "link", "data-key": key, click: open }, text);
 
+/** A choice that keeps what was chosen while there is such an option. */
+export function choice(label, changed) {
+  const select = el("select", { change: changed });
+  const shown = el("label", { class: "filter" }, label, select);
+  return {
+    shown, get value() { return select.value; },
+    set(options) {
+      if (options.join("\n") === [...select.options].map((one) => one.value).join("\n")) return;
+      const before = select.value;
+      select.replaceChildren(...options.map((name) => el("option", { value: name }, name)));
+      if (options.includes(before)) select.value = before;
+    },
+  };
+}
+
 /** A line of values, null where there is a gap. */
 export function sparkline(values) {
   const largest = Math.max(...values.filter((value) => value !== null), 0) || 1;
