@@ -4,6 +4,8 @@ import signal
 import sys
 from collections.abc import Sequence
 
+from koord.component.process import default_cas_on_use
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the daemon; see koordlet.cli.daemon.run for the exit status.
@@ -13,7 +15,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
-        from koordlet.cli.daemon import run
+        with default_cas_on_use():
+            from koordlet.cli.daemon import run
 
         return run(sys.argv[1:] if argv is None else argv)
     finally:

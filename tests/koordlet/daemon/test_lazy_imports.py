@@ -1,9 +1,12 @@
 """What is for few kernels is not imported before it is used: it would cost every node memory."""
 
+import os
 import subprocess
 import sys
 
 import pytest
+
+from tests.support.kube.certificates import Authority
 
 PROGRAM = """
 import sys
@@ -42,3 +45,21 @@ def imported() -> set[str]:
 def test_it_is_not_imported(imported, module):
     assert module not in imported
     assert "koordlet.host.objects" in imported
+
+
+def test_the_command_reads_no_cas_of_the_system(tmp_path):
+    """The contexts that aiohttp makes when it is imported wait for a connection that needs them."""
+    program = (
+        "from koordlet.cli.koordlet import main\n"
+        "main(['--version'])\n"
+        "from aiohttp import connector\n"
+        "for one in connector._SSL_CONTEXT_VERIFIED, connector._SSL_CONTEXT_UNVERIFIED:\n"
+        "    print(one.cert_store_stats()['x509_ca'])"
+    )
+    environ = {**os.environ, "SSL_CERT_FILE": str(Authority(tmp_path).certificate)}
+
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environ, capture_output=True, text=True, check=True
+    )
+
+    assert done.stdout.split()[-2:] == ["0", "0"]
