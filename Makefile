@@ -27,7 +27,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 
-.PHONY: help run run-descheduler run-scheduler demo test e2e-test image-test cluster cluster-test cluster-soak lint format docs site dashboards bench bench-descheduler bench-smoke soak vm-test lock \
+.PHONY: help run run-descheduler run-manager run-scheduler demo test e2e-test image-test cluster cluster-test cluster-soak lint format docs site dashboards bench bench-descheduler bench-smoke soak vm-test lock \
 	build-koord-descheduler docker-build-koord-descheduler docker-build-koord-manager docker-build-koord-scheduler install-systemd clean
 
 help:  ## List the targets
@@ -43,6 +43,11 @@ $(BIN)/.run: requirements/run.txt requirements/build.txt pyproject.toml
 $(BIN)/.descheduler: requirements/descheduler.txt $(BIN)/.run
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes \
 		-r requirements/descheduler.txt
+	@touch $@
+
+$(BIN)/.manager: requirements/manager.txt $(BIN)/.run
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes \
+		-r requirements/manager.txt
 	@touch $@
 
 $(BIN)/.dev: requirements/dev.txt $(BIN)/.run
@@ -62,6 +67,9 @@ run-descheduler: $(BIN)/.descheduler  ## Start koord-descheduler in dry-run (KUB
 
 run-scheduler: $(BIN)/.descheduler  ## Start koord-scheduler (KUBECONFIG=... or ARGS="--kubeconfig=FILE")
 	exec $(BIN)/koord-scheduler --config=docs/examples/scheduler.yaml $(ARGS)
+
+run-manager: $(BIN)/.manager  ## Start koord-manager in dry-run (KUBECONFIG=...; other flags: ARGS="--config=FILE")
+	exec $(BIN)/koord-manager $(or $(ARGS),--config=docs/examples/manager.yaml)
 
 test: $(BIN)/.dev  ## Unit, fake host and, as root on cgroup v1, real cgroup tests
 	$(if $(MEMORY),TMPDIR=$${TMPDIR:-$(MEMORY)}) $(BIN)/pytest -n $(WORKERS) $(ARGS)

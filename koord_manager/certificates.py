@@ -305,7 +305,7 @@ def _decoded(text: object) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class _Webhooks:
-    """What matters of a MutatingWebhookConfiguration."""
+    """The parts of a MutatingWebhookConfiguration that matter."""
 
     version: str
     uid: str

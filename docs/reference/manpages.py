@@ -13,11 +13,13 @@ _SECTIONS = {
     "kubectl-koordlet": 1,
     "koordlet": 8,
     "koord-descheduler": 8,
+    "koord-manager": 8,
     "koord-scheduler": 8,
 }
 _USAGE = {
     "koordlet": "koordlet [--FLAG=VALUE]...",
     "koord-descheduler": "koord-descheduler [--FLAG=VALUE]... | COMMAND ...",
+    "koord-manager": "koord-manager [--FLAG=VALUE]... | COMMAND ...",
     "koord-scheduler": "koord-scheduler [--FLAG=VALUE]... | COMMAND ...",
 }
 _SYNTAX = (
@@ -31,6 +33,8 @@ _EXIT = {
     "koordlet": "0: stopped by a signal. 1: the start failed. 2: a flag, gate or the config file "
     "cannot be used; the message names the nearest name.",
     "koord-descheduler": "0: stopped by a signal. 1: the lease was lost, or the start failed. 2: a "
+    "flag or the file cannot be used.",
+    "koord-manager": "0: stopped by a signal. 1: the lease was lost, or the start failed. 2: a "
     "flag or the file cannot be used.",
     "koord-scheduler": "0: stopped by a signal. 1: the lease was lost, or the start failed. 2: a "
     "flag or the file cannot be used.",

@@ -18,15 +18,23 @@ MANIFESTS = Manifests("manager", "koord-manager")
 NAMESPACE = "koordinator-system"
 
 
-def arguments() -> list[str]:
-    return [one.replace("$(POD_NAMESPACE)", NAMESPACE) for one in MANIFESTS.container["args"]]
+def arguments(directory: Path) -> list[str]:
+    """The container's, with its file in a directory and the pods in the namespace of agents."""
+    name, text = MANIFESTS.config
+    (directory / name).write_bytes(text)
+    return [
+        one.replace("$(POD_NAMESPACE)", NAMESPACE).replace("/config/", f"{directory}/")
+        for one in MANIFESTS.container["args"]
+    ]
 
 
-def test_the_arguments_are_the_daemon_s() -> None:
-    """Each has a meaning, and the lease is where agents look for it."""
-    settings = load_settings(arguments(), {}, discover=discover)
+def test_the_arguments_are_the_daemon_s(tmp_path: Path) -> None:
+    """Each has a meaning, the lease is where agents look for it; the file says the defaults."""
+    settings = load_settings(arguments(tmp_path), {}, discover=discover)
 
     assert settings.warnings() == []
+    plain = [one for one in arguments(tmp_path) if "--config=" not in one]
+    assert settings.document() == load_settings(plain, {}, discover=discover).document()
     election = settings.configuration.leader_election
     assert (election.resource_namespace, election.resource_name) == (NAMESPACE, LEASE)
     [port] = MANIFESTS.container["ports"]
@@ -136,14 +144,28 @@ def test_components_are_about_its_pods_and_their_port() -> None:
     assert {one["metadata"]["namespace"] for one in (policy, monitor)} == {NAMESPACE}
 
 
-def test_the_webhook_is_served_by_all_and_keeps_no_pod_from_being_made() -> None:
+def test_the_example_writes_nothing() -> None:
+    """The file of `make run-manager`."""
+    file = Path(__file__).parents[2] / "docs" / "examples" / "manager.yaml"
+    settings = load_settings([f"--config={file}"], {}, discover=discover)
+
+    assert settings.warnings() == []
+    assert settings.configuration.dry_run
+    assert not settings.configuration.leader_election.leader_elect
+
+
+def test_the_webhook_is_served_by_all_and_keeps_no_pod_from_being_made(tmp_path: Path) -> None:
     """Flag, port, path and names of the component are those of the daemon."""
     deployment = patched(MANIFESTS.one("Deployment"), "manager/webhook")
     pod = deployment["spec"]["template"]["spec"]
     container = pod["containers"][0]
     files = Path(__file__).parents[2] / "deploy" / "manager" / "webhook" / "webhook.yaml"
     service, configuration = yaml.safe_load_all(files.read_text())
-    given = [one.replace("$(POD_NAMESPACE)", NAMESPACE) for one in container["args"]]
+    arguments(tmp_path)  # the file
+    given = [
+        one.replace("$(POD_NAMESPACE)", NAMESPACE).replace("/config/", f"{tmp_path}/")
+        for one in container["args"]
+    ]
 
     settings = load_settings(given, {}, discover=discover)
 

@@ -32,6 +32,7 @@ def test_a_page_has_no_fault_that_mandoc_finds(mandoc, page):
 def test_there_is_a_page_of_each_program():
     assert [page.name for page in PAGES] == [
         "koord-descheduler.8",
+        "koord-manager.8",
         "koord-scheduler.8",
         "koordlet.8",
         "koordletctl.1",

@@ -301,8 +301,6 @@ def _control_plane(daemon: str) -> Iterator[Value]:
     yield from _of_daemon(daemon, workload)
     if daemon == "manager":
         yield Value("manager.createNamespace", True, _MANAGERS_NAMESPACE, v.BOOLEAN)
-        yield from _components_of(daemon)
-        return
     [config] = yaml.safe_load((_DEPLOY / daemon / "config.yaml").read_text())["data"].values()
     config = re.sub(rf"\b{_NAMESPACE}\b", f"{{{{ {_IN_NAMESPACE} }}}}", config)
     meaning = f"Its configuration file, as a template. {_READ[daemon]}"
@@ -316,6 +314,7 @@ _MANAGERS_NAMESPACE = (
 )
 _READ = {
     "descheduler": "It is read again while the daemon runs.",
+    "manager": "It is read again while the daemon runs; some fields wait for a restart.",
     "scheduler": "It is read at the start: restart the Deployment after a change.",
 }
 
