@@ -12,6 +12,7 @@ from msgspec import Raw
 from koord.api.labelselector import Requirement
 from koord.api.pod import Share, amount, running_total
 from koord.cluster import wire
+from koord.cluster.columns import ImageSets
 from koord.cluster.facts import (
     AffinityTerm,
     ContainerKind,
@@ -25,7 +26,6 @@ from koord.cluster.facts import (
     SpreadConstraint,
     Toleration,
 )
-from koord.cluster.images import ImageSets
 from koord.cluster.keptfields import NO_FIELDS, KeptFields
 from koord.cluster.lenient_decoding import (
     DecodingFaults,

@@ -10,7 +10,7 @@ import numpy as np
 from koord.cluster import kinds as cluster_kinds
 from koord.cluster import storage
 from koord.cluster.account import Account, AccountKind, FrozenAccount
-from koord.cluster.columns import Column, Shards
+from koord.cluster.columns import Column, NodeImages, Shards
 from koord.cluster.decoder import ObjectKind
 from koord.cluster.facts import (
     ClusterNamespace,
@@ -20,7 +20,6 @@ from koord.cluster.facts import (
     PriorityClass,
     Workload,
 )
-from koord.cluster.images import NodeImages
 from koord.cluster.kinds import UsageReport
 from koord.cluster.placement import Placement
 from koord.cluster.pod_counts import PodCounts

@@ -12,6 +12,7 @@ from koord.cluster.account import NO_ACCOUNT, FrozenAccount
 from koord.cluster.columns import (
     CodedColumn,
     FrozenColumn,
+    FrozenImages,
     FrozenShards,
     Mask,
     read_only,
@@ -28,7 +29,6 @@ from koord.cluster.facts import (
     Selector,
     Taint,
 )
-from koord.cluster.images import FrozenImages
 from koord.cluster.placement import FrozenPlacement, Placed
 from koord.cluster.pod_counts import (
     AffinityTermKind,

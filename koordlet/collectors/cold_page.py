@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from prometheus_client import Metric
 
 from koordlet.collectors.engine.collector import FamilySpec, Tick
-from koordlet.host.cgroups.hierarchies import CgroupFs
 from koordlet.host.cgroups.layout import host_app_group
+from koordlet.host.cgroups.tree import CgroupFs
 from koordlet.host.idle_pages import IDLE_BITMAP
 from koordlet.host.paths import HostPaths
 from koordlet.host.resources import MEMINFO, MEMORY_IDLE_PAGES, MEMORY_STAT

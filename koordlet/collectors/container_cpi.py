@@ -10,7 +10,7 @@ from prometheus_client import Metric
 
 from koord.api.machine import parse_cpulist_file
 from koordlet.collectors.engine.collector import FamilySpec, LabelledValue, Tick
-from koordlet.host.cgroups.hierarchies import CgroupFs
+from koordlet.host.cgroups.tree import CgroupFs
 from koordlet.host.errors import Unsupported
 from koordlet.host.files import parse_file
 from koordlet.host.paths import HostPaths

@@ -23,7 +23,7 @@ from koordlet.executor.evictions.evictor import Evictor
 from koordlet.executor.evictions.kill import PodKiller
 from koordlet.executor.evictions.limits import EvictionBudget
 from koordlet.executor.journal import Journal
-from koordlet.executor.kernel.conflicts import OnForeignChange
+from koordlet.executor.kernel.plan import OnForeignChange
 from koordlet.executor.kernel.view import KernelView, ThreadWorker, ValueWatcher
 from koordlet.executor.kernel.writer import Writer
 from koordlet.executor.restorer import Restorer

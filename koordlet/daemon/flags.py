@@ -33,10 +33,10 @@ from koord.util.errors import OptionError
 from koordlet.daemon.environment import Mode, default_run_dir
 from koordlet.daemon.upstream_flags import INERT_FLAGS, HookFlags, PredictionFlags
 from koordlet.executor.audit.log import MAX_PAGE_EVENTS
-from koordlet.executor.dryrun import DryRun
+from koordlet.executor.claimmanager import DryRun
 from koordlet.executor.evictions.eviction import EvictionFallback
 from koordlet.executor.evictions.limits import MAX_BUDGET
-from koordlet.executor.kernel.conflicts import OnForeignChange
+from koordlet.executor.kernel.plan import OnForeignChange
 from koordlet.executor.restorer import OnExit
 from koordlet.manager_fallback import ManagerRoleMode
 from koordlet.metriccache.kinds import DEFAULT_INTERVALS, Cadence

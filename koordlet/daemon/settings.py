@@ -21,7 +21,7 @@ from koord.util.logs import get_logger, parse_levels, set_levels
 from koordlet import NAME
 from koordlet.daemon.environment import Mode, detect_mode
 from koordlet.daemon.flags import DaemonFlags, define_flags
-from koordlet.executor.dryrun import LiveDryRun
+from koordlet.executor.claimmanager import LiveDryRun
 from koordlet.features import feature_gates
 from koordlet.host.paths import HOST_MODE, HostPaths
 from koordlet.plugin.registry import PluginRegistry

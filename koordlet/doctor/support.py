@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from koordlet.doctor.probes import Finding, probe_host, probe_run_dir
 from koordlet.host import resources as table
-from koordlet.host.cgroups.hierarchies import V1_ONLY
+from koordlet.host.cgroups.tree import V1_ONLY
 from koordlet.host.errors import KernelFileError, Unsupported, Vanished
 from koordlet.host.files import read_file, read_head
 from koordlet.host.host import Host

@@ -11,7 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from koordlet.host.cgroups.hierarchies import (
+from koordlet.host.cgroups.layout import Driver, Layout
+from koordlet.host.cgroups.tree import (
     V1,
     V2,
     CgroupFs,
@@ -19,7 +20,6 @@ from koordlet.host.cgroups.hierarchies import (
     driver_of_kubelet,
     subgroups,
 )
-from koordlet.host.cgroups.layout import Driver, Layout
 from koordlet.host.errors import KernelFileError, Unsupported, Vanished
 from koordlet.host.files import Descriptors
 from koordlet.host.kernelfile import KernelFile

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, TypeVar, overload
 
 from koord.util.errors import InvalidObject
 from koordlet.host.cgroups import cgroupfiles as cg
-from koordlet.host.cgroups.hierarchies import V1_ONLY, V2_ONLY
+from koordlet.host.cgroups.tree import V1_ONLY, V2_ONLY
 from koordlet.host.resource import (
     INT64_MAX,
     NUMBER,

@@ -14,8 +14,7 @@ from koord.util.text import nearest
 from koordlet.metriccache.aggregate import Aggregate
 from koordlet.metriccache.keys import UnknownSeries
 from koordlet.metriccache.kinds import KINDS, AnyKind, Cadence, K, Kind, P, RetentionClass, Sample
-from koordlet.metriccache.layout import TableLimits
-from koordlet.metriccache.ring import RingDiscarded
+from koordlet.metriccache.ring import RingDiscarded, TableLimits
 from koordlet.metriccache.table import SeriesTable
 
 

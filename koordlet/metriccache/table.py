@@ -14,8 +14,10 @@ from koord.util.ownedfiles import OwnedPath
 from koordlet.metriccache.aggregate import Aggregate, Window
 from koordlet.metriccache.keys import UnknownSeries
 from koordlet.metriccache.kinds import AnyKind, Sample
-from koordlet.metriccache.layout import (
+from koordlet.metriccache.ring import (
     DamagedRing,
+    Ring,
+    RingDiscarded,
     RingGeometry,
     RingIdentity,
     SeriesKey,
@@ -25,7 +27,6 @@ from koordlet.metriccache.layout import (
     key_bytes_with_headroom,
     rows_with_headroom,
 )
-from koordlet.metriccache.ring import Ring, RingDiscarded
 
 
 class Rows:

@@ -19,7 +19,7 @@ from koordlet.executor.audit.files import AuditQuery, parse_query
 from koordlet.metriccache.aggregate import Aggregate
 from koordlet.metriccache.cache import MetricCache
 from koordlet.metriccache.kinds import AnyKind
-from koordlet.metriccache.layout import SeriesKey
+from koordlet.metriccache.ring import SeriesKey
 from koordlet.server.app import Explain, explain_handler
 from koordlet.server.top import top
 from koordlet.statesinformer.informer import StatesInformer

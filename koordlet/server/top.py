@@ -24,7 +24,7 @@ from koordlet.metriccache.kinds import (
     QOS_PSI,
     AnyKind,
 )
-from koordlet.metriccache.layout import SeriesKey
+from koordlet.metriccache.ring import SeriesKey
 from koordlet.statesinformer.podmeta import PodMeta
 
 TopRow = dict[str, object]

@@ -10,20 +10,22 @@ from typing import ClassVar, NamedTuple
 from zlib import crc32
 
 from koord.api.annotations import place
-from koord.api.networkqos import (
-    ANNOTATION,
-    MAX_RATE,
-    MIN_RATE,
-    PodLimits,
-    Problems,
-    bytes_per_second,
-    pod_limits,
-)
 from koord.api.node import Node
 from koord.api.nodeslo import NodeSLO
 from koord.api.pod import Pod
 from koord.api.qos import KubeQoS, QoSClass
-from koord.api.qosstrategy import NetQoSPolicy, NetworkQoS, ResourceQoS
+from koord.api.qosstrategy import (
+    ANNOTATION,
+    MAX_RATE,
+    MIN_RATE,
+    NetQoSPolicy,
+    NetworkQoS,
+    PodLimits,
+    Problems,
+    ResourceQoS,
+    bytes_per_second,
+    pod_limits,
+)
 from koord.api.quantity import Quantity
 from koord.plugin import InvalidObject
 from koordlet.plugin import (

@@ -8,18 +8,19 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import ClassVar, NamedTuple
 
 from koord.api.annotations import place
-from koord.api.networkqos import (
-    ANNOTATION,
-    MAX_BITS,
-    PodLimits,
-    Problems,
-    bytes_per_second,
-    pod_limits,
-)
 from koord.api.nodeslo import NodeSLO
 from koord.api.pod import Pod
 from koord.api.qos import KubeQoS, QoSClass
-from koord.api.qosstrategy import NetQoSPolicy, ResourceQoS
+from koord.api.qosstrategy import (
+    ANNOTATION,
+    MAX_BITS,
+    NetQoSPolicy,
+    PodLimits,
+    Problems,
+    ResourceQoS,
+    bytes_per_second,
+    pod_limits,
+)
 from koord.api.quantity import Quantity
 from koord.plugin import InvalidObject
 from koordlet.plugin import (

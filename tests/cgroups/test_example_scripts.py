@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from koordlet.host.cgroups.hierarchies import CgroupFs
+from koordlet.host.cgroups.tree import CgroupFs
 from tests.support.programs import NRI_RUNTIME
 
 from .conftest import REAL, VERSION

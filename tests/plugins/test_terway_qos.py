@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.api.networkqos import ANNOTATION
 from koord.api.nodeslo import merge_nodeslo
 from koord.api.qos import QOS_LABEL, KubeQoS
+from koord.api.qosstrategy import ANNOTATION
 from koordlet.host import resources
 from koordlet.host.terway_files import MAX_BYTES, is_terway_content, parse_terway_file
 from koordlet.plugin.network import NODE_FILE, PODS_FILE

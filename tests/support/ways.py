@@ -47,9 +47,9 @@ class Map:
         return _ENTRY.findall(rest.partition("\n## ")[0])
 
 
-POD = Map("From a pod to its Binding", 75)
+POD = Map("From a pod to its Binding", 74)
 NODE_METRIC = Map("From a NodeMetric to an eviction", 63)
-NODE_SLO = Map("From a NodeSLO to a cfs quota", 60)
+NODE_SLO = Map("From a NodeSLO to a cfs quota", 55)
 
 
 class Way:

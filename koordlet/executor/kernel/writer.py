@@ -19,18 +19,19 @@ from koordlet.executor.claims.claim import (
     Key,
     Target,
 )
-from koordlet.executor.journal import Journal, JournalError, JournalRecord
-from koordlet.executor.kernel.conflicts import ConflictPolicy, OnForeignChange, RejectedWrites
+from koordlet.executor.journal import Journal, JournalError, JournalRecord, Ledger, copied_texts
 from koordlet.executor.kernel.plan import (
     AppliedValues,
+    ConflictPolicy,
+    OnForeignChange,
     Plan,
     Planner,
     Plans,
+    RejectedWrites,
     ValueChange,
     ordered_steps,
 )
 from koordlet.executor.kernel.values import FoundValue, KernelValues
-from koordlet.executor.ledger import Ledger, copied_texts
 from koordlet.host.errors import KernelFileError, NoSuchDevice, Unsupported, Vanished
 from koordlet.host.host import Host
 from koordlet.host.kernelfile import definition_of

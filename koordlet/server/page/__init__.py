@@ -44,7 +44,7 @@ from koordlet.metriccache.kinds import (
     SYS_MEMORY_USAGE,
     AnyKind,
 )
-from koordlet.metriccache.layout import SeriesKey
+from koordlet.metriccache.ring import SeriesKey
 from koordlet.server.app import Explain
 from koordlet.server.top import CARRIED, top
 from koordlet.statesinformer.informer import StatesInformer

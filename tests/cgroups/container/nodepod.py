@@ -5,7 +5,7 @@ import subprocess
 import uuid
 from pathlib import Path
 
-from koordlet.host.cgroups.hierarchies import CgroupFs
+from koordlet.host.cgroups.tree import CgroupFs
 
 from ..conftest import REAL, VERSION, Process, make_group
 

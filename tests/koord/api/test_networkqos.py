@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.api.networkqos import ANNOTATION, MIN_RATE, PodLimits, pod_limits
+from koord.api.qosstrategy import ANNOTATION, MIN_RATE, PodLimits, pod_limits
 from koord.util.errors import InvalidObject
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from koordlet.executor.claims.claim import ClaimState, Key, Target
-from koordlet.executor.kernel.conflicts import ConflictPolicy, OnForeignChange
+from koordlet.executor.kernel.plan import ConflictPolicy, OnForeignChange
 from koordlet.host.resources import MIN_FREE_KBYTES
 from koordlet.plugin.testing import SimulatedClock
 

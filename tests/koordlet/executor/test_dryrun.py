@@ -2,7 +2,7 @@
 
 import pytest
 
-from koordlet.executor.dryrun import DryRun, LiveDryRun
+from koordlet.executor.claimmanager import DryRun, LiveDryRun
 
 PLUGINS = ("A", "B", "C")
 

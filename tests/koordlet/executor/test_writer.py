@@ -7,7 +7,7 @@ import pytest
 from koord.api.machine import parse_cpulist
 from koordlet.executor.claims.claim import ClaimState, DesiredValue, Key, Target
 from koordlet.executor.journal import AppendLog
-from koordlet.executor.kernel.conflicts import OnForeignChange
+from koordlet.executor.kernel.plan import OnForeignChange
 from koordlet.host.resource import Level
 from koordlet.host.resources import OOM_SCORE_ADJ
 from tests.support.node.kernel_model import MOST

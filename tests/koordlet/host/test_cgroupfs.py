@@ -2,7 +2,7 @@
 
 import pytest
 
-from koordlet.host.cgroups.hierarchies import CgroupFs
+from koordlet.host.cgroups.tree import CgroupFs
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from koordlet.host.cgroups.hierarchies import MAX_CONFIG, _log_unknown_driver, driver_of_kubelet
 from koordlet.host.cgroups.layout import Driver
+from koordlet.host.cgroups.tree import MAX_CONFIG, _log_unknown_driver, driver_of_kubelet
 
 CONFIG = "/var/lib/kubelet/config.yaml"
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from koordlet.host.cgroups import hierarchies
-from koordlet.host.cgroups.hierarchies import KubeRoots, layout_of
+from koordlet.host.cgroups import tree
 from koordlet.host.cgroups.layout import Driver, Layout
+from koordlet.host.cgroups.tree import KubeRoots, layout_of
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_a_huge_tree_is_searched_near_the_top(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The search gives up after so many directories, says so, and has gone breadth first."""
-    monkeypatch.setattr(hierarchies, "SEARCH_DIRS", 5)
+    monkeypatch.setattr(tree, "SEARCH_DIRS", 5)
     for number in range(10):
         (tmp_path / f"system.slice/s{number}.service").mkdir(parents=True)
     (tmp_path / "kubelet/kubepods").mkdir(parents=True)

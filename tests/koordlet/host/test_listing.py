@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordlet.host.cgroups.hierarchies import Listing, ListingChange
+from koordlet.host.cgroups.tree import Listing, ListingChange
 
 EMPTY: frozenset[str] = frozenset()
 

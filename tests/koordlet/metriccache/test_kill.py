@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from koord.util.clock import stamp
 from koordlet.metriccache.kinds import NODE_CPU_USAGE, POD_CPU_USAGE, Sample
-from koordlet.metriccache.layout import HEADER_BYTES, unpack_header
+from koordlet.metriccache.ring import HEADER_BYTES, unpack_header
 
 WRITER = Path(__file__).with_name("ring_writer.py")
 KILLS = 60

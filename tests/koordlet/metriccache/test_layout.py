@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koordlet.metriccache import layout
-from koordlet.metriccache.layout import (
+from koordlet.metriccache import ring
+from koordlet.metriccache.ring import (
     HEADER_BYTES,
     ColumnStamp,
     DamagedRing,
@@ -52,7 +52,7 @@ def test_arbitrary_bytes_are_not_a_header(data):
 
 def test_another_version_is_named(monkeypatch):
     """The log line must distinguish an upgrade from a broken disk."""
-    monkeypatch.setattr(layout, "VERSION", 2)
+    monkeypatch.setattr(ring, "VERSION", 2)
     data = pack_header(IDENTITY, GEOMETRY)
     monkeypatch.undo()
 

@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from koord.util.clock import stamp
-from koordlet.metriccache import layout
+from koordlet.metriccache import ring
 from koordlet.metriccache.kinds import (
     NODE_CPU_USAGE,
     POD_CPU_USAGE,
@@ -18,7 +18,7 @@ from koordlet.metriccache.kinds import (
     RetentionClass,
     Sample,
 )
-from koordlet.metriccache.layout import HEADER_BYTES, unpack_header
+from koordlet.metriccache.ring import HEADER_BYTES, unpack_header
 from koordlet.plugin.testing.scripted import SimulatedClock
 
 MIB = 1024 * 1024
@@ -101,7 +101,7 @@ def _rewrite_header(file: Path, **changes) -> None:
     data = bytearray(file.read_bytes())
     identity, geometry = unpack_header(bytes(data[:HEADER_BYTES]))
     fields = {name: getattr(geometry, name) for name in ("columns", "rows", "key_bytes")}
-    data[:HEADER_BYTES] = layout.pack_header(identity, layout.RingGeometry(**fields | changes))
+    data[:HEADER_BYTES] = ring.pack_header(identity, ring.RingGeometry(**fields | changes))
     file.write_bytes(data)
 
 

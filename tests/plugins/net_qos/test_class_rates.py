@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.api.networkqos import MAX_RATE, MIN_RATE
 from koord.api.qosstrategy import (
+    MAX_RATE,
+    MIN_RATE,
     NetQoSPolicy,
     NetworkQoS,
     QoSClassStrategy,

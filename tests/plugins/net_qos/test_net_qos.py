@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from koord.api.networkqos import ANNOTATION
 from koord.api.node import Node, NodeAddress
 from koord.api.nodeslo import merge_nodeslo
 from koord.api.qos import QOS_LABEL
+from koord.api.qosstrategy import ANNOTATION
 from koordlet.host.net.tc.objects import (
     SocketCgroupReader,
     TrafficReader,

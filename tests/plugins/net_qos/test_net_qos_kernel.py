@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from koord.api.networkqos import ANNOTATION
 from koord.api.nodeslo import merge_nodeslo
 from koord.api.qos import QOS_LABEL
+from koord.api.qosstrategy import ANNOTATION
 from koord.util.clock import SystemClock
 from koordlet.host.errors import KernelFileError
 from koordlet.host.net.guard.client import HelperTraffic, start

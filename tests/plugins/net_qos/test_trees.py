@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.api.networkqos import MIN_RATE
 from koord.api.pod import Pod
-from koord.api.qosstrategy import NetworkQoS, QoSClassStrategy, ResourceQoS
+from koord.api.qosstrategy import MIN_RATE, NetworkQoS, QoSClassStrategy, ResourceQoS
 from koord.api.quantity import Quantity
 from koord.util.errors import InvalidObject
 from koordlet.host.net.tc.kernel import _can_change_in_place

@@ -10,7 +10,7 @@ from itertools import count
 from pathlib import Path
 
 from koordlet.host import resources as r
-from koordlet.host.cgroups.hierarchies import CgroupFs
+from koordlet.host.cgroups.tree import CgroupFs
 from koordlet.host.host import Host
 from koordlet.host.paths import HostPaths
 

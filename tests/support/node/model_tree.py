@@ -8,7 +8,7 @@ from koord.api.machine import format_cpulist
 from koord.util.ownedfiles import OwnedDirectory
 from koordlet.executor.claims.claim import RELEASE, ApplyResult, DesiredValue, Key, Target
 from koordlet.executor.journal import Journal, ignore_step
-from koordlet.executor.kernel.conflicts import OnForeignChange
+from koordlet.executor.kernel.plan import OnForeignChange
 from koordlet.executor.kernel.values import KernelValues
 from koordlet.executor.kernel.writer import Writer
 from koordlet.host.files import Descriptors

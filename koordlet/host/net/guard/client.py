@@ -17,7 +17,7 @@ from koord.util.clock import Clock, SystemClock
 from koord.util.documents import decode_line
 from koord.util.errors import InvalidObject, KoordError
 from koord.util.timebudget import Backoff
-from koordlet.host.cgroups.hierarchies import CgroupFs
+from koordlet.host.cgroups.tree import CgroupFs
 from koordlet.host.errors import KernelFileError, Unsupported
 from koordlet.host.net.tc.tree import ForeignQdisc, TrafficRefused
 from koordlet.host.paths import HostPaths

@@ -4,7 +4,7 @@ import os
 import re
 from functools import cache
 
-from koordlet.host.cgroups.hierarchies import CgroupFs
+from koordlet.host.cgroups.tree import CgroupFs
 from koordlet.host.errors import KernelFileError, Unsupported, Vanished
 from koordlet.host.net.interfaces import node_namespace
 from koordlet.host.net.tc.tree import MAX_CGROUP_LEVEL, NODE_NETWORK, TrafficControl
