@@ -92,11 +92,23 @@ class FrozenAccount:
         shards = self._pools.get(kind)
         return (shards.get(name) if shards is not None else None) or EMPTY_POOL
 
+    def has_pools_of(self, other: "FrozenAccount", kind: AccountKind) -> bool:
+        """Whether all pools of a kind are those of another account, as far as that shows at once.
+
+        Each pod with a quota makes a new account, and most kinds are the same in it.
+        """
+        if self is other:
+            return True
+        mine, others = self._altered.get(kind), other._altered.get(kind)
+        return not mine and not others and self._pools.get(kind) is other._pools.get(kind)
+
     def other_pools(self, kind: AccountKind, before: "FrozenAccount | None") -> Iterator[str]:
         """Names of pools whose sums or pods are others than before; None: before there were none.
 
         It costs little where few have changed.
         """
+        if before is not None and self.has_pools_of(before, kind):
+            return
         names = dict.fromkeys(self._altered.get(kind, ()))
         old = None
         if before is not None:

@@ -134,7 +134,7 @@ class MachineTable:
         last = self._view
         if (
             last is None
-            or nodes.account is not last.account
+            or not nodes.account.has_pools_of(last.account, NUMA_HOLDINGS)
             or nodes.node_column is not last.node_column
         ):
             return False
@@ -208,9 +208,7 @@ class MachineTable:
         last = self._view
         if last is None:
             return range(len(nodes))
-        names = self._stale
-        if nodes.account is not last.account:
-            names = names.union(nodes.account.other_pools(NUMA_HOLDINGS, last.account))
+        names = self._stale.union(nodes.account.other_pools(NUMA_HOLDINGS, last.account))
         named = [row for name in names if (row := nodes.row(name)) is not None]
         found = nodes.node_column.other_rows(last.node_column)
         return [*[row for row in found if row < len(nodes)], *named]

@@ -112,9 +112,27 @@ def test_after_any_events_the_sums_are_those_of_the_pods_that_are_left(events, e
                     name for name in before.keys() | now.keys() if before.get(name) != now.get(name)
                 }
                 assert changed >= differ
+                assert not (found.has_pools_of(last, kind) and changed)
             last = found
 
     assert contents(account.freeze()) == computed(pods)
+
+
+def test_pools_of_one_kind_are_the_same_while_another_kind_changes() -> None:
+    """Without a look at any of them; in a what-if they count as others."""
+    account = Account([TEAM, CARDS])
+    account.put(held("a", "n1", team="red"))
+    before = account.freeze()
+    account.put(held("b", "n1", team="red"))
+
+    after = account.freeze()
+
+    assert [after.has_pools_of(before, kind) for kind in (TEAM, CARDS)] == [False, True]
+    assert set(after.other_pools(TEAM, before)) == {"red"}
+    moved = after.with_pods([(held("b", "n1", team="red"), "n1")], [])
+    assert not moved.has_pools_of(after, TEAM)
+    assert moved.has_pools_of(after, CARDS)
+    assert after.has_pools_of(after, TEAM)
 
 
 def computed_pools(account: FrozenAccount, kind: AccountKind) -> Mapping[str, Pool]:
