@@ -299,7 +299,7 @@ async def test_reservations_preempt_pods_only_if_that_is_enabled(enabled: bool) 
 
 
 async def test_the_room_that_preemption_makes_is_kept_by_the_next_replica() -> None:
-    """It begins with the objects alone, while the victim is still ending."""
+    """It begins with the objects alone; the victim has gone, and a rival is tried first."""
     first = await preempting(4, enable_preemption=True)
     low = first.api.add_pod("low", cpu="3")
     await first.settle()
@@ -310,10 +310,9 @@ async def test_the_room_that_preemption_makes_is_kept_by_the_next_replica() -> N
     await first.end()
 
     second = await preempting(4, enable_preemption=True)
+    rival = first.api.add_pod("rival", cpu="2", priority=10)
+    first.api.delete_pod(low)
     take_over(second, first)
-    await second.settle()
-    rival = second.api.add_pod("rival", cpu="2", priority=10)
-    second.api.delete_pod(low)
     await second.settle()
     assert second.where(rival) == ""
     await second.advance(60)
