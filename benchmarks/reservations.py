@@ -20,7 +20,9 @@ from koord.api.reservation import ALLOCATED
 from koord.cluster.facts import ClusterPod, LabelSet
 from koord_scheduler_plugins.reservation.status import RESERVATIONS
 
-NODES, RESERVATIONS_COUNT, ROUNDS, PODS = 1_000, 1_000, 20, 40
+NODES, RESERVATIONS_COUNT, ROUNDS = 1_000, 1_000, 20
+EQUAL, DIFFER = "equal pods", "own label each"
+KINDS = {EQUAL: 40, DIFFER: 20}  # pods of a round
 RATIO = 1.5
 SOME = 10
 CASES = {"none match": 0, f"{SOME} match": SOME, "all match": RESERVATIONS_COUNT}
@@ -42,18 +44,20 @@ async def _measure(nodes: int, rounds: int) -> list[Row]:
     worlds = {what: await _world(nodes, count // share) for what, count in CASES.items()}
     gc.collect()
     gc.freeze()  # as the daemon does when it has read the cluster
-    times: dict[str, list[float]] = {what: [] for what in ("", *worlds)}
-    for _ in range(rounds):
-        for what, world in (("", without), *worlds.items()):
-            times[what] += await _cycles(world, PODS)
-    assert _consumed(worlds["all match"]) >= rounds * PODS
-    name = f"reservations: cycle, {nodes:,} nodes, "
-    reference = statistics.median(times.pop("")) * 1e6
-    rows = [Row(f"{name}no reservation", reference, "µs")]
-    for what, took in times.items():
-        found = statistics.median(took) * 1e6
-        label = f"{name}{what}"
-        rows.append(Row(label, found, "µs", None, reference, "no reservation", RATIO))
+    rows = []
+    for kind, pods in KINDS.items():
+        times: dict[str, list[float]] = {what: [] for what in ("", *worlds)}
+        for _ in range(rounds):
+            for what, world in (("", without), *worlds.items()):
+                times[what] += await _cycles(world, pods, differ=kind == DIFFER)
+        name = f"reservations: cycle, {kind}, "
+        reference = statistics.median(times.pop("")) * 1e6
+        rows.append(Row(f"{name}no reservation", reference, "µs"))
+        for what, took in times.items():
+            found = statistics.median(took) * 1e6
+            label = f"{name}{what}"
+            rows.append(Row(label, found, "µs", None, reference, "no reservation", RATIO))
+    assert _consumed(worlds["all match"]) >= rounds * sum(KINDS.values())
     return rows
 
 
@@ -84,8 +88,8 @@ def _reservation(number: int, app: str) -> Json:
     }
 
 
-async def _cycles(world: World, count: int) -> list[float]:
-    """Seconds of CPU of the cycles of equal pods, which are bound."""
+async def _cycles(world: World, count: int, *, differ: bool = False) -> list[float]:
+    """Seconds of CPU of the cycles of pods, which are bound. differ: each has its own label."""
     run, took = world.scheduler.cycle.run, []
 
     async def measured(*args: Any) -> Any:
@@ -97,15 +101,21 @@ async def _cycles(world: World, count: int) -> list[float]:
 
     world.scheduler.cycle.run = measured  # type: ignore[method-assign]
     try:
-        await world.bind(_pods(world, count))
+        await world.bind(_pods(world, count, differ=differ))
     finally:
         world.scheduler.cycle.run = run  # type: ignore[method-assign]
     return took
 
 
-def _pods(world: World, count: int) -> list[ClusterPod]:
+def _pods(world: World, count: int, *, differ: bool) -> list[ClusterPod]:
     labels = LabelSet("default", {"app": "new"})
-    return [changed(pod, label_set=labels) for pod in world.pods(count, "equal")]
+    found = []
+    for pod in world.pods(count, "equal"):
+        if differ:  # as of a StatefulSet
+            name = {"statefulset.kubernetes.io/pod-name": pod.name}
+            labels = LabelSet("default", {"app": "new", **name})
+        found.append(changed(pod, label_set=labels))
+    return found
 
 
 def _consumed(world: World) -> int:

@@ -1,17 +1,23 @@
 """The reservations that pods of one kind can have, kept from cycle to cycle."""
 
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from types import MappingProxyType
 from typing import Any
 
-from koord_scheduler.plugin import ClusterPod, View
+import numpy as np
+from numpy.typing import NDArray
+
+from koord.api.reservation import AFFINITY, EXACT_MATCH
+from koord_scheduler.plugin import POD_COUNT, ClusterPod, View
 from koord_scheduler.plugin.koordinator import FrozenAccount, HypotheticalCluster
+from koord_scheduler.plugin.vector import Mask, Scores
 from koord_scheduler_plugins.reservation.consumers import CONSUMERS, ReservationInfo
+from koord_scheduler_plugins.reservation.fit import FitOptions
 from koord_scheduler_plugins.reservation.matching import Demands, MatchOptions, NodeDiagnosis, match
-from koord_scheduler_plugins.reservation.objects import Reservation
+from koord_scheduler_plugins.reservation.objects import AllocatePolicy, Reservation
 from koord_scheduler_plugins.reservation.tracker import ReservationTracker
 
 MAX_KINDS = 64  # of pods, whose matches are kept
@@ -74,6 +80,176 @@ class ByNode(Mapping[str, Infos]):
         return self._length
 
 
+_ROWS = 64  # slots for so many at first
+_NO_LIMIT = 2**62  # of the number of consumers
+_MAX_NAMES = 15  # of requested resources that are judged as columns
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """Nodes with one reservation that a pod can have, judged together. All have shape (nodes,)."""
+
+    rows: NDArray[np.intp]
+    fits: Mask  # through the reservation
+    passes: Mask  # so, or beside it
+    reasons: NDArray[np.int64]  # nodes that do not pass have equal numbers for equal reasons
+    scores: Scores  # of the reservation; 0 where the pod does not fit through it
+    others: Collection[str]  # nodes that have more than one
+
+
+class MatchColumns:
+    """What the reservations of one kind of pods have, as columns: of nodes with one of them.
+
+    What a pod requests does not count, so all pods of a kind share it. A node costs something when
+    its reservations have changed, and columns are asked for again.
+    """
+
+    def __init__(self) -> None:
+        self._slots: dict[str, int] = {}  # by node; slots of nodes without any are kept
+        self._names: list[str] = []  # of the nodes, by slot
+        self._stale: set[str] = set()
+        self._others: set[str] = set()  # nodes that are not judged here
+        self._columns: dict[str, int] = {}  # of resources
+        self._traits: object = None
+        self._rows = np.full(_ROWS, -1, np.intp)
+        self._single = np.zeros(_ROWS, np.bool_)
+        self._restricted = np.zeros(_ROWS, np.bool_)
+        self._has_room_for_pod = np.zeros(_ROWS, np.bool_)
+        # (kinds, resources, slots): whether it is reserved, allocatable, what is kept back inside,
+        # used, left, held by the pod that stands for it
+        self._amounts = np.zeros((6, 1, _ROWS), np.int64)
+
+    def changed(self, nodes: Iterable[str]) -> None:
+        """The reservations of some nodes are others now."""
+        self._stale.update(nodes)
+
+    def _follow(self, by_node: ByNode, tracker: ReservationTracker, nodes: View) -> None:
+        for name in self._stale:
+            slot = self._slots.get(name)
+            if slot is None:
+                slot = self._slots[name] = len(self._names)
+                self._names.append(name)
+                if slot == len(self._rows):
+                    self._widen()
+                self._rows[slot] = self._row(nodes, name)
+            infos = by_node.get(name, ())
+            self._put(slot, infos, tracker)
+            if infos and not self._single[slot]:
+                self._others.add(name)
+            else:
+                self._others.discard(name)
+        self._stale.clear()
+        if self._traits is not nodes.traits:
+            self._traits = nodes.traits
+            for slot, name in enumerate(self._names):
+                self._rows[slot] = self._row(nodes, name)
+
+    @staticmethod
+    def _row(nodes: View, name: str) -> int:
+        row = nodes.row(name)
+        return -1 if row is None else row
+
+    def _widen(self) -> None:
+        def longer(column: NDArray[Any]) -> NDArray[Any]:
+            return np.concatenate((column, np.zeros_like(column)), axis=-1)
+
+        self._rows, self._single = longer(self._rows), longer(self._single)
+        self._restricted, self._amounts = longer(self._restricted), longer(self._amounts)
+        self._has_room_for_pod = longer(self._has_room_for_pod)
+
+    def _put(self, slot: int, infos: Infos, tracker: ReservationTracker) -> None:
+        self._single[slot] = len(infos) == 1 and not infos[0].taken
+        self._amounts[:, :, slot] = 0
+        if not self._single[slot]:
+            return
+        info = infos[0]
+        limit = info.allocatable.get(POD_COUNT, _NO_LIMIT)
+        self._restricted[slot] = info.policy is AllocatePolicy.RESTRICTED
+        self._has_room_for_pod[slot] = info.consumers + 1 <= limit
+        held = tracker.held(info.uid, info.used)
+        for name in {*info.names, *held}:
+            column = self._column(name)
+            mine = name in info.names
+            self._amounts[:, column, slot] = (
+                mine,
+                info.allocatable.get(name, 0) if mine else 0,
+                info.inner.get(name, 0),
+                info.used.get(name, 0),
+                info.remaining.get(name, 0),
+                held.get(name, 0),
+            )
+
+    def _column(self, name: str) -> int:
+        found = self._columns.setdefault(name, len(self._columns))
+        if found == self._amounts.shape[1]:
+            self._amounts = np.concatenate((self._amounts, np.zeros_like(self._amounts)), axis=1)
+        return found
+
+    def judge(
+        self,
+        by_node: ByNode,
+        tracker: ReservationTracker,
+        demands: Demands,
+        nodes: View,
+        options: FitOptions,
+    ) -> Judgement | None:
+        """Judge all nodes that have one reservation; None: the pod requests too many resources.
+
+        nodes: without the pods of these reservations, and no further what-if. The rules are those
+        of fit.filter_node, for a pod that names no reservation and does not ignore them.
+        """
+        wanted = {name: value for name, value in demands.requests.items() if value > 0}
+        if len(wanted) > _MAX_NAMES:
+            return None
+        self._follow(by_node, tracker, nodes)
+        (slots,) = (self._single & (self._rows >= 0)).nonzero()
+        rows = self._rows[slots]
+        pods = nodes.resources[POD_COUNT]
+        requested, allocatable = nodes.requested, nodes.allocatable
+        full = requested[rows, pods] + 1 > allocatable[rows, pods]
+        short, beside, shares = full.astype(np.int64), full.astype(np.int64), full & False
+        lacking = (self._restricted[slots] & ~self._has_room_for_pod[slots]).astype(np.int64)
+        bit = 0
+        for name, value in wanted.items():
+            if name in self._columns:
+                has, whole, inner, used, left, held = self._amounts[:, self._columns[name], slots]
+                shares |= has > 0
+            else:
+                has = whole = inner = used = left = held = np.zeros(len(slots), np.int64)
+            if name == POD_COUNT or options.ignores(name):
+                continue
+            bit += 1
+            free = -held
+            if (column := nodes.resources.get(name)) is not None:
+                free += allocatable[rows, column] - requested[rows, column]
+            short |= (value > free + left).astype(np.int64) << bit
+            beside |= (value > free).astype(np.int64) << bit
+            over = self._restricted[slots] & (has > 0) & (value > whole - inner - used)
+            lacking |= over.astype(np.int64) << bit
+        if options.skip_node:
+            short[:] = 0
+        considered = shares | demands.required
+        fits = considered & (short == 0) & (lacking == 0)
+        passes = fits.copy()
+        if not demands.required:
+            passes |= (~considered | (short == 0)) & (beside == 0)
+        reasons = (considered.astype(np.int64) << 48) | (lacking << 32) | (short << 16) | beside
+        scores = self._scores(slots, demands, fits)
+        return Judgement(rows, fits, passes, reasons, scores, self._others)
+
+    def _scores(self, slots: NDArray[np.intp], demands: Demands, fits: Mask) -> Scores:
+        """As score_reservation, of all."""
+        total, count = np.zeros((2, len(slots)), np.int64)
+        for name, column in self._columns.items():
+            has, whole, _, used, *_ = self._amounts[:, column, slots]
+            counts = (has > 0) & (whole > 0)
+            wanted = demands.requests.get(name, 0) + used
+            scores = 100 * wanted // np.maximum(whole, 1)  # amounts are at most 2**50 each
+            total += np.where(counts & (wanted <= whole), scores, 0)
+            count += counts
+        return np.where(fits, total // np.maximum(count, 1), 0)
+
+
 _numbers = count()
 
 
@@ -87,6 +263,7 @@ class Matches:
     objects: int = 0  # grows when another object of a reservation counts
     ordered: int = 0  # how many of them have an order
     nodes: View | None = None  # without the pods that stand for them; None: none matches
+    columns: MatchColumns = field(default_factory=MatchColumns)
     _version: int = -1
     _account: FrozenAccount | None = None  # by which infos are as they are
     _infos: dict[str, ReservationInfo] = field(default_factory=dict)  # by uid
@@ -133,6 +310,7 @@ class Matches:
             for uid in changed:
                 self._look(tracker, uid, pod, nodes, options, by_node)
             self.by_node = self.by_node.with_changes(by_node)
+            self.columns.changed(by_node)
         if self._cluster is not None and not self._keys:
             self._cluster = None
         self.nodes = None
@@ -141,6 +319,7 @@ class Matches:
 
     def _begin(self) -> None:
         self._infos, self._keys, self.by_node, self.ordered = {}, {}, ByNode(), 0
+        self.columns = MatchColumns()
         self._missing.clear()
         self._absent.clear()
         self._cluster = None
@@ -233,7 +412,7 @@ class MatchCache:
 
     def of(self, pod: ClusterPod, demands: Demands, nodes: View) -> Matches:
         """Return the reservations that a pod can have, as of a view."""
-        kind = _kind_of(pod, by_name=self._tracker.index.names(pod))
+        kind = _kind_of(pod, demands, self._tracker.index.owner_key(pod))
         found = self._kinds.get(kind)
         if found is None:
             found = self._kinds[kind] = Matches(demands)
@@ -263,10 +442,10 @@ class MatchCache:
         return found
 
 
-def _kind_of(pod: ClusterPod, *, by_name: bool) -> Hashable:
-    """Pods of one kind match the same reservations. by_name: an owner may be just this pod."""
-    name = (pod.name, pod.uid) if by_name else ()
-    return pod.label_set, pod.spec.requests, pod.annotations, pod.owners, name
+def _kind_of(pod: ClusterPod, demands: Demands, owner_key: Hashable) -> Hashable:
+    """Pods of one kind match the same reservations, whatever else they request."""
+    said = tuple([one for one in pod.annotations if one[0] in (AFFINITY, EXACT_MATCH)])
+    return owner_key, said, demands.ignored, pod.spec.requests if demands.exact else ()
 
 
 def merged(found: Iterable[NodeDiagnosis]) -> NodeDiagnosis:

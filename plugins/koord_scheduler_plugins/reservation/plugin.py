@@ -306,7 +306,10 @@ class ReservationPlugin(
         matches = self._cache.of(pod, demands, nodes)
         seen = nodes if not matches.by_node or matches.nodes is None else matches.nodes
         seen = self._rooms.as_consumed(nodes, seen, matches.by_node)
-        data = CycleData(seen, demands, matches.by_node, matches.key, ordered=matches.ordered > 0)
+        ordered, columns = matches.ordered > 0, matches.columns
+        data = CycleData(
+            seen, demands, matches.by_node, matches.key, ordered=ordered, columns=columns
+        )
         state.write(_DATA, data)
         return None if seen is nodes else Transformed(nodes=seen, stable=True)
 
@@ -367,7 +370,8 @@ class ReservationPlugin(
         numbers, known = np.zeros(len(nodes), np.int32), dict[Status, int]()
         if data is None:
             return Verdicts(numbers, ())
-        names: set[str] = set(data.by_node)
+        together = self._rooms.judge(data, nodes, (state, pod))
+        names = set(data.by_node if together is None else together.others)
         if data.reservation is not None:
             names = {*self.tracker.shared_nodes, *data.candidates}
             if data.reservation.pre_allocation_required:
@@ -385,6 +389,18 @@ class ReservationPlugin(
             numbers[:] = 1
         if data.reservation is None and self._rooms.is_what_if(nodes):
             names.update(self.tracker.nodes)
+        if together is not None:
+            numbers[together.rows[together.passes]] = 0
+            refused = together.rows[~together.passes]
+            whys, firsts, which = np.unique(
+                together.reasons[~together.passes], return_index=True, return_inverse=True
+            )
+            status_of = np.zeros(len(whys), np.int32)
+            for at, first in enumerate(firsts.tolist()):
+                why = self.filter(state, pod, NodeInfo(nodes, int(refused[first])))
+                if why is not None:
+                    status_of[at] = known.setdefault(why, len(known) + 1)
+            numbers[refused] = status_of[which]
         for name in names:
             row = nodes.row(name)
             if row is None or not among[row]:
@@ -479,6 +495,10 @@ class ReservationPlugin(
             spec = data.reservation.spec
             if spec is not None and spec.pre_allocation_multiple:
                 scores[:] = multiple_score(())
+        together = None if data.ordered else self._rooms.judge(data, nodes, (state, pod))
+        if together is not None:
+            names = together.others
+            scores[together.rows] = together.scores
         for name in names:
             row = nodes.row(name)
             if row is not None:

@@ -22,7 +22,7 @@ from koord_scheduler_plugins.reservation.fit import (
     filter_node,
     node_shortages,
 )
-from koord_scheduler_plugins.reservation.matches import ByNode
+from koord_scheduler_plugins.reservation.matches import ByNode, Judgement, MatchColumns
 from koord_scheduler_plugins.reservation.matching import Demands
 from koord_scheduler_plugins.reservation.objects import AllocatePolicy, Reservation
 from koord_scheduler_plugins.reservation.tracker import ReservationTracker
@@ -38,6 +38,7 @@ class CycleData:
     key: Hashable = ()
     ordered: bool = False
     reservation: Reservation | None = None  # that a reserve pod stands for
+    columns: MatchColumns = field(default_factory=MatchColumns)
     candidates: Mapping[str, Sequence[ClusterPod]] = field(default_factory=dict)
     """Pods that this reservation may take over, by node; they are not in nodes."""
     found: dict[str, FilterResult] = field(default_factory=dict)
@@ -73,6 +74,7 @@ def _none(_: ReservationInfo | None) -> Sequence[str]:
     return ()
 
 
+FEW_NODES = 16  # that are sooner looked at one by one
 PREFERRED = 1000  # the score of a node with the first reservation by order, before normalization
 ALREADY_ALLOCATED = "reservation has allocateOnce enabled and has already been allocated"
 _NOTHING: Amounts = {}
@@ -219,6 +221,18 @@ class Rooms:
             return Status.unschedulable(*reasons) if reasons else None
         found = self._fitting(data, demands, node, cycle)
         return None if found.passes else Status.unschedulable(*found.reasons)
+
+    def judge(self, data: CycleData, nodes: View, cycle: Cycle) -> Judgement | None:
+        """Judge nodes that have one reservation of the pod together; None: each is to be looked at.
+
+        A few nodes, what-ifs and pods for which other plugins look at reservations are none of it.
+        """
+        demands = data.demands
+        if demands is None or demands.ignored or demands.name or len(data.by_node) <= FEW_NODES:
+            return None
+        if nodes is not data.nodes or self.is_what_if(nodes) or self.rejects(cycle):
+            return None
+        return data.columns.judge(data.by_node, self._tracker, demands, nodes, self._fit)
 
     def _fitting(
         self, data: CycleData, demands: Demands, node: NodeInfo, cycle: Cycle | None

@@ -1,7 +1,8 @@
 """Reservations as they are now, by owner, and the pods that stand for them in the scheduler."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import replace as replace_fields
 from typing import Any
 
@@ -42,6 +43,9 @@ class ReservationIndex:
     def __init__(self) -> None:
         self._uids: dict[_Place, dict[str, None]] = {}
         self._places: dict[str, tuple[_Place, ...]] = {}
+        self._owners: dict[str, tuple[Owner, ...]] = {}
+        self._label_keys: Counter[str] = Counter()  # that owners are told apart by
+        self._controllers = 0  # owners that are told apart by controller
 
     def put(self, reservation: Reservation) -> None:
         """Add a reservation, in the place of the one with its uid."""
@@ -51,8 +55,20 @@ class ReservationIndex:
         for place in places:
             self._uids.setdefault(place, {})[reservation.uid] = None
         self._places[reservation.uid] = places
+        self._owners[reservation.uid] = owners
+        self._count(owners, 1)
+
+    def _count(self, owners: tuple[Owner, ...], times: int) -> None:
+        """Count by what owners are told apart, times 1 or -1."""
+        for one in owners:
+            self._controllers += times * (one.controller is not None)
+            for requirement in one.requirements:
+                self._label_keys[requirement.key] += times
+                if not self._label_keys[requirement.key]:
+                    del self._label_keys[requirement.key]
 
     def remove(self, uid: str) -> None:
+        self._count(self._owners.pop(uid, ()), -1)
         for place in self._places.pop(uid, ()):
             uids = self._uids[place]
             del uids[uid]
@@ -67,12 +83,19 @@ class ReservationIndex:
                 found.update(self._uids.get(place, ()))
         return list(found)
 
-    def names(self, pod: ClusterPod) -> bool:
-        """Whether some reservation has this pod as owner by its uid or name.
+    def owner_key(self, pod: ClusterPod) -> Hashable:
+        """Return a key that pods have in common which the same owners match.
 
-        Other owners say nothing that equal pods do not have in common.
+        Of a StatefulSet's pods, each of which has a label of its own, that label is not in it.
         """
-        return ("pod", pod.uid, "") in self._uids or ("name", pod.name, "") in self._uids
+        by_name = ("pod", pod.uid, "") in self._uids or ("name", pod.name, "") in self._uids
+        keys = self._label_keys
+        return (
+            pod.namespace,
+            tuple([one for one in pod.labels.items() if one[0] in keys]),
+            pod.owners if self._controllers else (),
+            (pod.name, pod.uid) if by_name else (),
+        )
 
     def among(self, uids: Iterable[str], pod: ClusterPod) -> list[str]:
         """Those of some uids that are candidates of a pod; it costs their number."""

@@ -4,13 +4,18 @@ from random import Random
 from typing import Any
 
 import pytest
+from msgspec.structs import replace as changed
 
-from koord.api.reservation import AFFINITY, ALLOCATED
-from koord_scheduler.plugin import ClusterPod, CycleState
-from koord_scheduler.plugin.koordinator import HypotheticalCluster
+from koord.api.node import NODE_RESERVATION
+from koord.api.reservation import AFFINITY, ALLOCATED, RESTRICTED_OPTIONS
+from koord_scheduler.plugin import ClusterPod, CycleState, NodeInfo
+from koord_scheduler.plugin.koordinator import HypotheticalCluster, Transformed
 from koord_scheduler.plugin.testing import PluginHarness, make_pod
+from koord_scheduler.plugin.vector import Verdicts
 from koord_scheduler_plugins.node_resources import NodeResourcesFit
+from koord_scheduler_plugins.reservation import rooms
 from koord_scheduler_plugins.reservation.consumers import allocated_text
+from koord_scheduler_plugins.reservation.matching import read_demands
 from koord_scheduler_plugins.reservation.plugin import ReservationPlugin
 from koord_scheduler_plugins.reservation.status import RESERVATIONS
 from tests.support.reservations import reservation_json
@@ -225,3 +230,140 @@ async def test_a_pinned_reservation_says_why_other_nodes_are_none() -> None:
         found = harness.decide(pod)
     assert found.feasible == ("n1",)
     assert found.rejections == {"n0": "node(s) didn't match the nodeName specified by reservation"}
+
+
+def random_reservation(draw: Random, number: int, node: str) -> dict[str, Any]:
+    amounts = {
+        name: str(draw.randrange(1, 5))
+        for name in ("cpu", "example.com/gpu", "other.io/disk")
+        if draw.random() < 0.7
+    } or {"cpu": "2"}
+    more: dict[str, Any] = {}
+    policy = draw.choice(POLICIES)
+    if policy:
+        more["allocatePolicy"] = policy
+    annotations = {}
+    if draw.random() < 0.3:
+        annotations[NODE_RESERVATION] = '{"resources":{"cpu":"1"}}'
+    if draw.random() < 0.3:
+        annotations[RESTRICTED_OPTIONS] = '{"resources":["cpu"]}'
+    status = dict(amounts)
+    if draw.random() < 0.3:
+        status["pods"] = str(draw.randrange(3))
+    return reservation_json(
+        f"r{number}",
+        amounts,
+        node=node,
+        annotations=annotations,
+        allocateOnce=draw.random() < 0.2,
+        status={"allocatable": status},
+        **more,
+    )
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_nodes_are_judged_together_as_they_are_one_by_one(
+    seed: int, monkeypatch: Any
+) -> None:
+    """Verdicts, reasons and scores, while consumers come and go and rows change their places."""
+    monkeypatch.setattr(rooms, "FEW_NODES", 0)
+    draw = Random(seed)
+    args = {"ignoredResourceGroups": ["other.io"]} if seed % 2 else {}
+    harness = PluginHarness(ReservationPlugin, name="Reservation", args=args)
+    more: Any = {"allocatable": {"example.com/gpu": 4, "other.io/disk": 4}}
+    together = 0
+    for number in range(12):
+        harness.cluster.node(f"n{number}", cpu="6", pods=draw.choice((3, 100)), **more)
+    async with harness:
+        plugin = harness.subject
+        assert isinstance(plugin, ReservationPlugin)
+        given: dict[str, str] = {}
+        for number in range(40):
+            node = f"n{draw.randrange(12)}"
+            kind = draw.choice(("reserve", "reserve", "consume", "consume", "leave", "node"))
+            if kind == "reserve":
+                item = random_reservation(draw, number, node)
+                harness.informers.apply(RESERVATIONS, item)
+                given[f"r{number}"] = node
+            elif kind == "consume" and given:
+                name = draw.choice(sorted(given))
+                text = allocated_text(name, f"uid-{name}")
+                annotations = {ALLOCATED: text} if draw.random() < 0.8 else {}
+                harness.cluster.pod(f"p{number}", given[name], cpu="1", annotations=annotations)
+            elif kind == "leave":
+                keys = sorted(pod.key for row in range(12) for pod in state_pods(harness, row))
+                keys = [key for key in keys if key.startswith("default/p")]
+                if keys:
+                    harness.cluster.delete("pod", draw.choice(keys))
+            elif kind == "node":
+                harness.cluster.node(node, cpu="6", labels={"seen": str(number)}, **more)
+            requests = {
+                name: draw.randrange(4)
+                for name in ("cpu", "example.com/gpu", "other.io/disk")
+                if draw.random() < 0.7
+            }
+            pod = asking(number, "web", 1000, required=draw.random() < 0.3)
+            spec = changed(
+                pod.spec,
+                requests=tuple(
+                    sorted(
+                        (name, value * (1000 if name == "cpu" else 1))
+                        for name, value in requests.items()
+                    )
+                ),
+            )
+            pod, state = changed(pod, spec=spec), CycleState()
+            seen = plugin.before_pre_filter(state, pod, harness.cluster.state.view())
+            nodes = seen.nodes if isinstance(seen, Transformed) else None
+            if nodes is None:
+                continue
+            verdicts = plugin.filter_all(state, pod, nodes)
+            assert isinstance(verdicts, Verdicts)
+            scores = plugin.score_all(state, pod, nodes)
+            data = state.find("Reservation", rooms.CycleData)
+            found = plugin._rooms.judge(data, nodes, (state, pod))
+            together += 0 if found is None else len(found.rows)
+            data.found.clear()
+            for row in range(len(nodes)):
+                number = int(verdicts.numbers[row])
+                wanted = plugin.filter(state, pod, NodeInfo(nodes, row))
+                assert (verdicts.rejections[number - 1] if number else None) == wanted
+                assert scores[row] == plugin.score(state, pod, NodeInfo(nodes, row))
+    assert together > 40
+
+
+def state_pods(harness: PluginHarness, row: int) -> tuple[ClusterPod, ...]:
+    return harness.cluster.state.view().pods(row)
+
+
+async def test_pods_that_owners_do_not_tell_apart_share_what_matches() -> None:
+    """As the pods of a StatefulSet; until an owner names a label in which they differ."""
+    harness = PluginHarness(ReservationPlugin, name="Reservation")
+    for name in ("n0", "n1"):
+        harness.cluster.node(name, cpu="4")
+    async with harness:
+        plugin = harness.subject
+        assert isinstance(plugin, ReservationPlugin)
+
+        def matching(number: int, cpu: str = "1", **labels: str) -> tuple[list[str], int]:
+            mine = {"app": "web", "pod": f"web-{number}", **labels}
+            pod = make_pod(f"web-{number}", cpu=cpu, labels=mine, phase="Pending")
+            found = plugin._cache.of(pod, read_demands(pod), harness.cluster.state.view())
+            names = sorted(one.name for infos in found.by_node.values() for one in infos)
+            return names, found.number
+
+        harness.informers.apply(RESERVATIONS, reservation_json("all", node="n0"))
+        first, other = matching(0), matching(1, cpu="2")
+        assert first == other == (["all"], first[1])
+        owners = [{"labelSelector": {"matchLabels": {"pod": "web-1"}}}]
+        harness.informers.apply(RESERVATIONS, reservation_json("one", node="n1", owners=owners))
+        assert (matching(0)[0], matching(1)[0]) == (["all"], ["all", "one"])
+        assert matching(0, app="db")[0] == []
+        harness.informers.delete(RESERVATIONS, "one")
+        assert matching(0) == matching(1) == matching(2)
+        by_name = [{"object": {"name": "web-2"}}]
+        harness.informers.apply(RESERVATIONS, reservation_json("two", node="n1", owners=by_name))
+        assert (matching(1)[0], matching(2)[0]) == (["all"], ["all", "two"])
+        controller = [{"controller": {"kind": "Job", "name": "x"}}]
+        harness.informers.apply(RESERVATIONS, reservation_json("job", owners=controller, node="n1"))
+        assert matching(2)[0] == ["all", "two"]
