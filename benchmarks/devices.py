@@ -64,9 +64,9 @@ async def _rates(nodes: int, pods: int) -> list[Row]:
         ("a share of 50", share, (), SHARE_RATE),
         ("2 GPUs with RDMA", (("cpu", 100), ("nvidia.com/gpu", 2), (RDMA, 1)), _JOINT, JOINT_RATE),
     ):
-        world = World(nodes, shipped=True, plugins=("DeviceShare",), pods_per_node=0)
+        world = World(nodes, shipped=True, plugins={"DeviceShare": None}, pods_per_node=0)
         await world.build()
-        _equip(world, nodes)
+        equip(world, nodes)
         await world.bind(_pods("warm", 20, requests, annotations))
         took = await world.bind(_pods("pod", pods, requests, annotations))
         given = sum(_has_devices(world, f"default/pod{at}") for at in range(pods))
@@ -93,7 +93,7 @@ def _has_devices(world: World, key: str) -> bool:
     return pod is not None and bool(pod.node) and DEVICE_ALLOCATED in dict(pod.annotations)
 
 
-def _equip(world: World, nodes: int) -> None:
+def equip(world: World, nodes: int) -> None:
     """Give nodes devices, and what koord-manager adds to their allocatable for them."""
     view = world.state.view()
     more = [("nvidia.com/gpu", CARDS), (RDMA, 400), ("koordinator.sh/gpu.shared", 800)]
@@ -184,7 +184,7 @@ async def _packed(sizes: Sequence[int]) -> float:
     world.scheduler = Scheduler(
         [world.profile], world.state, world.services, metrics, draw=Random(1)
     )
-    _equip(world, PACKED_NODES)
+    equip(world, PACKED_NODES)
     given = 0
     for at, size in enumerate(sizes):
         amount = ((CORE, size), (RATIO, size))

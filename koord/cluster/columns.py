@@ -87,6 +87,12 @@ class FrozenColumn:
             raise IndexError(row)
         return self.chunks[row // CHUNK].T[row % CHUNK]
 
+    def chunk_of(self, row: int) -> tuple[NDArray[Any], int]:
+        """The array (values, rows) that has a row, and the place of the row in it."""
+        if not 0 <= row < self.length:
+            raise IndexError(row)
+        return self.chunks[row // CHUNK], row % CHUNK
+
     def number(self, row: int, at: int) -> int:
         """One of several whole values of a row."""
         if not 0 <= row < self.length:

@@ -29,7 +29,7 @@ from koord.cluster.facts import (
     Selector,
     Taint,
 )
-from koord.cluster.placement import FrozenPlacement, Placed
+from koord.cluster.placement import NONZERO, FrozenPlacement, Placed
 from koord.cluster.pod_counts import (
     AffinityTermKind,
     Counts,
@@ -204,6 +204,12 @@ class View:
     def requested_of(self, row: int, column: int) -> int:
         """One amount of the table, as allocatable_of."""
         return self.placement.requested_of(row, column)
+
+    def uses_of(self, row: int, columns: Iterable[int]) -> list[tuple[int, int]]:
+        """Allocatable and requested amounts of some resources of a node, at the least cost."""
+        allocatable, at = self._allocatable.chunk_of(row)
+        requested, _ = self.placement.amounts.chunk_of(row)
+        return [(allocatable.item(one, at), requested.item(NONZERO + one, at)) for one in columns]
 
     def nonzero_requested_of(self, row: int) -> tuple[int, int]:
         """One row of the table, as allocatable_of."""

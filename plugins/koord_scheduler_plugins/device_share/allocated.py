@@ -86,7 +86,7 @@ def _holdings(pod: ClusterPod) -> Sequence[Holding]:
     Raises:
         InvalidObject: it is malformed, or gives more than that.
     """
-    if not pod.node:
+    if not pod.node or not pod.annotations:
         return ()
     given = allocated_devices(pod)
     if not given:

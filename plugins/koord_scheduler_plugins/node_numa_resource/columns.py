@@ -468,11 +468,12 @@ _HIGHEST = 100  # score
 
 @dataclass(frozen=True, slots=True)
 class _PlainPod:
-    """The inputs of a pod: by resource its column, the request, and the weight."""
+    """The inputs of a pod: by resource its column, and the request with the weight."""
 
     spec: PodSpec
     resources: Mapping[str, int]  # columns of the cluster's resources
-    parts: Sequence[tuple[int, int, int]]
+    columns: Sequence[int]
+    parts: Sequence[tuple[int, int]]
 
 
 class ColumnScorer:
@@ -509,22 +510,24 @@ class ColumnScorer:
         if plain is None or plain.spec is not pod.spec or plain.resources is not nodes.resources:
             plain = self._plain = self._plain_pod(pod, nodes)
         total = weight = 0
-        for column, amount, each in plain.parts:
-            there = nodes.allocatable_of(row, column)
+        uses = nodes.uses_of(row, plain.columns)
+        for (amount, each), (there, taken) in zip(plain.parts, uses, strict=True):
             if there:
-                asked = nodes.requested_of(row, column) + amount
+                asked = taken + amount
                 part = min(asked, there) if self._most else max(there - asked, 0)
                 total += each * (part * _HIGHEST // there)
                 weight += each
         return total // weight if weight else 0
 
     def _plain_pod(self, pod: ClusterPod, nodes: View) -> "_PlainPod":
-        parts = [
-            (nodes.resources[name], pod_amount(pod, name, nonzero=False), each)
+        weights = [
+            (name, each)
             for name, each in zip(self._names, self._formula.weights, strict=True)
             if name in nodes.resources and resource_counts(pod, name, nonzero=False)
         ]
-        return _PlainPod(pod.spec, nodes.resources, parts)
+        parts = [(pod_amount(pod, name, nonzero=False), each) for name, each in weights]
+        columns = [nodes.resources[name] for name, _ in weights]
+        return _PlainPod(pod.spec, nodes.resources, columns, parts)
 
     def of_all(
         self, pod: ClusterPod, demand: PodDemand, table: MachineTable, nodes: View

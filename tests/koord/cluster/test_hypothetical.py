@@ -53,7 +53,9 @@ def assert_same(found: View, wanted: View) -> None:
     assert np.array_equal(found.nonzero_requested, wanted.nonzero_requested)
     for row in range(len(wanted)):
         for column in wanted.resources.values():
-            assert found.requested_of(row, column) == wanted.requested[row, column]
+            amounts = found.allocatable_of(row, column), found.requested_of(row, column)
+            assert amounts == (wanted.allocatable[row, column], wanted.requested[row, column])
+            assert found.uses_of(row, (column,)) == [amounts]
         assert found.pods(row) == wanted.pods(row)
     assert np.array_equal(found.placed.row, wanted.placed.row)
     assert np.array_equal(found.placed.priority, wanted.placed.priority)
