@@ -208,6 +208,8 @@ def _cpus(
         raise TooFewCpus(NOT_ENOUGH)
     packs = machine.rules.most
     packs = most if packs is None else packs
+    if not numa and machine.rules.evenly and not offer.preferred:
+        numa = _even_shares(machine, need, usable)
     if not numa:
         taken = _take(machine, need, usable.cpus, need.cpus, packs, offer)
     else:
@@ -221,6 +223,28 @@ def _cpus(
     if not _keeps(machine, taken, need.required_policy):
         raise TooFewCpus(_broken(need))
     return taken
+
+
+def _even_shares(
+    machine: Machine, need: Need, usable: UsableCpus
+) -> list[tuple[int, dict[str, int]]]:
+    """Divide CPUs evenly among NUMA nodes, whole cores if they are wanted; the emptiest has more.
+
+    Empty where they cannot be divided so.
+    """
+    unit = machine.layout.cpus_per_core if need.policy is BindPolicy.FULL_PCPUS else 1
+    order = sorted(usable.by_node, key=lambda node: (len(usable.by_node[node]), node))
+    rest, found = need.cpus, list[tuple[int, dict[str, int]]]()
+    for at, node in enumerate(order):
+        left, there = len(order) - at, len(usable.by_node[node])
+        share = rest if left == 1 else min(there, rest // left) // unit * unit
+        if share:
+            found.append((node, {_CPU: 1000 * share}))
+            rest -= share
+    fits = not rest and all(
+        amounts[_CPU] <= 1000 * len(usable.by_node[node]) for node, amounts in found
+    )
+    return found if fits else []
 
 
 def _take(

@@ -370,15 +370,13 @@ class NodeNUMAResource(
         """Choose NUMA nodes; None: there are some."""
         if not machine.zones:  # Filter has rejected such a node, but it may have changed
             return NO_NUMA_NODES
-        status = self._handle.numa().admit(
-            state,
-            pod,
-            node,
-            tuple(machine.zones),
-            policy,
-            exclusive=demand.wants_own_numa_nodes,
-            uses=machine.uses(amounts=demand.requires_own_numa_nodes),
-        )
+        numa, zones = self._handle.numa(), tuple(machine.zones)
+        prefers = demand.prefers_own_numa_nodes and policy is not _BEST_EFFORT
+        uses = machine.uses(amounts=demand.requires_own_numa_nodes or prefers)
+        exclusive = demand.wants_own_numa_nodes or prefers
+        status = numa.admit(state, pod, node, zones, policy, exclusive=exclusive, uses=uses)
+        if prefers and not status.ok:  # others have to do
+            status = numa.admit(state, pod, node, zones, policy)
         self._metrics.admissions.labels(policy, "admitted" if status.ok else "refused").inc()
         return None if status.ok else status
 

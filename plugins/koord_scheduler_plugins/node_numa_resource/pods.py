@@ -76,6 +76,10 @@ class PodDemand:
         return self.exclusive_numa == "Required"
 
     @property
+    def prefers_own_numa_nodes(self) -> bool:
+        return self.exclusive_numa == "Preferred"
+
+    @property
     def wants_own_numa_nodes(self) -> bool:
         """A pod with a NUMA policy of its own does, unless it says otherwise."""
         implied = not self.exclusive_numa and self.policy is not None

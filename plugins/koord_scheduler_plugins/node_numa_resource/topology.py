@@ -277,6 +277,7 @@ class TopologyRules:
     bind: BindPolicy | None = None  # CPUs are bound so, of pods of any class
     policy: NUMATopologyPolicy | None = None
     most: bool | None = None  # NUMA nodes with fewer free CPUs first; None: as the plugin says
+    evenly: bool = False  # CPUs are divided evenly among NUMA nodes, unless a policy chooses some
     ratios: Mapping[str, float] | None = field(
         default_factory=dict
     )  # of amplification; None: not readable
@@ -306,6 +307,7 @@ def node_rules(
         bind=bind,
         policy=policy_of(policy) if policy else report.policy,
         most=strategy == "MostAllocated" if strategy else None,
+        evenly=strategy == "DistributeEvenly",
         ratios=ratios,
     )
 

@@ -318,6 +318,49 @@ async def test_the_strategy_of_a_node(strategy: str, wanted: str) -> None:
         assert await cluster.place(pod_of()) == f"n1 {status_of(wanted)}"  # V5
 
 
+@pytest.mark.parametrize(
+    ("taken", "cpu", "policy", "wanted"),
+    [
+        pytest.param("", 4, "FullPCPUs", "0-1,16-17", id="two cores"),
+        pytest.param("", 6, "FullPCPUs", "0-1,16-19", id="the second one has the rest"),
+        pytest.param("0-3", 6, "FullPCPUs", "4-5,16-19", id="the emptier one has the rest"),
+        pytest.param("16-19", 6, "FullPCPUs", "0-3,20-21", id="the emptier one is the first"),
+        pytest.param("0-13", 8, "FullPCPUs", "14-21", id="as many as there are"),
+        pytest.param("", 5, "SpreadByPCPUs", "0,2,16,18,20", id="threads of different cores"),
+    ],
+)
+async def test_cpus_that_are_divided_evenly(taken: str, cpu: int, policy: str, wanted: str) -> None:
+    """Koordinator's documents name the strategy, and its plugin does not have it."""
+    cluster = Cluster()
+    cluster.node(shape="2x1x8x2", labels={STRATEGY: "DistributeEvenly"})
+    if taken:
+        cluster.placed("a", "n1", len(parse_cpulist(taken)), held(taken))
+    async with cluster.harness:
+        pod = pod_of(cpu=cpu, spec=preferred(policy))
+        assert await cluster.place(pod) == f"n1 {status_of(wanted)}"
+
+
+@pytest.mark.parametrize(
+    ("exclusive", "taken", "wanted"),
+    [
+        pytest.param("Preferred", 4, 2, id="two have one each, with one pod alone"),
+        pytest.param("Preferred", 7, 0, id="where they have too little, others do"),
+        pytest.param("", 4, 0, id="what is not asked for counts by CPUs alone"),
+    ],
+)
+async def test_numa_nodes_of_its_own_are_preferred(exclusive: str, taken: int, wanted: int) -> None:
+    """Of four NUMA nodes two belong to one pod together, and are the emptiest."""
+    cluster = Cluster()
+    cluster.node(shape="2x2x4x2", cpu=32)
+    cluster.placed("x", "n1", 2, held("", {0: {"cpu": "1"}, 1: {"cpu": "1"}}))
+    cluster.placed("y", "n1", taken, held("", {2: {"cpu": str(taken)}}))
+    cluster.placed("z", "n1", taken, held("", {3: {"cpu": str(taken)}}))
+    spec = {"numaTopologyPolicy": "SingleNUMANode", "singleNUMANodeExclusive": exclusive}
+    async with cluster.harness:
+        pod = pod_of("c", 2, qos="LS", numa=spec)
+        assert await cluster.place(pod) == f"n1 {status_of(**{f'n{wanted}': {'cpu': '2'}})}"
+
+
 async def test_one_after_the_other() -> None:
     """18.17 (a), and what is given back is there again."""
     cluster = Cluster()
