@@ -88,6 +88,7 @@ class ClusterSink:
         self._failing = False  # whether the latest report did not arrive
         self._retry_in = math.inf
         self._missing: _Missing | None = None
+        self._reported_uid = ""  # of the object that the latest report has reached
         self._pauses = Backoff(FIRST_PAUSE, MAX_PAUSE, jitter=1.0, draw=draw)
         self._rests = Backoff(FIRST_REST, MAX_REST, jitter=1.0, draw=draw)
 
@@ -133,6 +134,7 @@ class ClusterSink:
             self._retry_in = self._pause(err, uid, found=found)
             raise
         self._failing, self._missing, self._retry_in = False, None, math.inf
+        self._reported_uid = uid
         self._pauses.reset()
         self._rests.reset()
 
@@ -142,6 +144,11 @@ class ClusterSink:
         math.inf: not before the next one is due.
         """
         return self._retry_in
+
+    def has_reported(self) -> bool:
+        """Whether a report has reached the object that the watch shows."""
+        target = self._target()
+        return target is None or target.uid == self._reported_uid
 
     def _pause(self, err: KubeError, uid: str, *, found: bool) -> float:
         """Seconds until a new report is worth sending; infinite: it would fail as well."""

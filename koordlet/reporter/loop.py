@@ -9,7 +9,7 @@ from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, Metric
 
-from koord.api.nodemetric import NodeMetricStatus
+from koord.api.nodemetric import NodeMetricSpec, NodeMetricStatus
 from koord.api.quantity import Quantity
 from koord.util.clock import Clock
 from koord.util.errors import KoordError, Unavailable
@@ -34,6 +34,8 @@ from koordlet.statesinformer.informer import CallbackTarget, StatesInformer, Sta
 from koordlet.statesinformer.podmeta import PodMeta, ReportTarget
 
 CLOSEST = 10.0  # seconds that two reports are apart at least, if the interval allows
+_MOST_WAIT = 1.25  # intervals from a report to the next one
+_ROUND = 2.0  # seconds that a round may take and still count as one at its time
 
 
 class Pace(Protocol):
@@ -60,7 +62,9 @@ class FleetPace:
     """Reports at a wall-clock offset within the interval that follows from the node's name.
 
     So the nodes of a cluster spread evenly over the interval, also after a restart of all agents
-    at once, after an outage of the API server, and after early reports.
+    at once, after an outage of the API server, and after early reports. From a report at another
+    time it takes up to four intervals to come back to the offset: a node is to write once an
+    interval, and a report is not to be much older.
     """
 
     def __init__(self, node: str, target: Callable[[], ReportTarget | None], clock: Clock) -> None:
@@ -84,9 +88,9 @@ class FleetPace:
 
     def next(self, _: float, interval: float) -> float:
         wait = self._until_phase(interval)
-        if wait < min(CLOSEST, interval / 2):
+        if wait < interval - min(_ROUND, interval / 6):
             wait += interval
-        return self._clock.monotonic() + wait
+        return self._clock.monotonic() + min(wait, _MOST_WAIT * interval)
 
     def _until_phase(self, interval: float) -> float:
         return (self._place * interval - self._clock.wall()) % interval
@@ -336,7 +340,7 @@ class NodeMetricReporter:
             self._synced_at = self._clock.monotonic()
             raise Withheld("wanted this node and its pods, found them not known yet; wait for them")
         slo = self._states.node_slo()
-        spec = replace(self._states.node_metric_spec(), report_interval=self.interval)
+        spec = self._spec()
         snapshot = ReportInputs(
             spec=spec,
             pods=self._states.pods(),
@@ -349,6 +353,10 @@ class NodeMetricReporter:
         if self._latest is None:
             self._check_first(status, snapshot.pods)
         return make_report(self._options.node, spec, status)
+
+    def _spec(self) -> NodeMetricSpec:
+        """Return the spec that is reported by."""
+        return replace(self._states.node_metric_spec(), report_interval=self.interval)
 
     def _check_first(self, status: NodeMetricStatus, pods: Iterable[PodMeta]) -> None:
         """Raise Withheld while pods are about to be measured: the next report is far away."""
@@ -380,8 +388,19 @@ class NodeMetricReporter:
         glance = self._options.collect_interval if self._change else math.inf
         while (left := due - self._clock.monotonic()) > 0:
             await stop.sleep(min(left, glance), wake=self._spec_changed)
-            if stop.is_set() or self._spec_changed.is_set() or self._is_early_due():
+            if stop.is_set() or self._is_new() or self._is_early_due():
                 return
+
+    def _is_new(self) -> bool:
+        """Whether the spec or the object is another one than that of the latest report.
+
+        The start itself notifies of both, mostly just after the first report.
+        """
+        if not self._spec_changed.is_set():
+            return False
+        self._spec_changed.clear()
+        latest = None if self._problem else self._latest
+        return latest is None or latest.spec != self._spec() or not self._sink.has_reported()
 
     def _is_early_due(self) -> bool:
         if self._problem or self._change is None:

@@ -382,6 +382,9 @@ class Sink(Protocol):
         math.inf: not before the next one is due.
         """
 
+    def has_reported(self) -> bool:
+        """Whether the object that reports go to now has had one of them."""
+
 
 class FileSink:
     """Keeps the latest report in a file; readers never see a part of one."""
@@ -400,6 +403,10 @@ class FileSink:
     def retry_in(self) -> float:
         """Return math.inf: a fault of a file lasts, so no retry before the next report is due."""
         return math.inf
+
+    def has_reported(self) -> bool:
+        """Return True: it is always the same file."""
+        return True
 
 
 class AllSinks:
@@ -425,6 +432,10 @@ class AllSinks:
     def retry_in(self) -> float:
         """Return the shortest time of all sinks, in seconds; math.inf without sinks."""
         return min((sink.retry_in() for sink in self._sinks), default=math.inf)
+
+    def has_reported(self) -> bool:
+        """Whether that is so of all sinks."""
+        return all(sink.has_reported() for sink in self._sinks)
 
 
 _Rows = Iterable[tuple[tuple[str, ...], Usage | None]]

@@ -315,7 +315,7 @@ async def test_one_write_an_interval_and_no_read_beside_the_watches(
     await node.seconds(90)
 
     assert {request.verb for request in server.requests[begun:]} == {"patch"}
-    assert len(server.requests[begun:]) == 3
+    assert 2 <= len(server.requests[begun:]) <= 3  # at an interval of 30 s, or up to 37
     for request in server.requests:
         name = request.json["metadata"]["name"] if request.verb == "create" else request.path
         assert request.query.get("fieldSelector", name).endswith((*BY_NAME, "n1/status"))

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from datetime import datetime
 from functools import partial
+from itertools import pairwise
 
 import pytest
 from aiohttp import web
@@ -35,7 +36,7 @@ from koordlet.reporter.status import (
     build_status,
     make_report,
 )
-from koordlet.statesinformer.informer import StatesInformer
+from koordlet.statesinformer.informer import StatesInformer, StateType
 from koordlet.statesinformer.podmeta import ReportTarget
 from tests.support.kube.apiserver import ApiServer, status
 from tests.support.kube.faults import answer, begin, drop, hang, refuse
@@ -341,24 +342,39 @@ class TestPace:
         at = clock.wall()
         assert at % 60 == pytest.approx(node_phase("n1") * 60)
         assert pace.next(0.0, 60.0) - clock.monotonic() == pytest.approx(60)
-        await clock.advance(45)
-        assert pace.next(0.0, 60.0) - clock.monotonic() == pytest.approx(15)
-        await clock.advance(6)
-        assert pace.next(0.0, 60.0) - clock.monotonic() == pytest.approx(69)
+        await clock.advance(54)
+        assert pace.next(0.0, 60.0) - clock.monotonic() == pytest.approx(66)
+
+    @pytest.mark.parametrize("off", range(0, 60, 4))
+    async def test_from_any_time_it_comes_back_to_its_place(self, clock, off) -> None:
+        """Within four reports, one of which comes an interval to a quarter more after another."""
+        pace = self.pace(clock, "n1", None)
+        place = node_phase("n1") * 60
+        await clock.advance((place + off - clock.wall()) % 60)
+        waits = []
+        for _ in range(5):
+            waits.append(pace.next(0.0, 60.0) - clock.monotonic())
+            await clock.advance(waits[-1])
+
+        assert all(58 <= wait <= 75.001 for wait in waits)
+        assert waits[-1] == pytest.approx(60)
+        assert (clock.wall() - place) % 60 == pytest.approx(0, abs=0.001) or (
+            (clock.wall() - place) % 60 == pytest.approx(60, abs=0.001)
+        )
 
     @pytest.mark.parametrize("step", [3617, -3617])
     async def test_a_clock_that_is_set_by_an_hour_costs_no_report(self, clock, step) -> None:
-        """The next one comes within an interval and what two must be apart, the others in turn."""
+        """The next one comes within an interval and a quarter, the others in turn."""
         pace = self.pace(clock, "n1", None)
         waits = []
-        for _ in range(3):
+        for _ in range(6):
             waits.append(pace.next(0.0, 60.0) - clock.monotonic())
             await clock.advance(waits[-1])
             clock.step_wall(step)
             step = 0
 
-        assert 10 <= waits[1] <= 70
-        assert waits[2] == pytest.approx(60)
+        assert all(58 <= wait <= 75.001 for wait in waits[1:])
+        assert waits[-1] == pytest.approx(60)
 
 
 async def test_another_agent_s_object_is_left_alone(client, clock, target, report, server) -> None:
@@ -478,7 +494,7 @@ async def test_a_fresh_report_follows_the_end_of_a_fault(
 ) -> None:
     """Within ten seconds, at an interval of 30, with all jitter against us; of a CRD within 30."""
     loop = start(interval=30.0, draw=1.0)
-    await loop.seconds(20)
+    await loop.seconds(140)  # until reports come at the node's offset
     if fault == "away":
         await server.stop()
     else:
@@ -536,14 +552,21 @@ async def test_no_report_before_there_is_an_object(loop, target) -> None:
     assert loop.reporter.health() == OK
 
 
-async def test_reports_come_once_an_interval(loop) -> None:
-    """One write each, after the first no more than one a minute."""
-    await loop.seconds(240)
+@pytest.mark.parametrize("after", [0, 13, 29, 44, 55])
+async def test_at_most_one_patch_a_minute(start, server, clock, after) -> None:
+    """From the first one on, whenever the agent starts and whatever notifies of the same spec."""
+    await clock.advance(after)
+    loop = start()
+    for _ in range(400):
+        loop.states.send_callback(StateType.NODE_METRIC_SPEC)
+        await loop.seconds(1)
 
+    assert {request.method for request in server.requests} == {"PATCH"}
     assert loop.written[0] <= 2
-    gaps = [b - a for a, b in zip(loop.written[1:], loop.written[2:], strict=False)]
-    assert gaps
-    assert set(gaps) == {60}
+    gaps = [b - a for a, b in pairwise(loop.written)]
+    assert len(gaps) >= 5
+    assert all(58 <= gap <= 76 for gap in gaps)
+    assert set(gaps[4:]) == {60}
 
 
 async def test_a_sharp_change_is_reported_early(loop) -> None:

@@ -18,7 +18,7 @@ from koord.util.stop import Stop
 from koordlet.metriccache.kinds import POD_CPU_USAGE, POD_MEMORY_USAGE, Sample
 from koordlet.reporter.loop import NodeMetricReporter, ReportOptions, standalone_interval
 from koordlet.reporter.status import FileSink, ObserveOnly, ReportNotRequested
-from koordlet.statesinformer.informer import StatesInformer
+from koordlet.statesinformer.informer import StatesInformer, StateType
 from koordlet.statesinformer.podmeta import ContainerMeta
 
 from .conftest import NODE, make_pod
@@ -33,6 +33,10 @@ class ListSink:
         self.retry = math.inf
         self.unasked = False
         self.left = False
+        self.reported = True
+
+    def has_reported(self):
+        return self.reported
 
     def check(self):
         if self.unasked:
@@ -213,6 +217,31 @@ async def test_a_new_spec_is_reported_at_once(running, measure, sink, states):
         (300.0, 600.0, 1800.0),
         (120.0,),
     ]
+
+
+async def test_the_spec_that_was_reported_by_is_no_new_one(running, measure, sink, states, clock):
+    """The notification that comes after the first report is about what it was made by."""
+    measure(*NODE)
+    await running.advance(1)
+
+    for _ in range(20):
+        states.send_callback(StateType.NODE_METRIC_SPEC)
+        measure(*NODE)
+        await clock.advance(1)
+
+    assert len(sink.reports) == 1
+
+
+async def test_a_new_object_is_reported_to_at_once(running, measure, sink, states):
+    """Its spec may be that of the one before."""
+    measure(*NODE)
+    await running.advance(1)
+
+    sink.reported = False
+    states.send_callback(StateType.NODE_METRIC_SPEC)
+    await running.rounds(running.count() + 1)
+
+    assert len(sink.reports) == 2
 
 
 async def test_in_a_cluster_the_spec_decides_about_the_interval(
