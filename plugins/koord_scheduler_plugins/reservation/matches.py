@@ -96,6 +96,12 @@ class Judgement:
     scores: Scores  # of the reservation; 0 where the pod does not fit through it
     others: Collection[str]  # nodes that have more than one
 
+    def refused(self) -> Iterator[NDArray[np.intp]]:
+        """Yield the rows that the pod does not fit, together those with the same reasons."""
+        rows, reasons = self.rows[~self.passes], self.reasons[~self.passes]
+        for reason in np.unique(reasons):
+            yield rows[reasons == reason]
+
 
 class MatchColumns:
     """What the reservations of one kind of pods have, as columns: of nodes with one of them.
@@ -440,6 +446,17 @@ class MatchCache:
             one.add(verdict, named=bool(demands.name))
             found.append((reservation, one))
         return found
+
+    def free(self, pod: ClusterPod, demands: Demands, nodes: View) -> list[ReservationInfo]:
+        """Return reservations of the pod's owners that may be given away.
+
+        Of a pod that must have one, those of all owners.
+        """
+        found: Iterable[Reservation] = self._tracker.available()
+        if not demands.required:
+            found = [one for one, _ in self.diagnoses(pod, demands, nodes)]
+        infos = [self._tracker.info(one, nodes.account) for one in found]
+        return [info for info in infos if info.matchable]
 
 
 def _kind_of(pod: ClusterPod, demands: Demands, owner_key: Hashable) -> Hashable:

@@ -85,9 +85,7 @@ from koord_scheduler_plugins.reservation import serving, status
 from koord_scheduler_plugins.reservation.args import ReservationArgs
 from koord_scheduler_plugins.reservation.consumers import allocated_text
 from koord_scheduler_plugins.reservation.controller import ControllerOptions, ReservationController
-from koord_scheduler_plugins.reservation.fit import (
-    FitOptions,
-)
+from koord_scheduler_plugins.reservation.fit import FitOptions
 from koord_scheduler_plugins.reservation.matches import MatchCache, merged
 from koord_scheduler_plugins.reservation.matching import MatchOptions, NodeDiagnosis, read_demands
 from koord_scheduler_plugins.reservation.objects import Reservation
@@ -111,9 +109,11 @@ from koord_scheduler_plugins.reservation.rooms import (
     score_reservation,
 )
 from koord_scheduler_plugins.reservation.serving import (
+    Cure,
     ReservationMetrics,
     ReservationServing,
     advice,
+    smallest_cure,
 )
 from koord_scheduler_plugins.reservation.tracker import ReservationTracker
 
@@ -226,7 +226,19 @@ class ReservationPlugin(
         matched = self._cache.of(pod, demands, nodes).by_node.values()
         infos = {info.uid: info for each in matched for info in each}
         found = self._cache.diagnoses(pod, demands, nodes)
-        return advice(pod, found, infos, nodes, required=demands.required)
+        sentences = list(advice(pod, found, infos, nodes, required=demands.required))
+        cure = self.cure(pod) if sentences else None
+        return sentences if cure is None else (*sentences, str(cure))
+
+    def cure(self, pod: ClusterPod) -> Cure | None:
+        """The smallest change by which a reservation would help a pending pod; None: unknown."""
+        nodes = self._services.cluster.view()
+        try:
+            demands = read_demands(pod)
+        except InvalidObject:
+            return None
+        free = self._cache.free(pod, demands, nodes)
+        return smallest_cure(pod, free, nodes, self._matching)
 
     def planned_annotations(self, pod: ClusterPod, node: NodeInfo) -> Mapping[str, str]:
         """Return which reservation a member of a group would get."""
@@ -391,16 +403,9 @@ class ReservationPlugin(
             names.update(self.tracker.nodes)
         if together is not None:
             numbers[together.rows[together.passes]] = 0
-            refused = together.rows[~together.passes]
-            whys, firsts, which = np.unique(
-                together.reasons[~together.passes], return_index=True, return_inverse=True
-            )
-            status_of = np.zeros(len(whys), np.int32)
-            for at, first in enumerate(firsts.tolist()):
-                why = self.filter(state, pod, NodeInfo(nodes, int(refused[first])))
-                if why is not None:
-                    status_of[at] = known.setdefault(why, len(known) + 1)
-            numbers[refused] = status_of[which]
+            for rows in together.refused():
+                why = self.filter(state, pod, NodeInfo(nodes, int(rows[0])))
+                numbers[rows] = 0 if why is None else known.setdefault(why, len(known) + 1)
         for name in names:
             row = nodes.row(name)
             if row is None or not among[row]:

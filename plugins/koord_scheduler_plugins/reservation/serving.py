@@ -3,20 +3,34 @@
 Source: Koordinator, plugins/reservation plugin.go and error_handler.go.
 """
 
+import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
+from msgspec.structs import replace as change
 from prometheus_client import CollectorRegistry, Gauge
 
-from koord_scheduler.plugin import ClusterPod, Services, View
+from koord.api.labelselector import LabelSelector
+from koord.api.reservation import AFFINITY
+from koord_scheduler.plugin import POD_COUNT, ClusterPod, Services, View
 from koord_scheduler.plugin.koordinator import PluginRequest
-from koord_scheduler_plugins.reservation.amounts import Amounts, amount_texts
+from koord_scheduler_plugins.reservation.amounts import Amounts, amount_text, amount_texts
 from koord_scheduler_plugins.reservation.consumers import CONSUMERS, ReservationInfo, pool_name
 from koord_scheduler_plugins.reservation.fit import PREFIX
-from koord_scheduler_plugins.reservation.matching import NodeDiagnosis
+from koord_scheduler_plugins.reservation.matching import (
+    Match,
+    MatchOptions,
+    NodeDiagnosis,
+    Verdict,
+    match,
+    read_demands,
+)
 from koord_scheduler_plugins.reservation.objects import AllocatePolicy, Phase, Reservation
+from koord_scheduler_plugins.reservation.owners import Owner
 from koord_scheduler_plugins.reservation.tracker import ReservationTracker
 
 MAX_MESSAGE = 1024  # characters of an event
@@ -239,6 +253,143 @@ def _shortage(pod: ClusterPod, info: ReservationInfo, nodes: View) -> str:
         if wanted > left + max(0, free):
             short.append(name)
     return f"too little {', '.join(short)} is left" if short else ""
+
+
+MAX_CURED = 64  # reservations that are looked at for a change that would help
+_MAX_STEPS = 6
+_ANNOTATION = AFFINITY.rpartition("/")[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Cure:
+    """What would have to be otherwise so that a pod is given a reservation."""
+
+    reservation: str
+    pod: ClusterPod  # with other annotations or requests
+    becomes_owner: bool = False  # the reservation has an owner with the labels of the pod
+    uncordoned: bool = False  # it is not unschedulable any more
+    changes: tuple[str, ...] = ()  # the same in words
+
+    def __str__(self) -> str:
+        return f"reservation {self.reservation} would help with {', and '.join(self.changes)}"
+
+
+def smallest_cure(
+    pod: ClusterPod, infos: Iterable[ReservationInfo], nodes: View, options: MatchOptions
+) -> Cure | None:
+    """Return the fewest changes by which a pod would fit one of some reservations; None: unknown.
+
+    nodes: with the pods of all reservations. What other plugins say is not looked at.
+    """
+    found = [_cure(pod, info, nodes, options) for info in islice(infos, MAX_CURED)]
+    cures = [one for one in found if one is not None]
+    return min(cures, key=lambda one: (len(one.changes), one.reservation), default=None)
+
+
+def _cure(
+    pod: ClusterPod, info: ReservationInfo, nodes: View, options: MatchOptions
+) -> Cure | None:
+    name, row = info.name, nodes.row(info.reservation.node)
+    if row is None:
+        return None
+    cure = Cure(name, pod)
+    for _ in range(_MAX_STEPS):
+        demands = read_demands(cure.pod)
+        found = match(cure.pod, demands, info, nodes.node(row).labels, options)
+        if found.verdict.matches:
+            return _with_room(cure, info, demands.exact, nodes, row)
+        step = _step(cure, info, found, demands.exact)
+        if step is None:
+            return None
+        cure, info = step
+    return None
+
+
+def _step(
+    cure: Cure, info: ReservationInfo, found: Match, exact: Sequence[str]
+) -> tuple[Cure, ReservationInfo] | None:
+    """Change what speaks against a reservation first; None: nothing can be changed about it."""
+    reservation, spec, pod = info.reservation, info.reservation.spec, cure.pod
+    if spec is None or reservation.deleting:
+        return None
+    match found.verdict:
+        case Verdict.NOT_OWNER if pod.labels:
+            owner = Owner(selector=LabelSelector(dict(pod.labels), ()))
+            spec = replace(spec, owners=(*spec.owners, owner))
+            cure = replace(cure, becomes_owner=True)
+            text = "an owner that matches the pod"
+        case Verdict.UNSCHEDULABLE:
+            spec, cure = replace(spec, unschedulable=False), replace(cure, uncordoned=True)
+            text = "spec.unschedulable: false"
+        case Verdict.NAME_UNMATCHED | Verdict.AFFINITY_UNMATCHED:
+            said = json.dumps({"name": info.name})
+            cure = replace(cure, pod=_annotated(pod, said))
+            text = f"annotation {_ANNOTATION} of the pod: {said}"
+        case Verdict.TAINTED if found.taint is not None:
+            known = json.loads(dict(pod.annotations).get(AFFINITY) or "{}") or {}
+            toleration = {"key": found.taint.key, "operator": "Exists"}
+            more = [*(known.get("tolerations") or ()), toleration]
+            cure = replace(cure, pod=_annotated(pod, json.dumps({**known, "tolerations": more})))
+            text = f"a toleration of taint {found.taint.key} in annotation {_ANNOTATION} of the pod"
+        case Verdict.NOT_EXACT:
+            amounts = {name: info.allocatable.get(name, 0) for name in exact}
+            cure, text = replace(cure, pod=_requesting(pod, amounts)), _text(pod, amounts)
+        case _:
+            return None
+    cure = replace(cure, changes=(*cure.changes, text))
+    return cure, replace(info, reservation=replace(reservation, spec=spec))
+
+
+def _with_room(
+    cure: Cure, info: ReservationInfo, exact: Sequence[str], nodes: View, row: int
+) -> Cure | None:
+    """Let the pod request no more than is left of a reservation that matches it, and on its node.
+
+    None: that would be nothing, or not what must be exact.
+    """
+    limits, requests = {}, dict(cure.pod.spec.requests)
+    free = {
+        name: nodes.allocatable_of(row, column) - nodes.requested_of(row, column)
+        for name, column in nodes.resources.items()
+    }
+    pods = info.allocatable.get(POD_COUNT)
+    if (pods is not None and info.consumers >= pods) or free.get(POD_COUNT, 0) < 0:
+        return None
+    is_restricted = info.policy is AllocatePolicy.RESTRICTED
+    for name, wanted in requests.items():
+        left = info.remaining.get(name)
+        limit = (left or 0) + free.get(name, 0)
+        if is_restricted and left is not None:
+            limit = min(limit, left)
+        if wanted > limit:
+            limits[name] = limit
+    if any(limit <= 0 or name in exact for name, limit in limits.items()):
+        return None
+    if not limits:
+        return cure
+    changes = (*cure.changes, _text(cure.pod, limits))
+    return replace(cure, pod=_requesting(cure.pod, limits), changes=changes)
+
+
+def _annotated(pod: ClusterPod, affinity: str) -> ClusterPod:
+    others = tuple(one for one in pod.annotations if one[0] != AFFINITY)
+    return change(pod, annotations=tuple(sorted((*others, (AFFINITY, affinity)))))
+
+
+def _requesting(pod: ClusterPod, amounts: Amounts) -> ClusterPod:
+    requests = {**dict(pod.spec.requests), **amounts}
+    left = tuple(sorted((name, amount) for name, amount in requests.items() if amount > 0))
+    return change(pod, spec=change(pod.spec, requests=left))
+
+
+def _text(pod: ClusterPod, amounts: Amounts) -> str:
+    before = dict(pod.spec.requests)
+    parts = (
+        f"{name}: {amount_text(name, amount)} instead of {amount_text(name, before.get(name, 0))}"
+        for name, amount in sorted(amounts.items())
+        if amount != before.get(name, 0)
+    )
+    return f"requests of the pod of {', '.join(parts)}"
 
 
 def utilization(reservation: Reservation) -> dict[str, float]:

@@ -95,21 +95,48 @@ async def test_metrics_have_phases_and_amounts_of_the_reservations_that_there_ar
             {"owners": [{"labelSelector": {"matchLabels": {"app": "db"}}}]},
             "{}",
             "1",
-            ["it must have a reservation, and no available one has an owner that matches it"],
+            [
+                "it must have a reservation, and no available one has an owner that matches it",
+                "reservation r would help with an owner that matches the pod",
+            ],
         ),
-        ({}, '{"name":"s"}', "1", ["reservations r: the pod names another one"]),
-        ({"unschedulable": True}, "{}", "1", ["reservations r: unschedulable, or being deleted"]),
+        (
+            {},
+            '{"name":"s"}',
+            "1",
+            [
+                "reservations r: the pod names another one",
+                "reservation r would help with annotation reservation-affinity of the pod: "
+                '{"name": "r"}',
+            ],
+        ),
+        (
+            {"unschedulable": True},
+            "{}",
+            "1",
+            [
+                "reservations r: unschedulable, or being deleted",
+                "reservation r would help with spec.unschedulable: false",
+            ],
+        ),
         (
             {"taints": [{"key": "k", "value": "v", "effect": "NoSchedule"}]},
             "{}",
             "1",
-            ["reservations r: taint {k: v} is not tolerated"],
+            [
+                "reservations r: taint {k: v} is not tolerated",
+                "reservation r would help with a toleration of taint k in annotation "
+                "reservation-affinity of the pod",
+            ],
         ),
         (
             {"allocatePolicy": "Restricted"},
             "{}",
             "3",
-            ["reservations r: too little cpu is left"],
+            [
+                "reservations r: too little cpu is left",
+                "reservation r would help with requests of the pod of cpu: 2 instead of 3",
+            ],
         ),
         ({}, "{}", "2", []),
     ],
