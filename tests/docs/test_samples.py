@@ -66,6 +66,9 @@ SAMPLES: Mapping[tuple[str, str], By | Not] = {
     ("README.md", "from koord_scheduler.plugin"): By(
         "tests/plugins/test_scheduler_example.py::test_readme_has_the_guides_first_plugin"
     ),
+    ("docs/koordinator-plugins.md", "from koord_scheduler_plugins.elastic_quota.hooks"): By(
+        "tests/koord_scheduler/plugins/elastic_quota/test_hooks.py::test_the_hook_of_the_page"
+    ),
     ("docs/manager.md", "from koord_manager.plugin import ("): By(
         "tests/koord_manager/test_page.py::test_the_plugin_of_the_page_offers_what_an_annotation_says"
     ),

@@ -15,6 +15,7 @@ from koord.plugin.args import FieldError, Seconds, invalid, takes_args
 from koord.plugin.kube import ApiResource
 from koord_scheduler.plugin import (
     POD,
+    POD_DELETED,
     Action,
     ClusterEvent,
     ClusterPod,
@@ -27,6 +28,7 @@ from koord_scheduler.plugin import (
     PostFilterPlugin,
     PostFilterResult,
     PreFilterPlugin,
+    QueueingHint,
     ReservePlugin,
     SharedPart,
     Status,
@@ -57,6 +59,12 @@ from koord_scheduler_plugins.elastic_quota.checks import (
     Rejection,
     TreeOptions,
     admission,
+)
+from koord_scheduler_plugins.elastic_quota.hooks import (
+    HookMetrics,
+    HookPlugin,
+    QuotaHooks,
+    hook_problems,
 )
 from koord_scheduler_plugins.elastic_quota.preemption import (
     LEAVING,
@@ -94,16 +102,9 @@ POD_GROUPS = ApiResource(podgroup.API_VERSION, podgroup.PLURAL)
 WITHOUT_POD_GROUPS = "minimums of gangs are those of labels and annotations"
 MIN_INTERVAL = 0.1  # seconds between two rounds of revoking, at least
 
+_RESOURCE = "elasticquotas.v1alpha1.scheduling.sigs.k8s.io"
+
 _UNLIMITED: Mapping[str, object] = {name: str(UNLIMITED) for name in ("cpu", "memory")}
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class HookPlugin:
-    """A hook of Koordinator's, which is written in Go."""
-
-    key: str = ""
-    factory_key: str = ""
-    factory_args: object = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -143,8 +144,7 @@ class ElasticQuotaArgs:
         if self.revoke_pod_interval < 0:
             text = "elasticQuotaArgs error, RevokePodCycle should be a positive value"
             yield invalid(("revokePodInterval",), self.revoke_pod_interval, text)
-        if self.hook_plugins:
-            text = "hooks of Koordinator are written in Go; write a plugin in their place"
+        for text in hook_problems(self.hook_plugins):
             yield invalid(("hookPlugins",), [one.key for one in self.hook_plugins], text)
 
 
@@ -183,7 +183,7 @@ class ElasticQuota(
     named_only_at = frozenset({"reserve"})  # the account has the assumed pod
 
     def __init__(self, args: ElasticQuotaArgs, handle: Handle) -> None:
-        """Raises KoordError if another profile has the plugin with other arguments."""
+        """Raises KoordError: another profile has other arguments, or a hook cannot be made."""
         services = handle.services
         enabled = services.gates
         options = QuotaOptions(
@@ -215,7 +215,14 @@ class ElasticQuota(
         self.tracker = services.shared.get(
             PART, lambda: QuotaTracker(services, options, self._admission)
         )
-        if (self.tracker.options, self.tracker.admission) != (options, self._admission):
+        if self.tracker.hooks is None:
+            metrics = services.metrics.own(HookMetrics)
+            self.tracker.hooks = QuotaHooks(
+                args.hook_plugins, self.tracker.current, metrics, services.clock
+            )
+        self._hooks = self.tracker.hooks
+        known = self.tracker.options, self.tracker.admission, self._hooks.entries
+        if known != (options, self._admission, args.hook_plugins):
             raise KoordError("profiles have different ElasticQuotaArgs; all must have the same")
         services.failures.register(after=self._failed)
         self._pod_groups: Mapping[str, PodGroup] = {}
@@ -231,12 +238,22 @@ class ElasticQuota(
         return self._args.monitor_all_quotas and self._args.enable_runtime_quota
 
     def events_to_register(self) -> Iterable[HintedEvent]:
-        """A pod may get another quota. That its quota has room, it learns otherwise."""
-        changed = ClusterEvent(EventResource.UNSCHEDULED_POD, Action.UPDATE)
-        return (HintedEvent(changed, about_itself),)
+        """A pod may get another quota. That its quota has room, it learns otherwise.
+
+        What a hook waits for is not known: it may be any pod's end, or a quota.
+        """
+        yield HintedEvent(ClusterEvent(EventResource.UNSCHEDULED_POD, Action.UPDATE), about_itself)
+        if self._hooks:
+            yield HintedEvent(POD_DELETED, self._may_help_hooks)
+            yield HintedEvent(ClusterEvent(_RESOURCE, Action.ALL), self._may_help_hooks)
+
+    def _may_help_hooks(self, pod: ClusterPod, old: object, new: object) -> QueueingHint:
+        """Pods that wait for room are woken when there is some."""
+        waits = self.tracker.waiting_pod(pod.uid) is not None
+        return QueueingHint.SKIP if waits else QueueingHint.QUEUE
 
     def pre_filter(self, state: CycleState, pod: ClusterPod, nodes: View) -> Status | None:
-        if self.tracker.admits_all:
+        if self.tracker.admits_all and not self._hooks:
             return Status.skip()
         now = self.tracker.current()
         quotas = now.with_account(nodes.account)  # another one in a what-if
@@ -250,6 +267,9 @@ class ElasticQuota(
                 f"Could not find the specified ElasticQuotaManager for quota: {name}, tree: {tree}"
             )
         rejection = self._rejection(quotas, pod)
+        refused = "" if rejection is not None else self._hooks.rejection(name, pod)
+        if refused:
+            return Status.unschedulable(refused)
         if rejection is None:
             if not state.dry_run:
                 self.tracker.tried(pod, name)
@@ -262,7 +282,7 @@ class ElasticQuota(
 
     def pre_filter_reuse_key(self, pod: ClusterPod, nodes: View) -> Hashable | None:
         """Where nobody uses quotas, all pods are admitted."""
-        return () if self.tracker.admits_all else None
+        return () if self.tracker.admits_all and not self._hooks else None
 
     async def post_filter(
         self, state: CycleState, pod: ClusterPod, nodes: View, statuses: NodeStatuses
@@ -310,6 +330,9 @@ class ElasticQuota(
         if len(members) > 1:
             return await self._find_for_group(state, pod, members, nodes, quotas)
         if self._rejection(quotas, pod) is None:
+            quota = quotas.quota_of(pod)
+            if quota is not None and self._hooks.rejection(quota[0], pod):
+                return _no("a hook rejects the pod, whoever leaves")
             reclaimed = await self._reclaim(state, pod, nodes, quotas, statuses)
             return reclaimed if isinstance(reclaimed, Status) else _Choice(reclaimed)
         if self._preemptions.under_way(pod.uid):
@@ -468,7 +491,9 @@ class ElasticQuota(
         fixed = fixed_objects(
             self._args.quota_group_namespace, options.default_max, options.system_max
         )
-        statuses = QuotaStatuses(self._handle.services, QUOTAS, self.tracker, tuple(fixed))
+        statuses = QuotaStatuses(
+            self._handle.services, QUOTAS, self.tracker, tuple(fixed), self._hooks.annotations
+        )
         found: dict[str, SharedPart] = {"QuotaStatusController": statuses}
         if self._profiles is not None:
             found["QuotaProfileController"] = QuotaProfiles(

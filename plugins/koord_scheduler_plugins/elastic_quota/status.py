@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from prometheus_client import CollectorRegistry, Gauge
 
@@ -363,8 +363,13 @@ class QuotaStatuses(SharedPart):
         resource: ApiResource,
         source: QuotaSource,
         fixed: Iterable[Mapping[str, object]],
+        extra: Callable[[str], Mapping[str, str]] = lambda quota: {},
     ) -> None:
-        """fixed: objects that are made where there are none of their name."""
+        """fixed: objects that are made where there are none of their name.
+
+        extra: returns further annotations of a quota by name.
+        """
+        self._extra = extra
         self._client = services.client
         self._events = services.events
         self._clock = services.clock
@@ -444,10 +449,15 @@ class QuotaStatuses(SharedPart):
         short = frozenset() if state is None else overused.get(state.tree.id, frozenset())
         conditions = conditions_of(state, quota, problems, short)
         patch = dict(status_patch(read[1], state, name, conditions, self._clock.wall()))
-        if not patch:
+        annotations = cast("dict[str, Any]", patch.pop("metadata", {})).get("annotations", {})
+        if state is not None:
+            present = Fields(item, "elasticquota").nested("metadata").nested("annotations").raw
+            for extra, text in self._extra(name).items():
+                if present.get(extra) != text:
+                    annotations[extra] = text
+        if not (patch or annotations):
             return 0.0
-        annotations = patch.pop("metadata", {})
-        meta = {"uid": _uid(item), **(annotations if isinstance(annotations, dict) else {})}
+        meta = {"uid": _uid(item), **({"annotations": annotations} if annotations else {})}
         path = self._resource.object(name, namespace=namespace)
         try:
             await self._client.merge_patch(path, {"metadata": meta, **patch})

@@ -25,6 +25,7 @@ from koord_scheduler.plugin import (
     View,
 )
 from koord_scheduler_plugins.elastic_quota.checks import AdmissionOptions, admission
+from koord_scheduler_plugins.elastic_quota.hooks import QuotaHooks
 from koord_scheduler_plugins.elastic_quota.quotas import QuotaOptions, Quotas, start
 from koord_scheduler_plugins.elastic_quota.runtime import QuotaState
 
@@ -198,6 +199,8 @@ class QuotaTracker(SharedPart):
         self.admission = admission
         self._services = services
         self._cluster = services.cluster
+        self.hooks: QuotaHooks | None = None
+        """Hooks that follow what it follows; set before the first list comes."""
         self._quotas = start(options)
         self._objects_changed = True
         self._nodes_changed = True
@@ -284,6 +287,8 @@ class QuotaTracker(SharedPart):
 
     def _pod_changed(self, old: ClusterPod | None, new: ClusterPod | None) -> None:
         """Room may have come; a pod that is gone or has a node does not wait."""
+        if self.hooks:
+            self.hooks.pod_changed(old, new)
         if not len(self._waiting):
             return
         if old is not None and (new is None or new.uid != old.uid or new.node or new.finished):
@@ -295,6 +300,8 @@ class QuotaTracker(SharedPart):
         if old != new:
             self._objects_changed = True
             self._woken.set()
+        if self.hooks:
+            self.hooks.quota_changed(old, new)
 
 
 def sum_of_nodes(view: View) -> Amounts:

@@ -186,6 +186,24 @@ async def test_statuses_are_written_for_changes_only_and_errors_are_said():
     assert running.done()
 
 
+async def test_further_annotations_are_written_when_they_are_others():
+    """Those that hooks of quotas want."""
+    clock, api, source = SimulatedClock(), Api(), Source(item())
+    kit, stop = Kit(clock), Stop(clock)
+    services = replace(kit.services, client=api)  # type: ignore[arg-type]
+    statuses = QuotaStatuses(services, QUOTAS, source, (), lambda name: {"mine": name})
+    running = asyncio.create_task(statuses.run(stop))
+    await clock.advance(PERIOD + 1)
+    ((_, body),) = api.patches
+    assert body == {"metadata": {"uid": "u", "annotations": {"mine": "a"}}}
+    source.items["quotas/a"]["metadata"]["annotations"] = {"mine": "a"}
+    await clock.advance(PERIOD)
+    assert len(api.patches) == 1
+    stop.set()
+    await clock.settle()
+    assert running.done()
+
+
 def shown_samples(registry: CollectorRegistry) -> list[Any]:
     return [
         sample
