@@ -35,7 +35,7 @@ class Plugin:
 
     A profile that has both at that point, and in the other order, is refused at the start."""
 
-    named_only_at: ClassVar[Collection[str]] = frozenset()
+    named_only_at: Collection[str] = frozenset()
     """Extension points at which profiles name the plugin, and it does nothing: it is not called."""
 
     async def close(self) -> None:

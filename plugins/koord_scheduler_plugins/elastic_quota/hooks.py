@@ -156,7 +156,8 @@ class QuotaHooks:
         self._metrics = metrics
         self._failures = LimitedLog(log, clock)
         self._hooks: list[tuple[str, QuotaHook]] = []
-        self._shown: dict[str, str] = {}  # quotas of pods on nodes, by uid, as hooks know them
+        self._shown: dict[str, tuple[str, ClusterPod]] = {}  # quota and pod by uid, on nodes
+        self._assumed: set[str] = set()  # uids of these whose binding is not confirmed
         reader, problems = SnapshotReader(quotas), []
         for number, entry in enumerate(self.entries):
             try:
@@ -191,15 +192,31 @@ class QuotaHooks:
 
     def pod_changed(self, old: ClusterPod | None, new: ClusterPod | None) -> None:
         """Notify all hooks of a pod, if it is or was on a node."""
-        before, after = _on_node(old), _on_node(new)
-        if not self._hooks or (before is None and after is None):
+        if not self._hooks:
             return
+        if old is not None and (new is None or new.uid != old.uid):
+            self._show(old.uid, None)
+        if new is not None and (new.node or new.uid not in self._assumed):
+            self._show(new.uid, _on_node(new))
+
+    def reserved(self, pod: ClusterPod) -> None:
+        """Notify all hooks of a pod that is assumed to be on a node: it may count there now."""
+        self._show(pod.uid, pod)
+        self._assumed.add(pod.uid)
+
+    def unreserved(self, pod: ClusterPod) -> None:
+        """Notify all hooks of a pod that has given up its node."""
+        self._show(pod.uid, None)
+
+    def _show(self, uid: str, pod: ClusterPod | None) -> None:
+        """pod: as it is on a node; None: it is on none."""
+        self._assumed.discard(uid)
         # The quota may be another one by now: a pod leaves the one in which it was shown.
-        was = "" if before is None else self._shown.pop(before.uid, "")
-        now = self._quota_of(after)
-        if after is not None and now:
-            self._shown[after.uid] = now
-        moves = [(now, before, after)] if was == now else [(was, before, None), (now, None, after)]
+        was, before = self._shown.pop(uid, ("", None))
+        now = self._quota_of(pod)
+        if pod is not None and now:
+            self._shown[uid] = now, pod
+        moves = [(now, before, pod)] if was == now else [(was, before, None), (now, None, pod)]
         for quota, one, other in moves:
             for key, hook in self._hooks if quota else ():
                 self._call(key, "on_pod_update", hook.pod_changed, quota, one, other)

@@ -180,8 +180,6 @@ class ElasticQuota(
 ):
     """Admits pods to their quotas."""
 
-    named_only_at = frozenset({"reserve"})  # the account has the assumed pod
-
     def __init__(self, args: ElasticQuotaArgs, handle: Handle) -> None:
         """Raises KoordError: another profile has other arguments, or a hook cannot be made."""
         services = handle.services
@@ -221,6 +219,7 @@ class ElasticQuota(
                 args.hook_plugins, self.tracker.current, metrics, services.clock
             )
         self._hooks = self.tracker.hooks
+        self.named_only_at = frozenset() if self._hooks else frozenset({"reserve"})
         known = self.tracker.options, self.tracker.admission, self._hooks.entries
         if known != (options, self._admission, args.hook_plugins):
             raise KoordError("profiles have different ElasticQuotaArgs; all must have the same")
@@ -307,11 +306,12 @@ class ElasticQuota(
         return PostFilterResult(found.chosen.node, victims=found.chosen.victims)
 
     def reserve(self, state: CycleState, pod: ClusterPod, node_name: str) -> Status | None:
-        """Do nothing: the account has the assumed pod."""
+        """Notify hooks; the account has the assumed pod."""
+        self._hooks.reserved(pod)
         return None
 
     def unreserve(self, state: CycleState, pod: ClusterPod, node_name: str) -> None:
-        return None
+        self._hooks.unreserved(pod)
 
     async def _find(
         self, state: CycleState, pod: ClusterPod, nodes: View, statuses: NodeStatuses

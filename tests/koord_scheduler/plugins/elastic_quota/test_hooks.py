@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from koord.api.elasticquota import NAME
 from koord_scheduler_plugins.elastic_quota import hooks
 from koord_scheduler_plugins.elastic_quota.hooks import (
     GROUP,
@@ -18,6 +20,7 @@ from koord_scheduler_plugins.elastic_quota.hooks import (
 )
 from koord_scheduler_plugins.elastic_quota.plugin import ElasticQuotaArgs
 from tests.koord_scheduler.plugins.elastic_quota.test_elastic_quota import World
+from tests.support.clusters import pod, read_pod
 
 MADE: list["Slots"] = []
 
@@ -129,6 +132,26 @@ async def test_hooks_follow_quotas_and_the_pods_on_nodes() -> None:
     await world.end()
 
 
+async def test_a_pod_that_gives_up_its_node_leaves_the_hook() -> None:
+    """One that is assumed counts at once, also while its object is written without a node."""
+    world = await World().begin(8, hook_plugins=(entry(),))
+    world.quota("a", "8")
+    (hook,), one = MADE, read_pod(pod("p", labels={NAME: "a"}))
+    there = replace(one, node="n0")
+    known = world.plugin.tracker.hooks
+    assert known is not None
+    known.reserved(there)
+    known.pod_changed(one, one)
+    assert hook.pods == {"a": {"p"}}
+    known.unreserved(there)
+    assert hook.pods == {"a": set()}
+    known.reserved(there)
+    known.pod_changed(one, there)
+    known.pod_changed(there, replace(there, uid="anew", node=""))
+    assert hook.pods == {"a": set()}
+    await world.end()
+
+
 async def test_the_status_has_what_hooks_add_to_it() -> None:
     world = await World().begin(8, hook_plugins=(entry(),))
     world.quota("a", "8")
@@ -145,7 +168,7 @@ async def test_the_hook_of_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
     found = re.search(rf"```python\n({begin}.*?)```", page, re.DOTALL)
     assert found is not None
     names: dict[str, Any] = {}
-    exec(found[1], names)  # noqa: S102 - it is our page
+    exec(found[1], names)
     monkeypatch.setattr(sys.modules[__name__], "Slots", names["Slots"])
     world = await World().begin(8, hook_plugins=(entry(slots=2),))
     world.quota("a", "8")
