@@ -22,22 +22,26 @@ from koord.kube.kubeconfig import load, split_list
 from koord.kube.transport import Limits, Transport
 from koord.util import documents
 from koord.util.clock import SystemClock
+from koord_manager import LEASE as MANAGER_LEASE
+from koord_manager import NAME as MANAGER
 from tests.support.kube.apiserver import ApiServer
 from tests.support.programs import HELM, KUBERNETES, KUSTOMIZE, REPOSITORY, Program
 from tests.support.real_apiserver.accounts import SYSTEM, Accounts
-from tests.support.real_apiserver.cluster_objects import ClusterObjects
+from tests.support.real_apiserver.cluster_objects import SERVICE_ACCOUNTS, ClusterObjects
 from tests.support.real_apiserver.control_plane import (
     ControlPlane,
     kubeconfig_of_a_cluster,
     missing,
 )
 from tests.support.real_apiserver.kubectl import Kubectl
+from tests.support.real_apiserver.policies import delete_policies
 from tests.support.real_apiserver.recorder import Recorder
 from tests.support.real_apiserver.rights import Right, wanted_by
 from tests.support.real_apiserver.served import TIMEOUT, until_served
 
 CHART = REPOSITORY / "deploy" / "chart"
 KUBERNETES_VERSION = "v1.35.0"  # the cluster that the chart is rendered for
+MANAGER_NAMESPACE = "koordinator-system"
 CRDS = Resource("apiextensions.k8s.io/v1", "customresourcedefinitions")
 
 _LAST = "test_rbac.py"  # judges what all others asked
@@ -228,6 +232,25 @@ async def accounts(
     accounts = Accounts(tmp_path_factory.mktemp("rights"), render, kubectl, client, node_name)
     yield accounts
     await accounts.remove()
+
+
+@pytest.fixture
+async def manager_token(
+    own_plane: ControlPlane, client: ApiClient, kubectl: Kubectl
+) -> AsyncIterator[str]:
+    """A token of koord-manager, with the rights that ship; what it leaves is removed at the end."""
+    manifests = [
+        one
+        for name in ("namespace", "rbac")
+        for one in yaml.safe_load_all((REPOSITORY / f"deploy/manager/{name}.yaml").read_text())
+    ]
+    await asyncio.to_thread(kubectl.apply, manifests)
+    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+    path = SERVICE_ACCOUNTS.object(MANAGER, namespace=MANAGER_NAMESPACE, subresource="token")
+    yield (await client.post(path, request))["status"]["token"]
+    await delete_policies(client)
+    await client.delete(LEASES.object(MANAGER_LEASE, namespace=MANAGER_NAMESPACE))
+    await asyncio.to_thread(kubectl.delete, manifests[1:])
 
 
 @pytest.fixture

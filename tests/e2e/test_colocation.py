@@ -16,7 +16,6 @@ from koord.api.nodemetric import time_text
 from koord.kube.client import (
     CONFIG_MAPS,
     EVENTS,
-    LEASES,
     NODE_METRICS,
     NODES,
     PODS,
@@ -33,7 +32,7 @@ from tests.support.programs import MINOR, REPOSITORY
 from tests.support.real_apiserver.accounts import Accounts
 from tests.support.real_apiserver.cluster_objects import READY, SHOP, ClusterObjects
 from tests.support.real_apiserver.control_plane import ControlPlane
-from tests.support.real_apiserver.policies import BINDINGS, OURS, delete_policies
+from tests.support.real_apiserver.policies import BINDINGS, OURS
 from tests.support.real_apiserver.recorder import Recorder
 from tests.support.real_apiserver.served import until_served
 
@@ -42,7 +41,6 @@ NAMESPACE = "koordinator-system"
 BATCH_CPU = "kubernetes.io/batch-cpu"
 PROFILES = Resource("config.koordinator.sh/v1alpha1", "clustercolocationprofiles")
 CLASSES = Resource("scheduling.k8s.io/v1", "priorityclasses")
-ACCOUNTS = Resource("v1", "serviceaccounts")
 PATIENCE = 60.0  # real seconds
 SOON = 10.0  # seconds from a report to the node, on a machine with other things to do
 STRATEGY = '{"enable": true, "cpuReclaimThresholdPercent": 60}'
@@ -143,14 +141,11 @@ async def until(holds: Callable[[], Awaitable[T]], what: str) -> T:
 
 @pytest.fixture
 async def token(
-    own_plane: ControlPlane, client: ApiClient, kubectl: Any, objects: ClusterObjects
+    manager_token: str, client: ApiClient, kubectl: Any, objects: ClusterObjects
 ) -> AsyncIterator[str]:
     """What shipped manifests and a user install; yields the manager's token."""
-    manifests = [
-        one
-        for name in ("namespace", "rbac", "crds/clustercolocationprofiles")
-        for one in yaml.safe_load_all((REPOSITORY / f"deploy/manager/{name}.yaml").read_text())
-    ]
+    text = (REPOSITORY / "deploy/manager/crds/clustercolocationprofiles.yaml").read_text()
+    manifests = list(yaml.safe_load_all(text))
     await asyncio.to_thread(kubectl.apply, manifests)
     await until_served(client, PROFILES)
     await objects.add_namespace(SHOP)
@@ -160,20 +155,16 @@ async def token(
         {"metadata": {"name": "slo-controller-config"}, "data": {"colocation-config": STRATEGY}},
     )
     await client.create(PROFILES.collection(), PROFILE)
-    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
-    path = ACCOUNTS.object("koord-manager", namespace=NAMESPACE, subresource="token")
-    yield (await client.post(path, request))["status"]["token"]
+    yield manager_token
     for one in (
         await client.list(PODS.collection(SHOP), {"labelSelector": "app-type=batch"})
     ).items:
         await client.delete(PODS.object(one["metadata"]["name"], namespace=SHOP))
     for one in (await client.list(PROFILES.collection())).items:
         await client.delete(PROFILES.object(one["metadata"]["name"]))
-    await delete_policies(client)
     await client.delete(CLASSES.object("koord-batch"))
     await client.delete(CONFIG_MAPS.object("slo-controller-config", namespace=NAMESPACE))
-    await client.delete(LEASES.object("koordinator-manager", namespace=NAMESPACE))
-    await asyncio.to_thread(kubectl.delete, manifests[1:])
+    await asyncio.to_thread(kubectl.delete, manifests)
 
 
 async def test_batch_pods_take_what_prod_pods_leave_and_stay_when_it_shrinks(

@@ -11,6 +11,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from aiohttp import web
 from reference.alerting.recording import (
     AGENT_RECORDINGS,
     DESCHEDULER_RECORDINGS,
+    MANAGER_RECORDINGS,
     SCHEDULER_RECORDINGS,
     Recording,
 )
@@ -29,8 +31,11 @@ from reference.dashboards.agent import FLEET_BOARD, NODE_BOARD, PLUGINS_BOARD
 from reference.dashboards.board import Board, Panel, Query
 from reference.dashboards.controlplane import DESCHEDULER_BOARD, MANAGER_BOARD, SCHEDULER_BOARD
 
+from koord.api.nodemetric import time_text
+from koord.kube.client import CONFIG_MAPS, NODE_METRICS, ApiClient
+from koord.kube.errors import NotFound
 from tests.support.processes.agent import running_alone
-from tests.support.processes.control_plane import running_control_plane
+from tests.support.processes.control_plane import running_control_plane, running_manager
 from tests.support.processes.prometheus import free_port, scraping
 from tests.support.programs import REPOSITORY
 from tests.support.real_apiserver.accounts import Accounts
@@ -215,6 +220,52 @@ async def test_all_expressions_on_the_control_plane_return_data(
             assert await without_data(url, asked, [""]) == []
     finally:
         coming.cancel()
+
+
+async def _report_of(client: ApiClient, node: str, cores: int) -> None:
+    """Write a report as an agent does, once there is an object for it."""
+    try:
+        metric = await client.get(NODE_METRICS.object(node))
+    except NotFound:
+        return
+    usage = {"resources": {"cpu": str(cores), "memory": "1Gi"}}
+    status = {
+        "updateTime": time_text(time.time()),
+        "nodeMetric": {"nodeUsage": usage, "systemUsage": usage},
+    }
+    path = NODE_METRICS.object(node, subresource="status")
+    await client.replace_status(path, metric["metadata"]["uid"], status)
+
+
+async def _keep_reporting(client: ApiClient) -> None:
+    for number in itertools.count():
+        for node in ("n1", "n2"):
+            await _report_of(client, node, 1 + number % 4)
+        await asyncio.sleep(1.0)
+
+
+async def test_all_expressions_on_the_manager_return_data(
+    tmp_path: Path, cluster: ClusterObjects, client: ApiClient, recorder: Recorder,
+    manager_token: str,
+) -> None:  # fmt: skip
+    """While reports come that say now more, now less."""
+    asked = queries(MANAGER_BOARD) + rules(*MANAGER_RECORDINGS)
+    config = {"metadata": {"name": "slo-controller-config"},
+              "data": {"colocation-config": '{"enable": true}'}}  # fmt: skip
+    await client.create(CONFIG_MAPS.collection("koordinator-system"), config)
+    coming = asyncio.create_task(_keep_reporting(client))
+    port = free_port()
+    target = {"koord-manager": f"127.0.0.1:{port}"}
+    try:
+        async with (
+            running_manager(tmp_path, recorder.url, f"--port={port}", token=manager_token),
+            scraping(tmp_path / "prometheus", {}, target) as (url, _),
+        ):
+            assert await without_data(url, asked, [""]) == []
+    finally:
+        coming.cancel()
+        path = CONFIG_MAPS.object("slo-controller-config", namespace="koordinator-system")
+        await client.delete(path)
 
 
 @pytest.fixture

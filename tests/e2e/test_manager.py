@@ -6,31 +6,24 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from koord.api.nodemetric import time_text
 from koord.kube.client import (
     CONFIG_MAPS,
-    LEASES,
     NODE_METRICS,
     NODE_SLOS,
     NODES,
     ApiClient,
-    Resource,
 )
 from koord.kube.errors import KubeError
 from tests.support.processes.control_plane import running_manager
-from tests.support.programs import REPOSITORY
 from tests.support.real_apiserver.cluster_objects import ClusterObjects
 from tests.support.real_apiserver.control_plane import ControlPlane
-from tests.support.real_apiserver.policies import delete_policies
 from tests.support.real_apiserver.recorder import Recorder
 
 NAMESPACE = "koordinator-system"
 BATCH_CPU = "kubernetes.io/batch-cpu"
 ORIGIN = "node.koordinator.sh/originExtendedAllocatable"
 PATIENCE = 30.0  # real seconds
-ACCOUNTS = Resource("v1", "serviceaccounts")
 
 
 def status(cpu: str) -> dict[str, Any]:
@@ -56,16 +49,10 @@ async def until(holds: Callable[[], Any]) -> Any:
 
 
 async def test_a_node_offers_what_its_report_leaves(
-    own_plane: ControlPlane, client: ApiClient, objects: ClusterObjects, kubectl: Any,
+    own_plane: ControlPlane, client: ApiClient, objects: ClusterObjects, manager_token: str,
     node_name: str, tmp_path: Path,
 ) -> None:  # fmt: skip
     """By one patch of its status, with annotations, beside a kubelet that writes the status too."""
-    manifests = [
-        one
-        for name in ("namespace", "rbac")
-        for one in yaml.safe_load_all((REPOSITORY / f"deploy/manager/{name}.yaml").read_text())
-    ]
-    await asyncio.to_thread(kubectl.apply, manifests)
     amounts = {"cpu": "10", "memory": "16Gi", "pods": "10"}
     await objects.add_node(node_name, {"capacity": amounts, "allocatable": amounts})
     config = {
@@ -73,9 +60,6 @@ async def test_a_node_offers_what_its_report_leaves(
         "data": {"colocation-config": '{"enable":true,"cpuReclaimThresholdPercent":100}'},
     }
     await client.create(CONFIG_MAPS.collection(NAMESPACE), config)
-    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
-    path = ACCOUNTS.object("koord-manager", namespace=NAMESPACE, subresource="token")
-    token = (await client.post(path, request))["status"]["token"]
 
     async def node() -> dict[str, Any]:
         return await client.get(NODES.object(node_name))
@@ -85,7 +69,7 @@ async def test_a_node_offers_what_its_report_leaves(
 
     try:
         async with Recorder(own_plane.config) as recorder:
-            async with running_manager(tmp_path, recorder.url, token=token):
+            async with running_manager(tmp_path, recorder.url, token=manager_token):
                 await until(lambda: client_has(client, NODE_SLOS.object(node_name)))
                 metric = await until(lambda: client_has(client, NODE_METRICS.object(node_name)))
                 assert metric["spec"]["metricCollectPolicy"]["reportIntervalSeconds"] == 60
@@ -103,10 +87,7 @@ async def test_a_node_offers_what_its_report_leaves(
                 assert len(writes) <= 2  # annotations at first, then what the report leaves
             assert [f"{one.verb} {one.path}" for one in recorder.refused] == []
     finally:
-        await delete_policies(client)
         await client.delete(CONFIG_MAPS.object("slo-controller-config", namespace=NAMESPACE))
-        await client.delete(LEASES.object("koordinator-manager", namespace=NAMESPACE))
-        await asyncio.to_thread(kubectl.delete, manifests[1:])
 
 
 async def client_has(client: ApiClient, path: str) -> dict[str, Any] | None:
