@@ -26,7 +26,7 @@ from koord.kube.client import DEVICES
 from koord_scheduler.config.profiles import EnabledPlugin, Point, Profile
 from koord_scheduler.framework.profile import PluginRegistry, build_profile, known_plugins
 from koord_scheduler.plugin.testing.harness import fake_services
-from koord_scheduler.scheduling.attempt import Attempt
+from koord_scheduler.scheduling.failures import Attempt
 from koord_scheduler.scheduling.metrics import SchedulingMetrics
 from koord_scheduler.scheduling.scheduler import Scheduler
 

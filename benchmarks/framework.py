@@ -21,17 +21,16 @@ from koord.cluster.view import View
 from koord.controlplane.testing import FakeCluster
 from koord.util.clock import SystemClock
 from koord_scheduler.config.profiles import EnabledPlugin, Point, Profile
-from koord_scheduler.framework.cyclestate import CycleInput, CycleState
 from koord_scheduler.framework.interfaces import (
     BindPlugin,
     QueueSortPlugin,
     VectorFilterPlugin,
     VectorScorePlugin,
 )
-from koord_scheduler.framework.nodes.scoring import NodeScoring
+from koord_scheduler.framework.nodes.filtering import NodeScoring
 from koord_scheduler.framework.nodes.search import NodeSearch
 from koord_scheduler.framework.profile import PluginRegistry, ProfilePlugins, build_profile
-from koord_scheduler.framework.status import Scores, Status
+from koord_scheduler.framework.status import CycleInput, CycleState, Scores, Status
 from koord_scheduler.framework.types import QueuedPod
 from koord_scheduler.plugin.testing.harness import fake_services
 

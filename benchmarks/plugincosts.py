@@ -22,7 +22,7 @@ from koord.cluster.facts import ClusterPod
 from koord.cluster.kinds import POD
 from koord.cluster.view import View
 from koord_scheduler.config.profiles import Point
-from koord_scheduler.framework.cyclestate import CycleState
+from koord_scheduler.framework.status import CycleState
 from koord_scheduler.framework.types import NodeInfo
 
 KINDS = ("1,000 specs", "spread", "zone", "affinity", "anti-affinity")

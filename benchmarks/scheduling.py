@@ -44,7 +44,6 @@ from koord.util.clock import SystemClock
 from koord.util.stop import Stop
 from koord_scheduler.cache import SchedulerCache
 from koord_scheduler.config.profiles import DEFAULT_WEIGHTS, EnabledPlugin, Point, Profile
-from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.extension.networktopology import (
     CLUSTER_LAYER,
     NODE_LAYER,
@@ -63,10 +62,10 @@ from koord_scheduler.framework.interfaces import (
     VectorScorePlugin,
 )
 from koord_scheduler.framework.profile import PluginRegistry, build_profile, known_plugins
-from koord_scheduler.framework.status import Scores, Status
+from koord_scheduler.framework.status import CycleState, Scores, Status
 from koord_scheduler.framework.types import NodeInfo, QueuedPod
 from koord_scheduler.plugin.testing.harness import fake_services
-from koord_scheduler.scheduling.attempt import Attempt
+from koord_scheduler.scheduling.failures import Attempt
 from koord_scheduler.scheduling.metrics import SchedulingMetrics
 from koord_scheduler.scheduling.scheduler import Scheduler
 

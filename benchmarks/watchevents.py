@@ -28,7 +28,7 @@ from koord.kube.client import ApiClient
 from koord.kube.transport import Call, Transport
 from koord.util.clock import SystemClock
 from koord.util.stop import Stop
-from koord_scheduler.framework.cyclestate import CycleState
+from koord_scheduler.framework.status import CycleState
 
 NODES, PODS_PER_NODE, EVENTS = 5_000, 13, 2_000
 EVENT, REPORT = 60.0, 100.0  # microseconds

@@ -27,17 +27,18 @@ from koord.controlplane.offline import (
 from koord.kube.client import ApiClient
 from koord.util.errors import KoordError
 from koord_descheduler.config import GROUP_VERSION, KIND, Configuration, HistoryDependent
-from koord_descheduler.framework.cycle import Descheduler
-from koord_descheduler.framework.decisions import (
+from koord_descheduler.framework.evictor import (
     Action,
     CycleDecisions,
     Decisions,
+    EvictionLimiter,
+    FrameworkMetrics,
     NodeDecision,
     PodDecision,
 )
-from koord_descheduler.framework.evictor import EvictionLimiter, FrameworkMetrics
 from koord_descheduler.framework.handle import Migrations, Services
 from koord_descheduler.framework.profile import (
+    Descheduler,
     PluginRegistry,
     ProfileError,
     ProfilePlugins,

@@ -47,12 +47,20 @@ from koord_scheduler.extendermessages import (
     ExtenderFilterResult,
 )
 from koord_scheduler.framework.calls import ExtensionPointError
-from koord_scheduler.framework.cyclestate import CycleInput, CycleState
 from koord_scheduler.framework.nodes.adapters import Rows
 from koord_scheduler.framework.nodes.search import SearchResult
 from koord_scheduler.framework.profile import ProfilePlugins
-from koord_scheduler.framework.status import FEASIBLE, SUCCESS, Code, NodeStatuses, Scores, Status
-from koord_scheduler.scheduling.attempt import ProfileCycle
+from koord_scheduler.framework.status import (
+    FEASIBLE,
+    SUCCESS,
+    Code,
+    CycleInput,
+    CycleState,
+    NodeStatuses,
+    Scores,
+    Status,
+)
+from koord_scheduler.scheduling.failures import ProfileCycle
 
 CACHED_CYCLE_SECONDS = 60.0  # that what filter has computed is kept for prioritize and bind
 MAX_CACHED_CYCLES = 1024

@@ -34,11 +34,11 @@ from koord_descheduler.backtest.records import (
     summary_of,
 )
 from koord_descheduler.config import Configuration, HotThresholds, Point
-from koord_descheduler.framework.cycle import Descheduler
 from koord_descheduler.framework.evictor import EvictionLimiter
 from koord_descheduler.framework.handle import Migration, Services
 from koord_descheduler.framework.interfaces import EvictOptions, EvictPlugin
 from koord_descheduler.framework.profile import (
+    Descheduler,
     PluginRegistry,
     ProfilePlugins,
     build_profile,

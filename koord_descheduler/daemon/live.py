@@ -10,10 +10,10 @@ from koord.component.config.follower import AppliedConfig
 from koord.util.errors import KoordError
 from koord.util.logs import get_logger
 from koord_descheduler.config import Configuration, EvictionLimits, Profile, ReadConfig
-from koord_descheduler.framework.cycle import Descheduler
 from koord_descheduler.framework.evictor import EvictionLimiter
 from koord_descheduler.framework.handle import Services
 from koord_descheduler.framework.profile import (
+    Descheduler,
     PluginRegistry,
     ProfileError,
     ProfilePlugins,

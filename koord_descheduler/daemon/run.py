@@ -49,8 +49,7 @@ from koord_descheduler.config import (
     to_document,
 )
 from koord_descheduler.daemon.live import LiveConfiguration
-from koord_descheduler.framework.decisions import Decisions
-from koord_descheduler.framework.evictor import UNSUFFIXED_COUNTERS, FrameworkMetrics
+from koord_descheduler.framework.evictor import UNSUFFIXED_COUNTERS, Decisions, FrameworkMetrics
 from koord_descheduler.framework.handle import Migrations, Services
 from koord_descheduler.framework.profile import PluginRegistry, fields_read, known_plugins
 from koord_descheduler.ledger.ledger import Ledger, LedgerMetrics, LedgerStore

@@ -30,8 +30,13 @@ from koord.kube.client import DEVICES, NODE_TOPOLOGIES
 from koord.kube.reflector import MissingKind
 from koord.util.clock import Clock
 from koord_descheduler.config import Namespaces
-from koord_descheduler.framework.decisions import Action, Decisions, Findings
-from koord_descheduler.framework.evictor import EvictorProxy, FrameworkMetrics
+from koord_descheduler.framework.evictor import (
+    Action,
+    Decisions,
+    EvictorProxy,
+    Findings,
+    FrameworkMetrics,
+)
 from koord_descheduler.framework.interfaces import (
     AdmissionGate,
     DeschedulePlugin,
@@ -39,7 +44,7 @@ from koord_descheduler.framework.interfaces import (
     OpenGate,
     Status,
 )
-from koord_descheduler.rules.nodehardware import (
+from koord_descheduler.rules.nodefit import (
     GPU,
     NUMA_NODE,
     NodeHardware,
@@ -177,7 +182,7 @@ class Hardware:
     def fits(self, pod: ClusterPod, view: View) -> Mask | None:
         """Return the nodes with as many devices and CPUs free as a pod has; None: it has none.
 
-        It is a necessary condition; see koord_descheduler.rules.nodehardware. No node fits while
+        It is a necessary condition; see koord_descheduler.rules.nodefit. No node fits while
         the objects are being listed for the first time. All do where there are none, or where
         their CRD is missing.
         """

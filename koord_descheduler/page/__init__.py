@@ -12,7 +12,7 @@ from koord.component.page.sections import SectionPage, health_section
 from koord.util.clock import Clock
 from koord.util.health import Health
 from koord_descheduler.config import Configuration
-from koord_descheduler.framework.decisions import (
+from koord_descheduler.framework.evictor import (
     Action,
     CycleDecisions,
     Decisions,

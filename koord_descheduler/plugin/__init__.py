@@ -52,14 +52,14 @@ from koord_descheduler.config import (
     check_selector_text,
     check_unique,
 )
-from koord_descheduler.framework.decisions import (
+from koord_descheduler.framework.evictor import (
     Action,
     Decision,
+    EvictorProxy,
     Findings,
     NodeDecision,
     PodDecision,
 )
-from koord_descheduler.framework.evictor import EvictorProxy
 from koord_descheduler.framework.handle import (
     EvictionCandidate,
     Evictions,
@@ -84,25 +84,29 @@ from koord_descheduler.framework.profile import PluginRegistry
 from koord_descheduler.rules import evictorfilter
 from koord_descheduler.rules.evictorfilter import (
     EVICTOR_FILTER_FIELDS,
+    POD_ORDER_FIELDS,
     EvictorFilter,
     EvictorRules,
+    OrderKey,
+    PodOrder,
     annotation,
+    eviction_order,
     evictor_filter,
     is_deleting,
     is_mirror,
     is_of_daemon_set,
     is_static,
     is_system_critical,
+    least_important,
     not_selected,
 )
-from koord_descheduler.rules.nodefit import NodeFit, nodes_matching, nodes_named
-from koord_descheduler.rules.nodehardware import PART_KINDS, HardwarePart, parts_wanted
-from koord_descheduler.rules.podorder import (
-    POD_ORDER_FIELDS,
-    OrderKey,
-    PodOrder,
-    eviction_order,
-    least_important,
+from koord_descheduler.rules.nodefit import (
+    PART_KINDS,
+    HardwarePart,
+    NodeFit,
+    nodes_matching,
+    nodes_named,
+    parts_wanted,
 )
 from koord_descheduler.rules.utilization import Move, MoveSource, Utilization, plan_moves
 

@@ -17,7 +17,7 @@ from koord.util.clock import Clock
 from koord.util.errors import error_text
 from koord.util.logs import get_logger
 from koord_scheduler.framework.extension.providers import Endpoint, PluginRequest, ProvidedServices
-from koord_scheduler.scheduling.debugging import Debugging
+from koord_scheduler.scheduling.cycle import Debugging
 
 ROOT = "/apis/v1"
 NOT_LEADER = {"message": "the instance is not leader"}

@@ -46,8 +46,8 @@ from koord_scheduler.config.configuration import (
 from koord_scheduler.extenderserver import AccessFiles
 from koord_scheduler.framework.profile import PluginRegistry, known_plugins
 from koord_scheduler.queue import MAX_IN_UNSCHEDULABLE_PODS
-from koord_scheduler.scheduling.attempt import AttemptTimeouts
-from koord_scheduler.scheduling.debugging import QUEUE, Debugging
+from koord_scheduler.scheduling.cycle import QUEUE, Debugging
+from koord_scheduler.scheduling.failures import AttemptTimeouts
 
 _ON = FeatureSpec(default=True, stage=Stage.BETA)
 _OFF = FeatureSpec()

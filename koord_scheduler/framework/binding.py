@@ -14,7 +14,6 @@ from koord.cluster.view import View
 from koord.component.plugins.registry import PluginError
 from koord_scheduler.config.profiles import Point
 from koord_scheduler.framework.calls import ExtensionPointError, Loaded, SequentialCalls
-from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.extension.reservations import ReservationPlugins
 from koord_scheduler.framework.extension.transformers import Transformers
 from koord_scheduler.framework.interfaces import (
@@ -32,6 +31,7 @@ from koord_scheduler.framework.profile import ProfilePlugins
 from koord_scheduler.framework.status import (
     SUCCESS,
     Code,
+    CycleState,
     NodeStatuses,
     PostFilterResult,
     Status,

@@ -21,9 +21,8 @@ from koord.util.clock import Clock
 from koord.util.errors import KoordError, error_text
 from koord.util.logs import get_logger
 from koord_scheduler.config.profiles import Point
-from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.interfaces import Plugin
-from koord_scheduler.framework.status import Code, Status
+from koord_scheduler.framework.status import Code, CycleState, Status
 
 
 class PluginEvaluations:

@@ -10,14 +10,13 @@ from koord.util.errors import error_text
 from koord_scheduler.config.profiles import Point
 from koord_scheduler.framework.calls import ExtensionPointError, Loaded
 from koord_scheduler.framework.customresources import CustomResources, seen_by
-from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.interfaces import (
     EnqueueExtensions,
     PreEnqueuePlugin,
     QueueSortPlugin,
 )
 from koord_scheduler.framework.profile import ProfileError, ProfilePlugins
-from koord_scheduler.framework.status import SUCCESS, UNREAD, Status, status_of
+from koord_scheduler.framework.status import SUCCESS, UNREAD, CycleState, Status, status_of
 from koord_scheduler.framework.types import (
     WILDCARD,
     ClusterEvent,

@@ -22,7 +22,6 @@ from koord.util.clock import Clock
 from koord.util.errors import InvalidObject
 from koord_scheduler.framework.calls import FrameworkMetrics
 from koord_scheduler.framework.customresources import CustomResources
-from koord_scheduler.framework.cyclestate import CycleInput, CycleState
 from koord_scheduler.framework.extension.networktopology import (
     MISSING,
     TOPOLOGIES,
@@ -30,12 +29,16 @@ from koord_scheduler.framework.extension.networktopology import (
     NetworkTopology,
 )
 from koord_scheduler.framework.groupplan import GroupPlanner
-from koord_scheduler.framework.handlers import Changes, FailureFilters, ForgetHandlers, StartHooks
-from koord_scheduler.framework.interfaces import PodClaims
-from koord_scheduler.framework.nominator import Nominator
-from koord_scheduler.framework.status import SUCCESS, NodeStatuses, Status
+from koord_scheduler.framework.interfaces import (
+    Changes,
+    FailureFilters,
+    ForgetHandlers,
+    PodClaims,
+    StartHooks,
+)
+from koord_scheduler.framework.nominator import Nominator, WaitingPods
+from koord_scheduler.framework.status import SUCCESS, CycleInput, CycleState, NodeStatuses, Status
 from koord_scheduler.framework.types import Refresh
-from koord_scheduler.framework.waitingpods import WaitingPods
 
 if TYPE_CHECKING:
     from koord.kube.client import ApiClient, Resource

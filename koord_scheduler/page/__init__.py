@@ -14,8 +14,8 @@ from koord.component.page.serving import Page
 from koord.util.clock import Clock
 from koord.util.health import Health
 from koord_scheduler.framework.extension.providers import node_parts
+from koord_scheduler.framework.nominator import WaitingPod
 from koord_scheduler.framework.types import NodeInfo, QueuedPod
-from koord_scheduler.framework.waitingpods import WaitingPod
 from koord_scheduler.planning.report import MAX_KEY_LENGTH, Running, explanation
 
 MAX_PODS = 200  # that wait

@@ -13,10 +13,9 @@ from koord.cluster.facts import PODS, ClusterPod
 from koord.cluster.view import View
 from koord_scheduler.framework.binding import PodBinding
 from koord_scheduler.framework.calls import ExtensionPointError
-from koord_scheduler.framework.cyclestate import CycleState
-from koord_scheduler.framework.nodes.scoring import NodeScoring, ScoreTable
+from koord_scheduler.framework.nodes.filtering import NodeScoring, ScoreTable
 from koord_scheduler.framework.nodes.search import NodeSearch, SearchResult
-from koord_scheduler.framework.status import SUCCESS, PostFilterResult, Status, Verdicts
+from koord_scheduler.framework.status import SUCCESS, CycleState, PostFilterResult, Status, Verdicts
 
 MAX_ADVICE = 3  # groups of nodes that advice is given about
 

@@ -39,11 +39,10 @@ from koord.cluster.view import View
 from koord.component.plugins.shared import SharedPart
 from koord.util.timebudget import in_time, is_time_over, remaining_time
 from koord_scheduler.framework.customresources import FollowedResource
-from koord_scheduler.framework.cyclestate import CycleState, StateData
 from koord_scheduler.framework.handle import Handle, Services
-from koord_scheduler.framework.handlers import Changes
 from koord_scheduler.framework.interfaces import (
     BindPlugin,
+    Changes,
     EnqueueExtensions,
     FilterPlugin,
     NormalizeScorePlugin,
@@ -65,13 +64,16 @@ from koord_scheduler.framework.interfaces import (
     claims_pods_with,
     pod_changes,
 )
+from koord_scheduler.framework.nominator import WaitingPod
 from koord_scheduler.framework.profile import PluginRegistry
 from koord_scheduler.framework.status import (
     MAX_NODE_SCORE,
     Code,
+    CycleState,
     NodeScore,
     PostFilterResult,
     PreFilterResult,
+    StateData,
     Status,
     Wait,
 )
@@ -86,7 +88,6 @@ from koord_scheduler.framework.types import (
     QueueingHint,
     about_itself,
 )
-from koord_scheduler.framework.waitingpods import WaitingPod
 
 __all__ = [
     "MAX_NODE_SCORE",

@@ -66,8 +66,7 @@ from koord_scheduler.framework.groupplan import (
     PodGroupPlugin,
 )
 from koord_scheduler.framework.handle import SchedulerControl
-from koord_scheduler.framework.handlers import FailedPod
-from koord_scheduler.framework.interfaces import NextPodPlugin, ResizePodPlugin
+from koord_scheduler.framework.interfaces import FailedPod, NextPodPlugin, ResizePodPlugin
 from koord_scheduler.framework.status import Suggestion, SuggestionType, suggest
 
 __all__ = [

@@ -21,8 +21,7 @@ from koord_scheduler.framework.calls import ExtensionPointError, Loaded
 from koord_scheduler.framework.enqueueing import Enqueueing
 from koord_scheduler.framework.extension.auditor import AuditRecord
 from koord_scheduler.framework.handle import SchedulerControl, Services
-from koord_scheduler.framework.handlers import ForgetHandlers
-from koord_scheduler.framework.interfaces import NextPodPlugin
+from koord_scheduler.framework.interfaces import ForgetHandlers, NextPodPlugin
 from koord_scheduler.framework.profile import ProfileError, ProfilePlugins
 from koord_scheduler.framework.status import Status as PodStatus
 from koord_scheduler.framework.types import POD_DELETED, QueuedPod, Refresh
@@ -31,19 +30,26 @@ from koord_scheduler.queue import (
     BackoffOptions,
     SchedulingQueue,
 )
-from koord_scheduler.scheduling.attempt import (
+from koord_scheduler.scheduling.cycle import (
+    QUEUE,
+    BindingCycle,
+    Debugging,
+    DiagnosisDump,
+    SchedulingCycle,
+)
+from koord_scheduler.scheduling.eventhandlers import RESOURCES, EventHandlers
+from koord_scheduler.scheduling.failures import (
     Attempt,
     AttemptMonitor,
     AttemptTimeouts,
+    FailedAttempts,
     Failure,
+    PodEvents,
+    PodStatuses,
     ProfileCycle,
     RecentAttempts,
     attempt_budget,
 )
-from koord_scheduler.scheduling.cycle import BindingCycle, SchedulingCycle
-from koord_scheduler.scheduling.debugging import QUEUE, Debugging, DiagnosisDump
-from koord_scheduler.scheduling.eventhandlers import RESOURCES, EventHandlers
-from koord_scheduler.scheduling.failures import FailedAttempts, PodEvents, PodStatuses
 from koord_scheduler.scheduling.metrics import SchedulingMetrics
 
 

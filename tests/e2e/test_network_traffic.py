@@ -16,7 +16,7 @@ from koord.controlplane.testing import FakeCluster
 from koord.util.clock import SystemClock
 from koord.util.health import Health
 from koord.util.stop import Stop
-from koord_scheduler.framework.cyclestate import CycleState
+from koord_scheduler.framework.status import CycleState
 from koord_scheduler.plugin import NODE, Handle, Services
 from koord_scheduler.plugin.testing.harness import fake_services
 from koord_scheduler_plugins.network_traffic import NetworkTraffic

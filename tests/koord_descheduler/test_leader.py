@@ -12,8 +12,8 @@ from koord.component.leaderelection import ElectionConfig, LeaderElector, Leader
 from koord.kube.client import ApiClient
 from koord.util.simulatedclock import SimulatedClock
 from koord.util.stop import Stop
-from koord_descheduler.framework.cycle import Descheduler
 from koord_descheduler.framework.interfaces import EvictOptions
+from koord_descheduler.framework.profile import Descheduler
 from tests.support.descheduler.framework import NODES, Both, Kit, make_pod
 from tests.support.kube.apiserver import ApiServer
 from tests.support.kube.fixtures import client, clock, make_client, pass_time, server  # noqa: F401 - fixtures

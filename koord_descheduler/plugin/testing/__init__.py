@@ -27,12 +27,17 @@ from koord.controlplane.testing import (
 from koord.kube.client import ApiClient
 from koord.util.simulatedclock import SimulatedClock
 from koord_descheduler.config import GROUP_VERSION, KIND, Point, parse_configuration
-from koord_descheduler.framework.cycle import CycleResult, Descheduler
-from koord_descheduler.framework.decisions import CycleDecisions, Decisions
-from koord_descheduler.framework.evictor import EvictionLimiter, FrameworkMetrics
+from koord_descheduler.framework.evictor import (
+    CycleDecisions,
+    Decisions,
+    EvictionLimiter,
+    FrameworkMetrics,
+)
 from koord_descheduler.framework.handle import Handle, Migrations, Services
 from koord_descheduler.framework.interfaces import EvictOptions, Evictor, Plugin
 from koord_descheduler.framework.profile import (
+    CycleResult,
+    Descheduler,
     PluginFactory,
     PluginRegistry,
     ProfilePlugins,

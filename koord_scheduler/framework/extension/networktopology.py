@@ -15,7 +15,7 @@ from koord.kube.reflector import Change, MissingKind
 from koord.util.clock import Clock
 from koord.util.errors import InvalidObject
 from koord.util.logs import LimitedLog, get_logger
-from koord_scheduler.framework.handlers import Changes
+from koord_scheduler.framework.interfaces import Changes
 
 if TYPE_CHECKING:
     from koord.cluster.state import ClusterState

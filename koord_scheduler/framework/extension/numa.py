@@ -18,9 +18,8 @@ from koord.cluster.facts import ClusterPod
 from koord.component.plugins.registry import PluginError
 from koord_scheduler.config.profiles import Point
 from koord_scheduler.framework.calls import ExtensionPointError, Loaded, LoadedPlugins
-from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.interfaces import Plugin
-from koord_scheduler.framework.status import SUCCESS, Status, status_of
+from koord_scheduler.framework.status import SUCCESS, CycleState, Status, status_of
 from koord_scheduler.framework.types import NodeInfo
 
 MAX_NUMA_NODES = 64  # of a node; those of higher numbers are left out

@@ -11,12 +11,13 @@ from koord.cluster.facts import ClusterPod
 from koord.component.plugins.registry import PluginError
 from koord_scheduler.config.profiles import Point
 from koord_scheduler.framework.calls import ExtensionPointError, Loaded, LoadedPlugins
-from koord_scheduler.framework.cyclestate import CycleState, StateData
 from koord_scheduler.framework.interfaces import Plugin
 from koord_scheduler.framework.status import (
     MAX_NODE_SCORE,
     MIN_NODE_SCORE,
     SUCCESS,
+    CycleState,
+    StateData,
     Status,
     status_of,
 )

@@ -16,11 +16,12 @@ from koord.component.plugins.registry import PluginError
 from koord.util.logs import get_logger
 from koord_scheduler.config.profiles import Point
 from koord_scheduler.framework.calls import ExtensionPointError, Loaded, SequentialCalls
-from koord_scheduler.framework.cyclestate import CycleInput, CycleState
 from koord_scheduler.framework.interfaces import Plugin
 from koord_scheduler.framework.profile import ProfilePlugins
 from koord_scheduler.framework.status import (
     Code,
+    CycleInput,
+    CycleState,
     NodeStatuses,
     PostFilterResult,
     PreFilterResult,

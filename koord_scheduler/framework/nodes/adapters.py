@@ -8,7 +8,6 @@ from numpy.typing import NDArray
 from koord.cluster.columns import Mask
 from koord.cluster.facts import ClusterPod
 from koord.component.plugins.registry import PluginError
-from koord_scheduler.framework.cyclestate import CycleInput, CycleState
 from koord_scheduler.framework.interfaces import (
     Filtering,
     FilterPlugin,
@@ -23,6 +22,8 @@ from koord_scheduler.framework.interfaces import (
 from koord_scheduler.framework.status import (
     MAX_NODE_SCORE,
     MIN_NODE_SCORE,
+    CycleInput,
+    CycleState,
     NodeScore,
     PluginStatusError,
     Scores,

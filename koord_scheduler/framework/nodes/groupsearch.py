@@ -17,7 +17,6 @@ from koord.cluster.view import View
 from koord.util.timebudget import is_time_over
 from koord_scheduler.config.profiles import Point
 from koord_scheduler.framework.calls import ExtensionPointError
-from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.groupplan import (
     FeasibleNodes,
     GroupPlan,
@@ -27,10 +26,10 @@ from koord_scheduler.framework.groupplan import (
     PodGroupPlugin,
 )
 from koord_scheduler.framework.nodes.adapters import Rows
-from koord_scheduler.framework.nodes.scoring import NodeScoring
+from koord_scheduler.framework.nodes.filtering import NodeScoring
 from koord_scheduler.framework.nodes.search import NodeSearch, SearchResult
 from koord_scheduler.framework.profile import ProfilePlugins
-from koord_scheduler.framework.status import NodeStatuses, Scores, Status
+from koord_scheduler.framework.status import CycleState, NodeStatuses, Scores, Status
 
 MAX_DEAD_ENDS = 2_000  # after which a search is given up: an exhaustive one may take forever
 NOT_CHOSEN = Status.unschedulable("node(s) were not chosen for the group")

@@ -20,7 +20,6 @@ from koord.cluster.view import View
 from koord.cluster.workloads import controller_of
 from koord_scheduler.config.profiles import Point
 from koord_scheduler.framework.calls import Loaded, PluginCalls, SequentialCalls
-from koord_scheduler.framework.cyclestate import CycleInput, CycleState, StateData
 from koord_scheduler.framework.interfaces import (
     Filtering,
     FilterPlugin,
@@ -45,10 +44,13 @@ from koord_scheduler.framework.nodes.adapters import (
     score_vector,
 )
 from koord_scheduler.framework.status import (
+    CycleInput,
+    CycleState,
     Numbers,
     PreFilterOutcome,
     PreFilterResult,
     Scores,
+    StateData,
     Status,
     Verdicts,
 )

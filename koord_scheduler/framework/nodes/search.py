@@ -13,7 +13,6 @@ from koord.cluster.hypothetical import HypotheticalCluster
 from koord.cluster.view import View
 from koord_scheduler.config.profiles import Point
 from koord_scheduler.framework.calls import ExtensionPointError, Loaded, PluginCalls
-from koord_scheduler.framework.cyclestate import CycleInput, CycleState
 from koord_scheduler.framework.extension.transformers import NodeChoices, Transformers
 from koord_scheduler.framework.handle import HypotheticalNode
 from koord_scheduler.framework.interfaces import Filtering, PreFilterExtensions
@@ -28,6 +27,8 @@ from koord_scheduler.framework.status import (
     NO_NODES,
     NO_STATUS,
     SUCCESS,
+    CycleInput,
+    CycleState,
     Diagnosis,
     NodeStatuses,
     PreFilterOutcome,

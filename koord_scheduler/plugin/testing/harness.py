@@ -26,7 +26,6 @@ from koord_scheduler.config.profiles import Point, Profile
 from koord_scheduler.config.v1 import GROUP_VERSION, KIND
 from koord_scheduler.framework.binding import PodBinding
 from koord_scheduler.framework.calls import ExtensionPointError
-from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.enqueueing import Enqueueing, RequeueDecision
 from koord_scheduler.framework.handle import SchedulerControl, Services, new_services
 from koord_scheduler.framework.interfaces import BindPlugin, Plugin, QueueSortPlugin, pod_changes
@@ -40,11 +39,11 @@ from koord_scheduler.framework.profile import (
     fields_read,
     known_plugins,
 )
-from koord_scheduler.framework.status import ABSENT, SUCCESS, Code, NodeStatuses, Status
+from koord_scheduler.framework.status import ABSENT, SUCCESS, Code, CycleState, NodeStatuses, Status
 from koord_scheduler.framework.types import ClusterEvent, QueuedPod
 from koord_scheduler.plugin.testing.vectorforms import costs
-from koord_scheduler.scheduling.attempt import ProfileCycle
 from koord_scheduler.scheduling.eventhandlers import RESOURCES
+from koord_scheduler.scheduling.failures import ProfileCycle
 from koord_scheduler.scheduling.scheduler import CacheControl
 
 if TYPE_CHECKING:

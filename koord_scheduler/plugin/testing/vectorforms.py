@@ -8,7 +8,6 @@ import numpy as np
 from koord.cluster.columns import Mask
 from koord.cluster.facts import ClusterPod
 from koord.cluster.view import View
-from koord_scheduler.framework.cyclestate import CycleInput, CycleState
 from koord_scheduler.framework.interfaces import (
     FilterPlugin,
     NormalizeScorePlugin,
@@ -30,7 +29,15 @@ from koord_scheduler.framework.nodes.adapters import (
     score_rows,
     score_vector,
 )
-from koord_scheduler.framework.status import SUCCESS, NodeScore, Scores, Status, Verdicts
+from koord_scheduler.framework.status import (
+    SUCCESS,
+    CycleInput,
+    CycleState,
+    NodeScore,
+    Scores,
+    Status,
+    Verdicts,
+)
 
 
 def assert_forms_agree(plugin: Plugin, pod: ClusterPod, nodes: View) -> None:

@@ -17,9 +17,8 @@ from koord.component.http.exposition import TEXT
 from koord.component.plugins.shared import READY_TIMEOUT
 from koord.util.health import OK, Health, HealthStatus, PartHealth
 from koord.util.stop import Stop
-from koord_descheduler.framework.cycle import Descheduler
 from koord_descheduler.framework.evictor import UNSUFFIXED_COUNTERS
-from koord_descheduler.framework.profile import ProfilePlugins
+from koord_descheduler.framework.profile import Descheduler, ProfilePlugins
 from tests.support.descheduler.framework import NODES, Both, Kit, make_node, make_pod
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from koord_descheduler.framework import decisions as decisions_module
-from koord_descheduler.framework.decisions import Action, Decisions, NodeDecision, PodDecision
+from koord_descheduler.framework import evictor as decisions_module
+from koord_descheduler.framework.evictor import Action, Decisions, NodeDecision, PodDecision
 from koord_descheduler.framework.interfaces import EvictOptions
 from tests.support.descheduler.framework import NODES, Both, Kit, make_pod
 

@@ -10,7 +10,7 @@ from koord.util.health import Health
 from koord.util.simulatedclock import SimulatedClock
 from koord_descheduler import page as source
 from koord_descheduler.config import EvictionLimits, default_configuration
-from koord_descheduler.framework.decisions import Action, Decisions, NodeDecision, PodDecision
+from koord_descheduler.framework.evictor import Action, Decisions, NodeDecision, PodDecision
 from koord_descheduler.ledger.entries import Entry, Outcome, Pause, WorkloadRef
 from koord_descheduler.page import MAX_ENTRIES, DeschedulerPage, PageSources
 from tests.support.descheduler.shipped_plugins import IN_TREE

@@ -12,7 +12,7 @@ from aiohttp.test_utils import TestServer
 
 from koord_descheduler import planning
 from koord_descheduler.cli.descheduler import main
-from koord_descheduler.framework.decisions import KEPT_CYCLES, Action, Decisions, Findings
+from koord_descheduler.framework.evictor import KEPT_CYCLES, Action, Decisions, Findings
 from koord_descheduler.planning import Question, explain_handler, explanation
 from koord_descheduler.plugin.testing import make_pod
 

@@ -13,11 +13,11 @@ from koord.cluster.facts import ClusterPod
 from koord.cluster.view import View
 from koord.kube.client import DEVICES, NODE_TOPOLOGIES
 from koord_descheduler.plugin.testing import FakeCluster, fake_services
-from koord_descheduler.rules.nodefit import NodeFit
-from koord_descheduler.rules.nodehardware import (
+from koord_descheduler.rules.nodefit import (
     CORE,
     CPU_TOPOLOGY,
     HardwareNeed,
+    NodeFit,
     cpus_of,
     devices_of,
     free_cpus,

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from koord.api.qos import KoordPriorityClass, QoSClass
 from koord.cluster.facts import ClusterPod, LabelSet, PodSpec
-from koord_descheduler.rules.podorder import (
+from koord_descheduler.rules.evictorfilter import (
     DELETION_COST,
     EVICTION_COST,
     PodOrder,

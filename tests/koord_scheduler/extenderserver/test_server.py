@@ -27,10 +27,9 @@ from koord_scheduler.extenderserver import (
     served_verbs,
     wire_scores,
 )
-from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.interfaces import PreFilterPlugin, ReservePlugin
 from koord_scheduler.framework.profile import ProfilePlugins
-from koord_scheduler.framework.status import PreFilterResult, Status
+from koord_scheduler.framework.status import CycleState, PreFilterResult, Status
 from tests.support.clusters import node, pod
 from tests.support.scheduler.framework import Kit, PlainFilter, PlainScore, VectorScore
 from tests.support.scheduler.loop import Api, PostingBinder

@@ -11,7 +11,6 @@ from koord.cluster.view import View
 from koord_scheduler.config.profiles import Point
 from koord_scheduler.framework.binding import PodBinding
 from koord_scheduler.framework.calls import TimeLimits
-from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.interfaces import (
     BindPlugin,
     PermitPlugin,
@@ -20,7 +19,14 @@ from koord_scheduler.framework.interfaces import (
     PreBindPlugin,
     ReservePlugin,
 )
-from koord_scheduler.framework.status import Code, NodeStatuses, PostFilterResult, Status, Wait
+from koord_scheduler.framework.status import (
+    Code,
+    CycleState,
+    NodeStatuses,
+    PostFilterResult,
+    Status,
+    Wait,
+)
 from tests.support.scheduler.framework import Binder, Kit, make_pod, make_view
 
 POD, VIEW = make_pod(), make_view(a="1")

@@ -5,7 +5,7 @@ from typing import Self
 
 import pytest
 
-from koord_scheduler.framework.cyclestate import CycleState, StateNotFound, WrongStateType
+from koord_scheduler.framework.status import CycleState, StateNotFound, WrongStateType
 
 
 @dataclass

@@ -3,7 +3,7 @@
 from koord.cluster.facts import ClusterPod
 from koord.cluster.kinds import NODE, POD
 from koord.util.simulatedclock import SimulatedClock
-from koord_scheduler.framework.handlers import Changes
+from koord_scheduler.framework.interfaces import Changes
 from tests.support.scheduler.framework import make_pod
 
 Seen = list[tuple[ClusterPod | None, ClusterPod | None]]

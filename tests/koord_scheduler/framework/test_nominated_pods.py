@@ -13,11 +13,10 @@ from koord.cluster.columns import Mask
 from koord.cluster.facts import ClusterPod
 from koord.cluster.hypothetical import HypotheticalCluster
 from koord.cluster.view import View
-from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.interfaces import FilterPlugin, VectorFilterPlugin
 from koord_scheduler.framework.nodes.search import FEW_NOMINATED, NodeSearch
 from koord_scheduler.framework.nominator import MAX_PRIORITIES, NominatedPods, Nominator
-from koord_scheduler.framework.status import FEASIBLE, Status
+from koord_scheduler.framework.status import FEASIBLE, CycleState, Status
 from koord_scheduler.framework.types import NodeInfo
 from tests.support.scheduler.framework import CountsPods, FreeCpu, Kit, make_pod
 

@@ -4,14 +4,13 @@ import pytest
 
 from koord.cluster.facts import ClusterPod
 from koord_scheduler.framework.binding import PodBinding
-from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.interfaces import (
     PodChanges,
     PreBindExtensions,
     PreBindPlugin,
     pod_changes,
 )
-from koord_scheduler.framework.status import Code, Status
+from koord_scheduler.framework.status import Code, CycleState, Status
 from tests.support.scheduler.framework import Kit, make_pod
 
 

@@ -5,10 +5,9 @@ from typing import Any
 import pytest
 
 from koord_scheduler.config.profiles import EnabledPlugin, Point, Profile
-from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.interfaces import Plugin
 from koord_scheduler.framework.profile import ProfileError, build_profile
-from koord_scheduler.framework.status import Status
+from koord_scheduler.framework.status import CycleState, Status
 from tests.support.scheduler.framework import (
     Binder,
     FirstCome,

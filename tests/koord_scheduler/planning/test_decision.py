@@ -7,8 +7,8 @@ import pytest
 from koord.cluster.facts import ClusterPod
 from koord.component.terminal import plain
 from koord.controlplane.testing import make_pod
-from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.interfaces import ScorePlugin
+from koord_scheduler.framework.status import CycleState
 from koord_scheduler.framework.types import NodeInfo
 from koord_scheduler.planning.report import Json, decision_report, placement_view
 from koord_scheduler.planning.simulation import UnknownScheduler

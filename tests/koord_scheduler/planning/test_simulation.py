@@ -12,10 +12,9 @@ from koord.cluster.state import ClusterState
 from koord.cluster.view import View
 from koord.controlplane.testing import make_pod
 from koord_scheduler.config.profiles import Point
-from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.handle import Handle
 from koord_scheduler.framework.interfaces import PostFilterPlugin, ReservePlugin, pod_changes
-from koord_scheduler.framework.status import NodeStatuses, PostFilterResult, Status
+from koord_scheduler.framework.status import CycleState, NodeStatuses, PostFilterResult, Status
 from koord_scheduler.planning.report import simulation_report
 from koord_scheduler.planning.simulation import Simulated, Simulation, UnknownScheduler, Utilization
 from koord_scheduler_plugins.default_preemption import DefaultPreemption, DefaultPreemptionArgs

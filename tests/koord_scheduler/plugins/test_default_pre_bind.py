@@ -13,7 +13,7 @@ from koord.controlplane.testing import api_error_response
 from koord.kube.errors import Unreachable
 from koord.kube.transport import Call
 from koord_scheduler.framework.binding import PodBinding
-from koord_scheduler.framework.cyclestate import CycleState
+from koord_scheduler.framework.status import CycleState
 from koord_scheduler.plugin import Code, Handle, PodChanges, PreBindPlugin, Status, pod_changes
 from koord_scheduler_plugins.default_binding import DefaultPreBind
 from tests.support.scheduler.framework import Kit, make_pod

@@ -13,8 +13,8 @@ from koord.cluster.hypothetical import HypotheticalCluster
 from koord.cluster.predicates import pod_affinity
 from koord.cluster.view import View
 from koord.component.plugins.args import args_type_of
-from koord_scheduler.framework.cyclestate import CycleInput, CycleState
 from koord_scheduler.framework.nodes.adapters import filter_vector, normalized, score_vector
+from koord_scheduler.framework.status import CycleInput, CycleState
 from koord_scheduler.framework.types import NodeInfo
 from koord_scheduler.plugin import Action, ClusterEvent, Code, QueueingHint, Status
 from koord_scheduler.plugin.testing import assert_forms_agree

@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 from koord.cluster.facts import ClusterPod
 from koord.component.plugins.registry import PluginError
 from koord.controlplane.testing import make_pod
-from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.handle import Handle
 from koord_scheduler.framework.interfaces import PodClaims, claims_of, claims_pods_with
-from koord_scheduler.framework.status import Code, Status
+from koord_scheduler.framework.status import Code, CycleState, Status
 from koord_scheduler.framework.types import QueueingHint
 from koord_scheduler_plugins.missing_plugins import MissingPlugins
 from tests.support.scheduler.framework import Kit, PlainFilter, make_view

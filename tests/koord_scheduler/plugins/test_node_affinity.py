@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.cluster.view import View
-from koord_scheduler.framework.cyclestate import CycleState
+from koord_scheduler.framework.status import CycleState
 from koord_scheduler.plugin import Code, PreFilterResult, QueueingHint, Status
 from koord_scheduler.plugin.testing import assert_forms_agree
-from koord_scheduler_plugins.node_affinity import NodeAffinity, NodeAffinityArgs
+from koord_scheduler_plugins.node_constraints import NodeAffinity, NodeAffinityArgs
 from tests.support.clusters import Cluster, Json, expression, node, node_affinity, read_node
 from tests.support.scheduler.framework import Kit, make_pod
 from tests.support.scheduler.resources import read_args

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from koord.cluster.hypothetical import HypotheticalCluster
 from koord.cluster.view import View
-from koord_scheduler.framework.cyclestate import CycleState
+from koord_scheduler.framework.status import CycleState
 from koord_scheduler.plugin import Code, QueueingHint
 from koord_scheduler.plugin.testing import assert_forms_agree
-from koord_scheduler_plugins.node_ports import NodePorts
+from koord_scheduler_plugins.node_constraints import NodePorts
 from tests.support.clusters import Cluster, Json, finished, node, pod, read_pod
 from tests.support.scheduler.framework import Kit, make_pod
 

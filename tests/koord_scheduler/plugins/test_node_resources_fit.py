@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from koord.cluster.facts import ClusterPod
 from koord.cluster.view import View
-from koord_scheduler.framework.cyclestate import CycleState
+from koord_scheduler.framework.status import CycleState
 from koord_scheduler.plugin import Code, QueueingHint
 from koord_scheduler.plugin.testing import assert_forms_agree
 from koord_scheduler.plugin.vector import Mask, Verdicts

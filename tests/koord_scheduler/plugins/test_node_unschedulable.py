@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.cluster.view import View
-from koord_scheduler.framework.cyclestate import CycleState
+from koord_scheduler.framework.status import CycleState
 from koord_scheduler.plugin import QueueingHint
 from koord_scheduler.plugin.testing import assert_forms_agree
-from koord_scheduler_plugins.taints import NodeUnschedulable
+from koord_scheduler_plugins.node_constraints import NodeUnschedulable
 from tests.support.clusters import Cluster, node, read_node
 from tests.support.scheduler.framework import Kit, make_pod
 

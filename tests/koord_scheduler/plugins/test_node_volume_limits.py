@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from koord.cluster.hypothetical import HypotheticalCluster
 from koord.cluster.kinds import NODE, POD
-from koord_scheduler.framework.cyclestate import CycleState
-from koord_scheduler.framework.status import Code
+from koord_scheduler.framework.status import Code, CycleState
 from koord_scheduler.plugin import QueueingHint
 from koord_scheduler.plugin.storage import CLAIM, CSI_NODE, VOLUME, VOLUME_ATTACHMENT
 from koord_scheduler.plugin.testing import assert_forms_agree

@@ -12,9 +12,9 @@ from koord.cluster.hypothetical import HypotheticalCluster
 from koord.cluster.kinds import REPLICA_SET, SERVICE
 from koord.cluster.view import View
 from koord.component.plugins.args import args_type_of
-from koord_scheduler.framework.cyclestate import CycleInput, CycleState
 from koord_scheduler.framework.handle import Handle
 from koord_scheduler.framework.nodes.adapters import filter_vector, normalized, score_vector
+from koord_scheduler.framework.status import CycleInput, CycleState
 from koord_scheduler.framework.types import NodeInfo
 from koord_scheduler.plugin import Code, QueueingHint, Status
 from koord_scheduler.plugin.testing import assert_forms_agree

@@ -34,17 +34,20 @@ from koord.cluster.predicates.nodes import FreeResources
 from koord.cluster.state import Snapshot
 from koord.cluster.view import View
 from koord.component.plugins.args import args_type_of
-from koord_scheduler.framework.cyclestate import CycleInput, CycleState
 from koord_scheduler.framework.handle import Handle
 from koord_scheduler.framework.interfaces import PreFilterPlugin, PreScorePlugin
 from koord_scheduler.framework.nodes.adapters import filter_vector, normalized, score_vector
+from koord_scheduler.framework.status import CycleInput, CycleState
 from koord_scheduler.plugin.testing import disagreements
 from koord_scheduler_plugins.inter_pod_affinity import InterPodAffinity
-from koord_scheduler_plugins.node_affinity import NodeAffinity
-from koord_scheduler_plugins.node_ports import NodePorts
+from koord_scheduler_plugins.node_constraints import (
+    NodeAffinity,
+    NodePorts,
+    NodeUnschedulable,
+    TaintToleration,
+)
 from koord_scheduler_plugins.node_resources import NodeResourcesBalancedAllocation, NodeResourcesFit
 from koord_scheduler_plugins.pod_topology_spread import PodTopologySpread
-from koord_scheduler_plugins.taints import NodeUnschedulable, TaintToleration
 from tests.support.scheduler.framework import Kit, named
 
 NODES, ZONE, HOST = tuple(f"n{at}" for at in range(4)), "zone", "kubernetes.io/hostname"

@@ -10,7 +10,7 @@ from koord.cluster.decoder import Decoder
 from koord.cluster.keptfields import reads_of
 from koord.cluster.kinds import POD
 from koord.controlplane.testing import make_pod
-from koord_scheduler.framework.cyclestate import CycleState
+from koord_scheduler.framework.status import CycleState
 from koord_scheduler.plugin import Code, Status
 from koord_scheduler_plugins.scheduling_hint import SchedulingHint, SchedulingHintArgs
 from tests.support.scheduler.framework import Kit, PlainFilter, make_view

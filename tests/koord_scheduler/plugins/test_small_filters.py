@@ -8,12 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.cluster.view import View
-from koord_scheduler.framework.cyclestate import CycleState
+from koord_scheduler.framework.status import CycleState
 from koord_scheduler.plugin import Code, QueueingHint
 from koord_scheduler.plugin.testing import assert_forms_agree
-from koord_scheduler_plugins.node_affinity import NodeName
+from koord_scheduler_plugins.node_constraints import NodeName, TaintToleration
 from koord_scheduler_plugins.queueing import SchedulingGates
-from koord_scheduler_plugins.taints import TaintToleration
 from tests.support.clusters import Cluster, Json, node, read_node
 from tests.support.scheduler.framework import Kit, make_pod
 

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord_scheduler.framework.cyclestate import CycleState
-from koord_scheduler.framework.status import Code
+from koord_scheduler.framework.status import Code, CycleState
 from koord_scheduler.framework.types import NodeInfo
 from koord_scheduler.plugin import QueueingHint
 from koord_scheduler.plugin.storage import CLAIM

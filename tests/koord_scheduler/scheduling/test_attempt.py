@@ -8,10 +8,15 @@ from structlog.testing import capture_logs
 from koord.cluster.facts import ClusterPod
 from koord.cluster.view import View
 from koord.util.stop import Stop
-from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.interfaces import PermitPlugin, PostFilterPlugin
-from koord_scheduler.framework.status import NodeStatuses, PostFilterResult, Status, Wait
-from koord_scheduler.scheduling.attempt import AttemptTimeouts
+from koord_scheduler.framework.status import (
+    CycleState,
+    NodeStatuses,
+    PostFilterResult,
+    Status,
+    Wait,
+)
+from koord_scheduler.scheduling.failures import AttemptTimeouts
 from tests.support.scheduler.loop import Loop
 
 NAME = "scheduler_scheduling_timeout"

@@ -7,9 +7,8 @@ import pytest
 from koord.cluster.facts import ClusterPod
 from koord.cluster.view import View
 from koord.util.timebudget import TimeBudget, in_time
-from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.interfaces import PostFilterPlugin, PreFilterPlugin
-from koord_scheduler.framework.status import NodeStatuses, PostFilterResult, Status
+from koord_scheduler.framework.status import CycleState, NodeStatuses, PostFilterResult, Status
 from tests.support.scheduler.loop import Loop
 
 

@@ -3,9 +3,9 @@
 import numpy as np
 from structlog.testing import capture_logs
 
-from koord_scheduler.framework.nodes.scoring import ScoreTable
+from koord_scheduler.framework.nodes.filtering import ScoreTable
 from koord_scheduler.framework.status import NodeStatuses, Status
-from koord_scheduler.scheduling.debugging import Debugging, score_lines
+from koord_scheduler.scheduling.cycle import Debugging, score_lines
 from tests.support.scheduler.framework import make_pod, make_view
 
 NODES = make_view(a="1", b="2", c="4")

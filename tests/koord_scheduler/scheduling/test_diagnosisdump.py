@@ -5,7 +5,7 @@ from typing import Any
 
 from structlog.testing import capture_logs
 
-from koord_scheduler.scheduling.debugging import Debugging
+from koord_scheduler.scheduling.cycle import Debugging
 from tests.support.scheduler.loop import Loop
 
 

@@ -11,16 +11,17 @@ from koord.cluster.facts import ClusterPod
 from koord.cluster.kinds import POD
 from koord.cluster.view import View
 from koord.util.simulatedclock import SimulatedClock
-from koord_scheduler.framework.cyclestate import CycleState
-from koord_scheduler.framework.handlers import FailedPod, HookFailed, StartHooks
 from koord_scheduler.framework.interfaces import (
+    FailedPod,
+    HookFailed,
     NextPodPlugin,
     PreEnqueuePlugin,
     PreFilterPlugin,
     ResizePodPlugin,
+    StartHooks,
 )
 from koord_scheduler.framework.profile import ProfileError
-from koord_scheduler.framework.status import Status
+from koord_scheduler.framework.status import CycleState, Status
 from koord_scheduler.scheduling.scheduler import next_pod_of
 from tests.support.scheduler.framework import FreeCpu, make_pod
 from tests.support.scheduler.loop import Loop

@@ -13,7 +13,6 @@ from koord.controlplane.testing import api_error_response
 from koord.kube.errors import Unreachable
 from koord.kube.transport import Call
 from koord_scheduler.framework.calls import TimeLimits
-from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.interfaces import (
     PermitPlugin,
     PostBindPlugin,
@@ -21,7 +20,13 @@ from koord_scheduler.framework.interfaces import (
     PreBindPlugin,
     ReservePlugin,
 )
-from koord_scheduler.framework.status import NodeStatuses, PostFilterResult, Status, Wait
+from koord_scheduler.framework.status import (
+    CycleState,
+    NodeStatuses,
+    PostFilterResult,
+    Status,
+    Wait,
+)
 from koord_scheduler.scheduling import cycle
 from tests.support.scheduler.framework import (
     FreeCpu,

@@ -14,7 +14,6 @@ from koord.cluster.view import View
 from koord.controlplane.testing import api_error_response
 from koord.kube.transport import Call
 from koord_scheduler.framework.calls import TimeLimits
-from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.interfaces import (
     BindPlugin,
     FilterPlugin,
@@ -30,7 +29,7 @@ from koord_scheduler.framework.interfaces import (
     VectorFilterPlugin,
     VectorScorePlugin,
 )
-from koord_scheduler.framework.status import NodeScore, Scores, Status, Verdicts, Wait
+from koord_scheduler.framework.status import CycleState, NodeScore, Scores, Status, Verdicts, Wait
 from koord_scheduler.framework.types import NodeInfo
 from tests.support.scheduler.framework import FreeCpu
 from tests.support.scheduler.loop import Loop

@@ -21,7 +21,6 @@ from koord.controlplane.testing import FakeCluster
 from koord_descheduler.backtest.recorder import Recorder, RecordingState
 from koord_descheduler.backtest.records import Eviction, Header, RecordWriter
 from koord_descheduler.config import Configuration, parse_configuration
-from koord_descheduler.framework.cycle import Descheduler
 from koord_descheduler.framework.evictor import EvictionLimiter
 from koord_descheduler.framework.handle import Handle, Migration, Services
 from koord_descheduler.framework.interfaces import (
@@ -32,6 +31,7 @@ from koord_descheduler.framework.interfaces import (
     Status,
 )
 from koord_descheduler.framework.profile import (
+    Descheduler,
     PluginRegistry,
     build_profile,
     known_plugins,

@@ -26,8 +26,7 @@ from koord.util.clock import Clock
 from koord.util.health import Health
 from koord.util.simulatedclock import SimulatedClock
 from koord.util.stop import Stop
-from koord_descheduler.framework.decisions import Decisions
-from koord_descheduler.framework.evictor import FrameworkMetrics
+from koord_descheduler.framework.evictor import Decisions, FrameworkMetrics
 from koord_descheduler.framework.handle import Handle, Migrations, Services
 from koord_descheduler.framework.interfaces import EvictOptions
 from koord_descheduler_plugins.migration.args import MigrationControllerArgs, ObjectLimiter

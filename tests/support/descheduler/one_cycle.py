@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from koord_descheduler.framework.decisions import CycleDecisions, PodDecision
+from koord_descheduler.framework.evictor import CycleDecisions, PodDecision
 from koord_descheduler.framework.profile import PluginFactory
 from koord_descheduler.plugin.testing import Evicted, FakeCluster, PluginHarness, ScriptedServer
 

@@ -14,7 +14,6 @@ from koord.controlplane.testing import FakeCluster, ScriptedServer
 from koord.util.simulatedclock import SimulatedClock
 from koord_scheduler.config.profiles import EnabledPlugin, Point, Profile
 from koord_scheduler.framework.calls import TimeLimits
-from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.interfaces import (
     BindPlugin,
     FilterPlugin,
@@ -28,7 +27,7 @@ from koord_scheduler.framework.interfaces import (
 )
 from koord_scheduler.framework.nodes.search import NodeSearch
 from koord_scheduler.framework.profile import PluginRegistry, ProfilePlugins, build_profile
-from koord_scheduler.framework.status import Scores, Status, Verdicts
+from koord_scheduler.framework.status import CycleState, Scores, Status, Verdicts
 from koord_scheduler.framework.types import NodeInfo, QueuedPod
 from koord_scheduler.plugin.testing.harness import fake_services
 from tests.support.clusters import Cluster, node, pod, read_pod

@@ -8,8 +8,8 @@ from koord.cluster.facts import ClusterNode, ClusterPod
 from koord.component.plugins.args import args_type_of
 from koord.controlplane.testing import FakeCluster, make_node, make_pod, make_report, read
 from koord.util.simulatedclock import SimulatedClock
-from koord_scheduler.framework.cyclestate import CycleInput, CycleState
 from koord_scheduler.framework.nodes.adapters import filter_vector, score_vector
+from koord_scheduler.framework.status import CycleInput, CycleState
 from koord_scheduler.plugin import Handle, NodeInfo, View
 from koord_scheduler.plugin.testing.harness import fake_services
 from koord_scheduler_plugins.load_aware import LoadAwareScheduling

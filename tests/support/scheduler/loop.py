@@ -19,9 +19,8 @@ from koord.util.stop import Stop
 from koord_scheduler.cache import SchedulerCache
 from koord_scheduler.config.v1 import Extender
 from koord_scheduler.extenders import Extenders, FollowedObjects
-from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.interfaces import BindPlugin, Plugin
-from koord_scheduler.framework.status import Status
+from koord_scheduler.framework.status import CycleState, Status
 from koord_scheduler.scheduling.metrics import SchedulingMetrics
 from koord_scheduler.scheduling.scheduler import Scheduler
 from tests.support.clusters import DECODER, node, pod, read_node, read_pod

@@ -12,7 +12,6 @@ from koord.cluster.state import ClusterState
 from koord.cluster.view import View
 from koord.controlplane.testing import make_node
 from koord_scheduler.config.profiles import EnabledPlugin, Point, Profile
-from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.handle import Handle, Services
 from koord_scheduler.framework.interfaces import (
     BindPlugin,
@@ -22,7 +21,7 @@ from koord_scheduler.framework.interfaces import (
     VectorFilterPlugin,
 )
 from koord_scheduler.framework.profile import PluginRegistry, announce
-from koord_scheduler.framework.status import Status, Verdicts
+from koord_scheduler.framework.status import CycleState, Status, Verdicts
 from koord_scheduler.planning.simulation import PlannedProfiles, offline_services, plan_profiles
 from tests.support.scheduler.framework import FirstCome, FreeCpu
 

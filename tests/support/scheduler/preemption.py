@@ -13,12 +13,11 @@ from koord.controlplane.testing import CapturedEvents, api_error_response, make_
 from koord.kube.transport import Call
 from koord.util.stop import Stop
 from koord_scheduler.framework.binding import PodBinding
-from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.interfaces import Plugin
 from koord_scheduler.framework.nodes.search import NodeSearch
 from koord_scheduler.framework.preemptions import Preemptions
 from koord_scheduler.framework.profile import ProfilePlugins
-from koord_scheduler.framework.status import PostFilterResult
+from koord_scheduler.framework.status import CycleState, PostFilterResult
 from koord_scheduler_plugins.default_preemption import DefaultPreemption, DefaultPreemptionArgs
 from tests.support.scheduler.framework import FreeCpu, Kit
 

@@ -12,10 +12,10 @@ from koord.cluster.hypothetical import HypotheticalCluster
 from koord.cluster.kinds import NODE, POD
 from koord.cluster.view import View
 from koord.kube.client import Resource
-from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.groupplan import GroupPlan, NodeOrder, NoGroupPlan
 from koord_scheduler.framework.handle import Handle
 from koord_scheduler.framework.interfaces import PreEnqueuePlugin
+from koord_scheduler.framework.status import CycleState
 from koord_scheduler.plugin.testing.harness import ProfileHarness, fake_cluster
 from tests.support.clusters import Json, near, node, pod, read_node, read_pod
 

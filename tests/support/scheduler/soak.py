@@ -17,9 +17,8 @@ from koord.kube.errors import Unreachable
 from koord.kube.transport import Call
 from koord.util import timebudget
 from koord.util.simulatedclock import SimulatedClock
-from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.interfaces import PermitPlugin, PreBindPlugin, ReservePlugin
-from koord_scheduler.framework.status import Status, Wait
+from koord_scheduler.framework.status import CycleState, Status, Wait
 from tests.support.kube.inline_executor import InlineExecutor
 from tests.support.scheduler.loop import Json
 from tests.support.scheduler.soak_audit import Audit

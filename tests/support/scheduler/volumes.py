@@ -12,11 +12,10 @@ from koord.util.health import Health
 from koord.util.simulatedclock import SimulatedClock
 from koord.util.stop import Stop
 from koord_scheduler.cache import SchedulerCache
-from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.handle import Handle
 from koord_scheduler.framework.interfaces import Plugin, PreFilterPlugin
 from koord_scheduler.framework.nodes.search import SearchResult
-from koord_scheduler.framework.status import SUCCESS, PreFilterResult, Status
+from koord_scheduler.framework.status import SUCCESS, CycleState, PreFilterResult, Status
 from tests.support.clusters import Json
 from tests.support.scheduler.framework import Kit
 

@@ -14,7 +14,6 @@ from koord.util.errors import InvalidObject
 from koord.util.simulatedclock import SimulatedClock
 from koord_scheduler.cache import SchedulerCache
 from koord_scheduler.config.profiles import EnabledPlugin, Point, Profile
-from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.extension.networktopology import (
     CLUSTER_LAYER,
     NODE_LAYER,
@@ -23,11 +22,10 @@ from koord_scheduler.framework.extension.networktopology import (
     read_layers,
 )
 from koord_scheduler.framework.handle import Handle
-from koord_scheduler.framework.handlers import Changes
-from koord_scheduler.framework.interfaces import FilterPlugin
+from koord_scheduler.framework.interfaces import Changes, FilterPlugin
 from koord_scheduler.framework.nodes.search import NodeSearch
 from koord_scheduler.framework.profile import PluginRegistry, build_profile
-from koord_scheduler.framework.status import Status
+from koord_scheduler.framework.status import CycleState, Status
 from koord_scheduler.framework.types import NodeInfo
 from tests.support.scheduler.framework import Binder, FirstCome, Kit
 

@@ -3,7 +3,6 @@
 import pytest
 
 from koord.cluster.facts import ClusterPod
-from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.extension.numa import (
     Hints,
     NUMANodeUse,
@@ -14,7 +13,7 @@ from koord_scheduler.framework.extension.numa import (
 )
 from koord_scheduler.framework.interfaces import FilterPlugin
 from koord_scheduler.framework.nodes.search import NodeSearch
-from koord_scheduler.framework.status import Code, Status
+from koord_scheduler.framework.status import Code, CycleState, Status
 from koord_scheduler.framework.types import NodeInfo
 from tests.support.scheduler.framework import Kit, make_pod, make_view
 

@@ -8,11 +8,10 @@ from structlog.testing import capture_logs
 
 from koord.cluster.facts import ClusterPod
 from koord.cluster.view import View
-from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.extension.transformers import FindOneNodePlugin, PreferNodesPlugin
 from koord_scheduler.framework.interfaces import PreFilterPlugin
 from koord_scheduler.framework.nodes.search import SearchResult
-from koord_scheduler.framework.status import Code, PreFilterResult, Status
+from koord_scheduler.framework.status import Code, CycleState, PreFilterResult, Status
 from tests.support.scheduler.framework import Kit, PlainFilter, make_pod, make_view
 
 

@@ -9,7 +9,6 @@ import pytest
 from koord.cluster.facts import ClusterPod
 from koord_scheduler.framework.binding import PodBinding
 from koord_scheduler.framework.calls import ExtensionPointError
-from koord_scheduler.framework.cyclestate import CycleState, StateData
 from koord_scheduler.framework.extension.reservations import (
     ORDER_LABEL,
     Reservation,
@@ -26,7 +25,7 @@ from koord_scheduler.framework.extension.reservations import (
 )
 from koord_scheduler.framework.interfaces import PreBindPlugin, ReservePlugin
 from koord_scheduler.framework.profile import ProfilePlugins
-from koord_scheduler.framework.status import Code, Status
+from koord_scheduler.framework.status import Code, CycleState, StateData, Status
 from koord_scheduler.framework.types import NodeInfo, nodes_of
 from tests.support.scheduler.framework import FreeCpu, Kit, make_pod, make_view
 

@@ -13,7 +13,6 @@ from koord.cluster.hypothetical import HypotheticalCluster
 from koord.cluster.view import View
 from koord_scheduler.framework.binding import PodBinding
 from koord_scheduler.framework.calls import ExtensionPointError
-from koord_scheduler.framework.cyclestate import CycleInput, CycleState
 from koord_scheduler.framework.extension.transformers import (
     FilterTransformer,
     PostFilterTransformer,
@@ -22,10 +21,12 @@ from koord_scheduler.framework.extension.transformers import (
     Transformed,
 )
 from koord_scheduler.framework.interfaces import PostFilterPlugin, PreFilterPlugin
-from koord_scheduler.framework.nodes.scoring import NodeScoring
+from koord_scheduler.framework.nodes.filtering import NodeScoring
 from koord_scheduler.framework.nodes.search import NodeSearch
 from koord_scheduler.framework.status import (
     Code,
+    CycleInput,
+    CycleState,
     NodeStatuses,
     PostFilterResult,
     PreFilterResult,

@@ -7,7 +7,6 @@ import pytest
 
 from koord.cluster.facts import ClusterPod
 from koord.component.plugins.registry import PluginError
-from koord_scheduler.framework.cyclestate import CycleInput, CycleState
 from koord_scheduler.framework.interfaces import (
     NormalizeScorePlugin,
     Scoring,
@@ -22,6 +21,8 @@ from koord_scheduler.framework.nodes.adapters import (
 )
 from koord_scheduler.framework.status import (
     Code,
+    CycleInput,
+    CycleState,
     NodeScore,
     Scores,
     Status,

@@ -14,7 +14,6 @@ from koord.cluster.columns import Mask
 from koord.cluster.facts import ClusterPod
 from koord.cluster.state import Snapshot
 from koord.cluster.view import View
-from koord_scheduler.framework.cyclestate import CycleInput, CycleState
 from koord_scheduler.framework.interfaces import (
     FilterPlugin,
     Plugin,
@@ -25,12 +24,14 @@ from koord_scheduler.framework.interfaces import (
 )
 from koord_scheduler.framework.nodes import resultcache
 from koord_scheduler.framework.nodes.adapters import filter_nodes, score_nodes
+from koord_scheduler.framework.nodes.filtering import NodeScoring
 from koord_scheduler.framework.nodes.resultcache import ResultCache
-from koord_scheduler.framework.nodes.scoring import NodeScoring
 from koord_scheduler.framework.nodes.search import NodeSearch
 from koord_scheduler.framework.status import (
     FEASIBLE,
     Code,
+    CycleInput,
+    CycleState,
     NodeStatuses,
     Scores,
     Status,

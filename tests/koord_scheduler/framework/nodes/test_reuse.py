@@ -12,16 +12,15 @@ from koord.cluster.facts import ClusterPod
 from koord.cluster.view import View
 from koord.controlplane.testing import FakeCluster
 from koord_scheduler.framework.calls import ExtensionPointError
-from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.interfaces import (
     FilterPlugin,
     PreFilterPlugin,
     PreScorePlugin,
     ScorePlugin,
 )
-from koord_scheduler.framework.nodes.scoring import NodeScoring
+from koord_scheduler.framework.nodes.filtering import NodeScoring
 from koord_scheduler.framework.nodes.search import NodeSearch, SearchResult
-from koord_scheduler.framework.status import Code, PreFilterResult, Status
+from koord_scheduler.framework.status import Code, CycleState, PreFilterResult, Status
 from koord_scheduler.framework.types import NodeInfo
 from koord_scheduler.plugin.testing import ProfileHarness, fake_cluster
 from tests.support.clusters import claim, near, node, pod, term, volume

@@ -10,11 +10,17 @@ from koord.cluster.columns import Mask
 from koord.cluster.facts import ClusterPod
 from koord.cluster.view import View
 from koord_scheduler.framework.calls import ExtensionPointError
-from koord_scheduler.framework.cyclestate import CycleInput, CycleState
 from koord_scheduler.framework.interfaces import PreScorePlugin, VectorNormalizeScorePlugin
+from koord_scheduler.framework.nodes.filtering import NodeScoring, ScoreTable
 from koord_scheduler.framework.nodes.resultcache import EquivalenceClass
-from koord_scheduler.framework.nodes.scoring import NodeScoring, ScoreTable
-from koord_scheduler.framework.status import Code, Scores, Status, default_normalize
+from koord_scheduler.framework.status import (
+    Code,
+    CycleInput,
+    CycleState,
+    Scores,
+    Status,
+    default_normalize,
+)
 from tests.support.scheduler.framework import Kit, PlainScore, VectorScore, make_pod, make_view
 
 VIEW = make_view(a="1", b="2", c="4")

@@ -9,13 +9,12 @@ import pytest
 from koord.cluster.facts import ClusterPod
 from koord.cluster.view import View
 from koord_scheduler.framework.calls import TimeLimits
-from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.interfaces import (
     FilterPlugin,
     PreFilterPlugin,
 )
 from koord_scheduler.framework.nodes.search import NodeSearch, SearchResult
-from koord_scheduler.framework.status import Code, PreFilterResult, Status
+from koord_scheduler.framework.status import Code, CycleState, PreFilterResult, Status
 from koord_scheduler.framework.types import NodeInfo
 from tests.support.scheduler.framework import (
     CountsPods,

@@ -15,9 +15,8 @@ from koord.api.podgroup import (
     MODE,
 )
 from koord.cluster.kinds import NODE, POD
-from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.extension.providers import PluginRequest
-from koord_scheduler.framework.status import Wait
+from koord_scheduler.framework.status import CycleState, Wait
 from koord_scheduler.planning.report import Running, explanation
 from koord_scheduler_plugins.coscheduling.rounds import job_size
 from tests.support.clusters import node, pod, read_node, read_pod

@@ -23,7 +23,6 @@ from koord.api.podgroup import (
 from koord.cluster.facts import ClusterPod
 from koord.cluster.hypothetical import HypotheticalCluster
 from koord.cluster.kinds import NODE, POD
-from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.extension.networktopology import (
     CLUSTER_LAYER,
     NODE_LAYER,
@@ -34,7 +33,7 @@ from koord_scheduler.framework.groupplan import GroupPlan
 from koord_scheduler.framework.handle import Handle
 from koord_scheduler.framework.interfaces import PreEnqueuePlugin
 from koord_scheduler.framework.nodes.search import NodeSearch
-from koord_scheduler.framework.status import Status
+from koord_scheduler.framework.status import CycleState, Status
 from koord_scheduler.plugin.testing.harness import ProfileHarness, fake_cluster
 from koord_scheduler_plugins.coscheduling.topology import Gathering, without_index
 from tests.support.clusters import Json, near, node, pod, read_node, read_pod

@@ -15,9 +15,8 @@ from koord.api.reservation import DISABLE_PREEMPTIBLE
 from koord.cluster.facts import DisruptionBudget, Requirement
 from koord.cluster.kinds import BUDGET, POD
 from koord.util.stop import Stop
-from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.preemptions import Preemptions
-from koord_scheduler.framework.status import Wait
+from koord_scheduler.framework.status import CycleState, Wait
 from koord_scheduler_plugins.coscheduling.preemption import cost_of, ranks_of
 from koord_scheduler_plugins.default_preemption import DefaultPreemption, DefaultPreemptionArgs
 from tests.support.clusters import pod, read_pod

@@ -24,11 +24,10 @@ from koord.cluster.account import Account
 from koord.cluster.hypothetical import HypotheticalCluster
 from koord.plugin import KoordError
 from koord.util.health import Health
-from koord_scheduler.framework.cyclestate import CycleState
 from koord_scheduler.framework.extension.providers import PluginRequest
 from koord_scheduler.framework.handle import Handle
 from koord_scheduler.framework.interfaces import PreBindExtensions, PreBindPlugin
-from koord_scheduler.framework.status import Status
+from koord_scheduler.framework.status import CycleState, Status
 from koord_scheduler_plugins.coscheduling.plugin import Coscheduling, CoschedulingArgs
 from koord_scheduler_plugins.elastic_quota.plugin import ElasticQuota, ElasticQuotaArgs
 from koord_scheduler_plugins.elastic_quota.quotas import start

@@ -13,8 +13,8 @@ from msgspec.structs import replace
 
 from koord.cluster.facts import ClusterPod
 from koord.controlplane.testing import make_pod
-from koord_scheduler.framework.cyclestate import CycleInput, CycleState
 from koord_scheduler.framework.nodes.resultcache import ResultCache
+from koord_scheduler.framework.status import CycleInput, CycleState
 from koord_scheduler.plugin.testing import assert_forms_agree
 from tests.support.oracles.load_aware import RESERVE, PlainLoad, amounts
 from tests.support.scheduler.load_aware import RAW, THRESHOLDS, LoadKit, asks, scheduled

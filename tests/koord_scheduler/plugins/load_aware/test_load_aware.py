@@ -14,8 +14,8 @@ from koord.cluster.hypothetical import HypotheticalCluster
 from koord.component.plugins.args import args_type_of
 from koord.component.plugins.discovery import discover
 from koord.controlplane.testing import make_pod, make_workload
-from koord_scheduler.framework.cyclestate import CycleInput, CycleState
 from koord_scheduler.framework.nodes.adapters import filter_vector
+from koord_scheduler.framework.status import CycleInput, CycleState
 from koord_scheduler.plugin import HintedEvent, PluginRegistry, QueueingHint
 from koord_scheduler.plugin.koordinator import PluginRequest
 from koord_scheduler_plugins.load_aware import LoadAwareScheduling

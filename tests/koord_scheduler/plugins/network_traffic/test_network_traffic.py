@@ -15,9 +15,9 @@ from koord.util.health import Health, HealthStatus
 from koord.util.logs import LevelSpec, configure, set_levels
 from koord.util.stop import Stop
 from koord_scheduler.framework.calls import ExtensionPointError
-from koord_scheduler.framework.cyclestate import CycleInput, CycleState
+from koord_scheduler.framework.nodes.filtering import NodeScoring
 from koord_scheduler.framework.nodes.resultcache import ResultCache
-from koord_scheduler.framework.nodes.scoring import NodeScoring
+from koord_scheduler.framework.status import CycleInput, CycleState
 from koord_scheduler.plugin import NODE, Handle
 from koord_scheduler.plugin.testing import assert_forms_agree
 from koord_scheduler_plugins.network_traffic import NetworkTraffic

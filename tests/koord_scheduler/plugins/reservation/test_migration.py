@@ -2,7 +2,7 @@
 
 from koord.api.reservation import ALLOCATED
 from koord_descheduler_plugins.migration.jobs import reservation_body
-from koord_scheduler_plugins.node_affinity import NodeAffinity, NodeAffinityArgs
+from koord_scheduler_plugins.node_constraints import NodeAffinity, NodeAffinityArgs
 from koord_scheduler_plugins.reservation.consumers import allocated_text
 from tests.support.descheduler.migration import make_job
 from tests.support.scheduler.reservations import World

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from koord_scheduler.framework.cyclestate import CycleState
-from koord_scheduler.framework.status import Code
+from koord_scheduler.framework.status import Code, CycleState
 from koord_scheduler_plugins.volume_binding import VolumeBinding
 from koord_scheduler_plugins.volume_binding.podvolumes import (
     ShapePoint,

@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from koord_scheduler.framework.cyclestate import CycleState
+from koord_scheduler.framework.status import CycleState
 from koord_scheduler.plugin.storage import STORAGE_CAPACITY, VOLUME
 from koord_scheduler.plugin.testing import assert_forms_agree
 from koord_scheduler_plugins.volume_binding import VolumeBinding

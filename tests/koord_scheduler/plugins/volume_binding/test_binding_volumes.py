@@ -10,8 +10,7 @@ from koord.cluster.facts import ClusterPod
 from koord.cluster.kinds import NODE, POD
 from koord.controlplane.testing import api_error_response
 from koord.kube.transport import Call
-from koord_scheduler.framework.cyclestate import CycleState
-from koord_scheduler.framework.status import Code, Status
+from koord_scheduler.framework.status import Code, CycleState, Status
 from koord_scheduler.plugin.storage import CLAIM, VOLUME
 from koord_scheduler_plugins.volume_binding import VolumeBinding
 from koord_scheduler_plugins.volume_binding.podvolumes import VolumeBindingArgs

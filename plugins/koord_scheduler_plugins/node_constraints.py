@@ -1,4 +1,4 @@
-"""NodeAffinity and NodeName: pods choose nodes by labels and by name."""
+"""NodeName, NodeAffinity, NodePorts, NodeUnschedulable, TaintToleration: may a node be used."""
 
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
@@ -10,6 +10,7 @@ from koord.api.labelselector import LabelSelector, Requirement, check_selector
 from koord.plugin import KoordError
 from koord.plugin.args import FieldError, FieldPath, invalid, required, takes_args
 from koord_scheduler.plugin import (
+    UNSCHEDULABLE_TAINT,
     Action,
     ClusterEvent,
     ClusterNode,
@@ -30,10 +31,14 @@ from koord_scheduler.plugin import (
     ScorePlugin,
     Status,
     View,
+    about_itself,
     affinity_allows,
+    intolerable_preferences,
     is_label_requirement,
     is_name_requirement,
+    ports_conflict,
     term_matches,
+    tolerates,
 )
 from koord_scheduler.plugin.vector import (
     Mask,
@@ -44,10 +49,14 @@ from koord_scheduler.plugin.vector import (
     VectorScorePlugin,
     Verdicts,
     default_normalize,
+    has_free_ports,
     has_name,
+    is_schedulable,
     matches_node_affinity,
     matches_terms,
     preferences_met,
+    tolerates_taints,
+    untolerated_preferences,
 )
 
 
@@ -315,3 +324,143 @@ class NodeName(PreFilterPlugin, FilterPlugin, VectorFilterPlugin, EnqueueExtensi
 def _named_node_helps(pod: ClusterPod, old: object, new: object) -> QueueingHint:
     named = isinstance(new, ClusterNode) and pod.node in ("", new.name)
     return QueueingHint.QUEUE if named else QueueingHint.SKIP
+
+
+class NodePorts(PreFilterPlugin, FilterPlugin, VectorFilterPlugin, EnqueueExtensions):
+    """Rejects nodes on which another pod has a port that this one needs."""
+
+    rejection = Status.unschedulable("node(s) didn't have free ports for the requested pod ports")
+
+    def __init__(self, args: Any, handle: Handle) -> None:
+        """It has no arguments."""
+
+    def events_to_register(self) -> Iterable[HintedEvent]:
+        return (
+            HintedEvent(ClusterEvent(EventResource.POD, Action.DELETE), _pod_helps),
+            HintedEvent(ClusterEvent(EventResource.NODE, Action.ADD)),
+        )
+
+    def pre_filter(self, state: CycleState, pod: ClusterPod, nodes: View) -> Status | None:
+        """Most pods need none."""
+        return None if pod.spec.host_ports else Status.skip()
+
+    def pre_filter_reuse_key(self, pod: ClusterPod, nodes: View) -> Hashable | None:
+        return ()
+
+    def filter_reuse_key(self, state: CycleState, pod: ClusterPod, nodes: View) -> Hashable | None:
+        return ()
+
+    def filter(self, state: CycleState, pod: ClusterPod, node: NodeInfo) -> Status | None:
+        wanted = pod.spec.host_ports
+        for other in node.pods:
+            if not other.finished and ports_conflict(wanted, other.spec.host_ports):
+                return self.rejection
+        return None
+
+    def filter_all(self, state: CycleState, pod: ClusterPod, nodes: View) -> Mask:
+        return has_free_ports(pod, nodes)
+
+
+def _pod_helps(pod: ClusterPod, old: object, new: object) -> QueueingHint:
+    """A pod that has left its node, and had a port that is needed."""
+    helps = (
+        isinstance(old, ClusterPod)
+        and bool(old.node)
+        and ports_conflict(pod.spec.host_ports, old.spec.host_ports)
+    )
+    return QueueingHint.QUEUE if helps else QueueingHint.SKIP
+
+
+class TaintToleration(
+    FilterPlugin,
+    VectorFilterPlugin,
+    PreScorePlugin,
+    ScorePlugin,
+    VectorScorePlugin,
+    VectorNormalizeScorePlugin,
+    EnqueueExtensions,
+):
+    """Taints NoSchedule and NoExecute reject; of PreferNoSchedule each costs score."""
+
+    rejection = Status.unresolvable("node(s) had untolerated taint(s)")
+
+    def __init__(self, args: Any, handle: Handle) -> None:
+        """It has no arguments."""
+
+    def events_to_register(self) -> Iterable[HintedEvent]:
+        node = ClusterEvent(EventResource.NODE, Action.ADD | Action.UPDATE_NODE_TAINT)
+        pod = ClusterEvent(EventResource.UNSCHEDULED_POD, Action.UPDATE_POD_TOLERATION)
+        return HintedEvent(node, _untainted_node_helps), HintedEvent(pod, about_itself)
+
+    def filter_reuse_key(self, state: CycleState, pod: ClusterPod, nodes: View) -> Hashable | None:
+        return ()
+
+    def filter(self, state: CycleState, pod: ClusterPod, node: NodeInfo) -> Status | None:
+        return None if tolerates(pod.spec, node.node.taints) else self.rejection
+
+    def filter_all(self, state: CycleState, pod: ClusterPod, nodes: View) -> Mask:
+        return tolerates_taints(pod, nodes)
+
+    def pre_score(
+        self, state: CycleState, pod: ClusterPod, nodes: View, feasible: Mask
+    ) -> Status | None:
+        """Where no node has such a taint, all would have the same score."""
+        preferences = nodes.traits.preferences
+        wanted = preferences and any(intolerable_preferences(pod.spec, one) for one in preferences)
+        return None if wanted else Status.skip()
+
+    def pre_score_reuse_key(self, pod: ClusterPod, nodes: View) -> Hashable | None:
+        return nodes.traits
+
+    def score_reuse_key(self, state: CycleState, pod: ClusterPod, nodes: View) -> Hashable | None:
+        return ()
+
+    def score(self, state: CycleState, pod: ClusterPod, node: NodeInfo) -> int:
+        return intolerable_preferences(pod.spec, node.node.taints)
+
+    def score_all(self, state: CycleState, pod: ClusterPod, nodes: View) -> Scores:
+        return untolerated_preferences(pod, nodes)
+
+    def normalize_scores(self, state: CycleState, pod: ClusterPod, scores: Scores) -> Scores:
+        """The fewer, the better."""
+        return default_normalize(scores, reverse=True)
+
+
+def _untainted_node_helps(pod: ClusterPod, old: object, new: object) -> QueueingHint:
+    """A node that is new, or had a taint, and is tolerated."""
+    before = isinstance(old, ClusterNode) and tolerates(pod.spec, old.taints)
+    after = isinstance(new, ClusterNode) and tolerates(pod.spec, new.taints)
+    return QueueingHint.QUEUE if after and not before else QueueingHint.SKIP
+
+
+class NodeUnschedulable(FilterPlugin, VectorFilterPlugin, EnqueueExtensions):
+    """Rejects nodes with spec.unschedulable."""
+
+    rejection = Status.unresolvable("node(s) were unschedulable")
+
+    def __init__(self, args: Any, handle: Handle) -> None:
+        """It has no arguments."""
+
+    def events_to_register(self) -> Iterable[HintedEvent]:
+        node = ClusterEvent(EventResource.NODE, Action.ADD | Action.UPDATE_NODE_TAINT)
+        pod = ClusterEvent(EventResource.UNSCHEDULED_POD, Action.UPDATE_POD_TOLERATION)
+        return HintedEvent(node, _uncordoned_node_helps), HintedEvent(pod)
+
+    def filter_reuse_key(self, state: CycleState, pod: ClusterPod, nodes: View) -> Hashable | None:
+        return ()
+
+    def filter(self, state: CycleState, pod: ClusterPod, node: NodeInfo) -> Status | None:
+        if not node.node.unschedulable:
+            return None
+        tolerated = any(one.tolerates(UNSCHEDULABLE_TAINT) for one in pod.spec.tolerations)
+        return None if tolerated else self.rejection
+
+    def filter_all(self, state: CycleState, pod: ClusterPod, nodes: View) -> Mask:
+        return is_schedulable(pod, nodes)
+
+
+def _uncordoned_node_helps(pod: ClusterPod, old: object, new: object) -> QueueingHint:
+    """A node that is new, or was cordoned, and is schedulable."""
+    before = isinstance(old, ClusterNode) and not old.unschedulable
+    after = isinstance(new, ClusterNode) and not new.unschedulable
+    return QueueingHint.QUEUE if after and not before else QueueingHint.SKIP
