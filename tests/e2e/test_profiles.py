@@ -92,6 +92,38 @@ PROFILE_SPECS: dict[str, dict[str, Any]] = {
         "probability": 0,
         "labels": {"not": "set"},
     },
+    "f-keyed": {
+        "selector": {"matchExpressions": [{"key": "keyed", "operator": "Exists"}]},
+        "patch": {"spec": {
+            "containers": [
+                {"name": "c1", "image": "new", "command": ["a", "b"],
+                 "env": [{"name": "A", "value": "new"}, {"name": "B", "value": 'a "b" /~\n'}],
+                 "ports": [{"containerPort": 80, "name": "web"}, {"containerPort": 443}],
+                 "securityContext": {"privileged": False},
+                 "livenessProbe": None,
+                 "resources": {"limits": {"example.com/x": "1"},
+                               "requests": {"example.com/x": "1"}}},
+                {"name": "sidecar", "image": "s", "env": [{"name": "S", "value": "1"}],
+                 "volumeMounts": [{"name": "data", "mountPath": "/data/~x"}]},
+            ],
+            "initContainers": [{"name": "first", "image": "i"}],
+            "volumes": [{"name": "data", "emptyDir": {"medium": "Memory"}}],
+            "hostAliases": [{"ip": "10.0.0.1", "hostnames": ["a"]}],
+            "tolerations": [{"key": "batch", "operator": "Exists"}],
+        }},
+    },
+    "g-keyed-later": {
+        "selector": {"matchLabels": {"keyed": "twice"}},
+        "patch": {"spec": {
+            "containers": [
+                {"name": "c1", "image": "later",
+                 "env": [{"name": "B", "value": "later"}, {"name": "C", "value": "c"}]},
+                {"name": "sidecar", "image": "later"},
+            ],
+            "volumes": [{"name": "data", "emptyDir": {"sizeLimit": "1Gi"}},
+                        {"name": "more", "emptyDir": {}}],
+        }},
+    },
     "e-skips": {
         "selector": {"matchLabels": {"skip": "resources"}},
         "qosClass": "BE",
@@ -137,7 +169,30 @@ def pod(
 BE = {"koordinator.sh/qosClass": "BE"}
 SPARK = {"app-type": "spark", "app-user-id": "u1"}
 GPU = "koordinator.sh/gpu"
+VARIABLES = {
+    "env": [{"name": "Z", "value": "z"}, {"name": "A", "value": "old"}],
+    "ports": [{"containerPort": 443, "name": "tls"}],
+    "livenessProbe": {"exec": {"command": ["x"]}},
+}
+
+
+def keyed(labels: dict[str, str], **spec: Any) -> dict[str, Any]:
+    """A pod whose second container is the one that profiles know."""
+    made = pod(labels, {}, amounts(cpu="1"), **spec)
+    made["spec"]["containers"][1] |= VARIABLES
+    return made
+
+
 CASES: dict[str, dict[str, Any]] = {
+    "keyed lists": keyed({"keyed": "once"}),
+    "keyed lists, some there": keyed(
+        {"keyed": "once"},
+        volumes=[{"name": "other", "emptyDir": {}}, {"name": "data", "emptyDir": {}}],
+        initContainers=[{"name": "first", "image": "old"}],
+        hostAliases=[{"ip": "10.0.0.1", "hostnames": ["b", "c"]}],
+    ),
+    "keyed lists, none there": pod({"keyed": "once"}, {}),
+    "keyed lists of two profiles": keyed({"keyed": "twice"}),
     "all fields": pod(SPARK, hostname="h"),
     "the later name wins": pod({**SPARK, "tier": "x"}),
     "only the second": pod({"tier": "x"}),
@@ -181,9 +236,43 @@ COMPARED = ("schedulerName", "hostname", "priority", "priorityClassName", "preem
             "securityContext", "nodeSelector", "terminationGracePeriodSeconds")  # fmt: skip
 
 
+def by_key(items: list[dict[str, Any]], key: str, *fields: str) -> dict[Any, Any]:
+    """Some fields of the items of a list, but of the token that the server mounts everywhere."""
+    return {
+        one[key]: {name: one[name] for name in fields if one.get(name) not in (None, {})}
+        for one in items
+        if not str(one[key]).startswith(("kube-api-access", "/var/run/secrets"))
+    }
+
+
+def lists(spec: dict[str, Any]) -> dict[str, Any]:
+    """The keyed lists of a pod; the order of items is not compared."""
+    containers = {
+        f"{kind} {one['name']}": {
+            **{name: one[name] for name in ("image", "command") if name in one},
+            "env": by_key(one.get("env") or [], "name", "value"),
+            "ports": by_key(one.get("ports") or [], "containerPort", "name"),
+            "volumeMounts": by_key(one.get("volumeMounts") or [], "mountPath", "name"),
+            "privileged": (one.get("securityContext") or {}).get("privileged"),
+            "probed": "livenessProbe" in one,
+        }
+        for kind in ("containers", "initContainers")
+        for one in spec.get(kind) or ()
+    }
+    tolerations = [one for one in spec.get("tolerations") or ()
+                   if not one.get("key", "").startswith("node.kubernetes.io/")]  # fmt: skip
+    return {
+        "containers": containers,
+        "volumes": by_key(spec.get("volumes") or [], "name", "emptyDir"),
+        "hostAliases": by_key(spec.get("hostAliases") or [], "ip", "hostnames"),
+        "tolerations": tolerations,
+    }
+
+
 def compared(found: dict[str, Any]) -> dict[str, Any]:
     spec = found["spec"]
     return {
+        "lists": lists(spec),
         "labels": found["metadata"].get("labels") or {},
         "annotations": found["metadata"].get("annotations") or {},
         **{name: spec[name] for name in COMPARED if spec.get(name)},
@@ -387,10 +476,11 @@ async def test_the_webhook_does_the_same_and_more(
     With a certificate that the manager keeps, by the rights of its manifests; what somebody makes
     of its caBundle is taken back.
     """
-    keyed = {"spec": {"containers": [{"name": "c0", "env": [{"name": "A", "value": "b"}]}]}}
     more = profile("d-not-applied")
-    more["metadata"]["name"] = "patched"
-    more["spec"] = {"selector": {"matchLabels": {"wants": "patch"}}, "patch": keyed}
+    more["metadata"]["name"] = "drawn"
+    more["spec"] = {
+        "selector": {"matchLabels": {"wants": "draw"}}, "probability": 99, "labels": {"a": "b"}
+    }  # fmt: skip
     items = [*map(profile, PROFILE_SPECS), more]
     for one in items:
         await client.create(PROFILES.collection(), one)
@@ -421,8 +511,8 @@ async def test_the_webhook_does_the_same_and_more(
             async with running_manager(tmp_path, recorder.url, flag, token=cluster):
 
                 async def in_force() -> bool:
-                    found = await admitted(client, pod({"wants": "patch"}))
-                    return bool(found["spec"]["containers"][0].get("env"))
+                    found = await admitted(client, pod({"wants": "draw"}))
+                    return bool(found["metadata"]["labels"].get("a") == "b")
 
                 await until(in_force)
                 assert await differences(client, items) == {}

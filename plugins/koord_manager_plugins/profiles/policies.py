@@ -6,7 +6,7 @@ field out where the later one matches. What CEL cannot say is returned by name.
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,7 +47,19 @@ BANDS = (
 _MAPS = {"labels", "annotations", "nodeSelector"}  # fields whose keys are no fields
 _LABELS, _ANNOTATIONS = ("metadata", "labels"), ("metadata", "annotations")
 
-Path = tuple[str, ...]
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    """An item of a list that is merged by a key, as a part of a path."""
+
+    key: str
+    value: str | int
+
+    def __str__(self) -> str:
+        return f"[{self.key}={self.value}]"
+
+
+Path = tuple[str | _Item, ...]
 
 
 def literal(value: object) -> str:
@@ -130,20 +142,59 @@ def remove(path: Sequence[str]) -> str:
     return f'JSONPatch{{op: "remove", path: {_text(pointer(path))}}}'
 
 
-def _optional(path: Sequence[str]) -> str:
+def _optional(path: Path) -> str:
     found, is_map = "object", False
-    for part in path:
+    for part in map(str, path):
         found += f"[?{_text(part)}]" if is_map else f".?{part}"
         is_map = part in _MAPS
     return found
 
 
+def _located(path: Path, operations: Callable[[str, str], str]) -> str:
+    """Return operations on a path with items; where an item is missing there are none.
+
+    operations makes them of the JSON pointer and of the value at the path, an optional; all CEL.
+    """
+    lookups: list[tuple[str, str]] = []
+    place, value = "", "object"
+    pointers: list[str] = []
+    for part in path:
+        if isinstance(part, _Item):
+            index = f"i{len(lookups)}"
+            lookups.append((f"[{_keys_of(value, part)}.indexOf({literal(part.value)})]", index))
+            value = f"{value}.value()[{index}]"
+            pointers += [_text(f"{place}/"), f"string({index})"]
+            place = ""
+        else:
+            value = f"{value}[?{_text(part)}]"
+            place += pointer((part,))
+    if place:
+        pointers.append(_text(place))
+    found = operations(" + ".join(pointers), value)
+    for where, index in reversed(lookups):
+        found = f"{where}.filter({index}, {index} >= 0).map({index}, {found}).flatten()"
+    return found
+
+
+def _keys_of(items: str, item: _Item) -> str:
+    """Return the keys of a list of items, which is an optional; CEL."""
+    absent = '""' if isinstance(item.value, str) else "0"
+    return f"{items}.orValue([]).map(c, c[?{_text(item.key)}].orValue({absent}))"
+
+
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """A field that a profile sets: value is CEL; None removes it."""
+    """A field that a profile sets: value is CEL; None removes it.
+
+    Of an item: it is appended with its key alone, where it is missing.
+    """
 
     path: Path
     value: str | None
+
+    @property
+    def is_item(self) -> bool:
+        return isinstance(self.path[-1], _Item)
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,30 +324,61 @@ def _fields(profile: Profile, not_applied: list[str]) -> Iterator[list[_Step]]:
         last.append(_Step(("spec", "priorityClassName"), literal(profile.priority_class)))
     if profile.sub_priority is not None:
         last.append(_Step((*_LABELS, SUB_PRIORITY), literal(str(profile.sub_priority))))
+    items: dict[int, list[_Step]] = {}  # by how many items are around them
     try:
-        last += _patched(profile.patch, ())
+        patched = _patched(profile.patch, (), items)
     except InvalidObject as err:
         not_applied.append(f"patch: {err}")
+    else:
+        for _, steps in sorted(items.items()):  # an item is there before what is set in it
+            yield steps
+        last += patched
     yield last
 
 
-def _patched(patch: Mapping[str, object], path: Path) -> list[_Step]:
+def _patched(patch: Mapping[str, object], path: Path, items: dict[int, list[_Step]]) -> list[_Step]:
+    """Return the fields that a strategic merge patch sets; items takes those of its keyed lists."""
     found: list[_Step] = []
     for key, value in patch.items():
         place = (*path, key)
         if isinstance(value, Mapping):
-            found += _patched(value, place)
+            found += _patched(value, place, items)
         elif isinstance(value, list) and key in MERGE_KEYS:
-            wanted = "no list that is merged by a key, as CEL has no strategic merge"
-            raise InvalidObject(".".join(("spec.patch", *place)), wanted=wanted, found="a list")
+            depth = sum(isinstance(part, _Item) for part in path)
+            for item, fields in _keyed(value, place, MERGE_KEYS[key]):
+                items.setdefault(depth, []).append(_Step((*place, item), ""))
+                found += _patched(fields, (*place, item), items)
         else:
             found.append(_Step(place, None if value is None else literal(value)))
     return found
 
 
+def _keyed(
+    patches: list[object], place: Path, key: str
+) -> Iterator[tuple[_Item, Mapping[str, object]]]:
+    """Yield the items of a list of a patch, each with what is set beside its key.
+
+    Raises:
+        InvalidObject: an item has no key, or another one has the same.
+    """
+    seen: set[object] = set()
+    for patch in patches:
+        value = patch.get(key) if isinstance(patch, Mapping) else None
+        is_key = (isinstance(value, int) and not isinstance(value, bool)) or isinstance(value, str)
+        where = ".".join(("spec.patch", *map(str, place)))
+        if not isinstance(patch, Mapping) or not is_key or not isinstance(value, str | int):
+            raise InvalidObject(where, wanted=f"items with {key}", found=patch)
+        if value in seen:
+            raise InvalidObject(where, wanted=f"each {key} once", found=f"{value} twice")
+        seen.add(value)
+        yield _Item(key, value), {name: one for name, one in patch.items() if name != key}
+
+
 def _values(profile: Profile) -> dict[Path, str | None]:
     """Return what a profile sets last in each field, as CEL."""
-    return {one.path: one.value for steps in _fields(profile, []) for one in steps}
+    return {
+        one.path: one.value for steps in _fields(profile, []) for one in steps if not one.is_item
+    }
 
 
 def _mutation(
@@ -312,7 +394,7 @@ def _mutation(
         by = [one for one in later if _is_overruled(step, profiles.values(one))]
         operations = _operations(step)
         if by:
-            field = ".".join(step.path).removesuffix(".+")
+            field = ".".join(map(str, step.path)).removesuffix(".+")
             overruled += [f"{field} by profile {one.name}" for one in by]
             none = " || ".join(profiles.matches(one) for one in by)
             operations = f"({none} ? [] : {operations})"
@@ -325,21 +407,68 @@ def _is_overruled(step: _Step, later: Mapping[Path, str | None]) -> bool:
     if step.path in later:
         return later[step.path] != step.value
     path = step.path
+    if step.is_item:  # what is set in it is no contradiction
+        return any(path[: len(one)] == one for one in later)
     return any(one[: len(path)] == path or path[: len(one)] == one for one in later)
 
 
 def _parents(steps: Sequence[_Step]) -> list[str]:
     """Return operations that make the objects that fields are set in, where there are none."""
-    found: dict[Path, None] = {}
+    found: dict[Path, str] = {}
     for step in steps:
         if step.value is None or step.path[-1] == "+":
             continue
         for end in range(2, len(step.path)):
-            found[step.path[:end]] = None
-    return [f"({_optional(path)}.hasValue() ? [] : [{add(path, '{}')}])" for path in found]
+            if not isinstance(step.path[end - 1], _Item):
+                found[step.path[:end]] = "[]" if isinstance(step.path[end], _Item) else "{}"
+    return [_created(path, value) for path, value in found.items()]
+
+
+def _created(path: Path, value: str) -> str:
+    """Return the operation that makes an object or list, where there is none."""
+    if not _has_items(path):
+        return f"({_optional(path)}.hasValue() ? [] : [{add(_plain(path), value)}])"
+    return _located(
+        path, lambda place, present: f"({present}.hasValue() ? [] : [{_added(place, value)}])"
+    )
+
+
+def _has_items(path: Path) -> bool:
+    return any(isinstance(part, _Item) for part in path)
+
+
+def _added(place: str, value: str) -> str:
+    return f'JSONPatch{{op: "add", path: {place}, value: {value}}}'
+
+
+def _in_items(step: _Step) -> str:
+    """Return the operations of a step whose path has items."""
+    *holder, last = step.path
+    if isinstance(last, _Item):
+        item = literal(last.value)
+
+        def appended(place: str, items: str) -> str:
+            value = f"{{{_text(last.key)}: {item}}}"
+            missing = f"{item} in {_keys_of(items, last)}"
+            end = _added(f'{place} + "/-"', value)
+            return f"({missing} ? [] : [{end}])"
+
+        return _located(tuple(holder), appended)
+    if step.value is None:
+        return _located(
+            step.path,
+            lambda place, present: (
+                f'({present}.hasValue() ? [JSONPatch{{op: "remove", path: {place}}}] : [])'
+            ),
+        )
+    value = step.value
+    return _located(step.path, lambda place, present: f"[{_added(place, value)}]")
 
 
 def _operations(step: _Step) -> str:
+    if _has_items(step.path):
+        return _in_items(step)
+    path = _plain(step.path)
     if step.path == ("spec", "priorityClassName"):
         # Kubernetes' Priority plugin has set both by the class before, refuses another class with
         # them, and sets them again after this.
@@ -348,15 +477,20 @@ def _operations(step: _Step) -> str:
         name = 'object.spec.?priorityClassName.orValue("")'
         return (
             f"({name} == {step.value} ? [] : "
-            f"[{add(step.path, str(step.value))}] + {' + '.join(cleared)})"
+            f"[{add(path, str(step.value))}] + {' + '.join(cleared)})"
         )
     if step.path[-1] == "+":  # a suffix
-        path = step.path[:-1]
+        path = path[:-1]
         old = _optional(path)
         return f"({old}.hasValue() ? [{add(path, f'{old}.value() + {step.value}')}] : [])"
     if step.value is None:
-        return f"({_optional(step.path)}.hasValue() ? [{remove(step.path)}] : [])"
-    return f"[{add(step.path, step.value)}]"
+        return f"({_optional(path)}.hasValue() ? [{remove(path)}] : [])"
+    return f"[{add(path, step.value)}]"
+
+
+def _plain(path: Path) -> tuple[str, ...]:
+    """Return a path without items."""
+    return tuple(map(str, path))
 
 
 def _variables(classes: Mapping[str, KoordPriorityClass]) -> list[Object]:

@@ -116,8 +116,52 @@ def test_a_share_of_the_pods_is_named_and_none_has_it():
     assert made.objects[0]["metadata"]["annotations"]["config.koordinator.sh/not-applied"]
 
 
-def test_a_patch_of_a_keyed_list_is_named_and_the_rest_is_applied():
-    patch = {"spec": {"containers": [{"name": "a", "image": "b"}]}}
+def test_keyed_lists_of_a_patch_are_applied():
+    """By what the key of each item is; tests/e2e/test_profiles.py runs it."""
+    patch = {"spec": {"containers": [{"name": "a", "env": [{"name": "B", "value": "c"}]}]}}
+
+    made = policy_of(profile("a", patch=patch))
+
+    assert made.not_applied == ()
+    first, second, third, *_ = [
+        one["jsonPatch"]["expression"] for one in made.objects[0]["spec"]["mutations"]
+    ]
+    assert '"/spec/containers" + "/-"' in first
+    assert '.indexOf("a")' in second
+    assert '"name": "B"' in second
+    assert '"/value", value: "c"' in third
+
+
+def test_fields_of_one_item_contradict_each_other_one_by_one():
+    """Two profiles may set different variables of one container."""
+    earlier = profile("a", patch=container(A="1", B="1"))
+    later = profile("b", patch=container(B="2", C="2"))
+
+    made = policy_of(earlier, later)
+
+    assert made.overruled == (
+        "spec.containers.[name=c].env.[name=B].value by profile b",
+    )  # fmt: skip
+
+
+def container(**env: str) -> dict[str, Any]:
+    variables = [{"name": name, "value": value} for name, value in env.items()]
+    return {"spec": {"containers": [{"name": "c", "env": variables}]}}
+
+
+@pytest.mark.parametrize(
+    "items",
+    [
+        [{"image": "b"}],
+        ["a"],
+        [{"name": None}],
+        [{"name": True}],
+        [{"name": "a", "image": "b"}, {"name": "a", "image": "c"}],
+    ],
+    ids=["no key", "no object", "null", "no text", "a key twice"],
+)
+def test_a_patch_without_keys_is_named_and_the_rest_is_applied(items: list[Any]):
+    patch = {"spec": {"containers": items}}
 
     made = policy_of(profile("a", qosClass="BE", patch=patch))
 
