@@ -155,7 +155,6 @@ GATES = {
 # Koordinator's, of which there is nothing here: known, so that its command lines start this daemon.
 NOT_BUILT = (
     "BindingAdmissionWebhook",
-    "ColocationProfileController",
     "ConfigMapValidatingWebhook",
     "EnablePodEnhancedValidator",
     "EnableQuotaAdmission",
@@ -166,10 +165,13 @@ NOT_BUILT = (
 )
 
 
+_OFF = {"ColocationProfileController"}  # plugins that are off by default, as there
+
+
 def feature_gates(plugins: Iterable[str]) -> FeatureGates:
     """Return the table, all at their defaults. plugins: names of gates that are on by default."""
-    on = dict.fromkeys(plugins, _ON)
-    absent = {name: FeatureSpec() for name in NOT_BUILT if name not in on}
+    on = {name: FeatureSpec() if name in _OFF else _ON for name in plugins}
+    absent = {name: FeatureSpec() for name in (*NOT_BUILT, *_OFF) if name not in on}
     gates = FeatureGates({**GATES, **absent, **on}, NAME)
     gates.mark_built(set(gates.names()) - absent.keys())
     return gates

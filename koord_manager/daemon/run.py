@@ -132,6 +132,8 @@ class Daemon:
                 emit=connection.events.emit,
                 dry_run=configuration.dry_run,
                 webhook=own.webhook is not None,
+                profiles_interval=own.profiles_interval.value,
+                all_profiles=own.all_profiles.value,
             ),
         )
         self._kept: KeptCertificate | None = None  # of the webhook; None: it is in files

@@ -4,7 +4,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from koord.component.config.document import read_config
-from koord.component.flag_values import BOOL, DURATION, STRING, STRING_LIST, address
+from koord.component.flag_values import (
+    BOOL,
+    DURATION,
+    STRING,
+    STRING_LIST,
+    address,
+    at_least_seconds,
+)
 from koord.component.flags import FlagSet, FlagSpec, FlagTable, define_ignored_flags
 from koord.component.http.sockets import Address
 from koord.controlplane.settings import (
@@ -28,14 +35,11 @@ from koord_manager.framework.loading import enabled_plugins, known_plugins
 
 _EVERYWHERE = "0.0.0.0"  # noqa: S104 - as in Go, no host is every address
 _WEBHOOK = "slo-controller-config is not validated by a webhook"
-_NO_RECONCILE = "profiles change no pods that are there"
 _INERT = (
     FlagSpec("enable-pprof", BOOL, True, "no profiles are served"),
     FlagSpec("pprof-addr", STRING, ":8090", "no profiles are served"),
     FlagSpec("sync-period", DURATION, 0.0, "objects are watched, and listed again when needed"),
     FlagSpec("node-strategy-name-need-check", STRING, "false", _WEBHOOK),
-    FlagSpec("colocation-profile-reconcile-by-default", BOOL, False, _NO_RECONCILE),
-    FlagSpec("colocation-profile-reconcile-interval", DURATION, 30.0, _NO_RECONCILE),
     FlagSpec("allow-privileged", BOOL, True, "it runs no pods"),
 )
 DEFAULTS = ControlPlaneDefaults(
@@ -83,6 +87,20 @@ class ManagerFlags(FlagTable):
         "MutatingAdmissionPolicy; with the certificate of --tls-cert-file, or one that the manager "
         "keeps in a Secret of its namespace",
         _address,
+    )
+    all_profiles = FlagSpec(
+        "colocation-profile-reconcile-by-default",
+        BOOL,
+        False,
+        "with the gate ColocationProfileController each profile changes pods that wait for a node, "
+        "also without the label config.koordinator.sh/controller-managed",
+    )
+    profiles_interval = FlagSpec(
+        "colocation-profile-reconcile-interval",
+        DURATION,
+        30.0,
+        "between looks at such pods",
+        at_least_seconds(1),
     )
     metrics_address = FlagSpec(
         "metrics-addr", STRING, "", "further address of plain HTTP, as :8080", _address

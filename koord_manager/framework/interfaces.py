@@ -83,6 +83,8 @@ class Services:
     emit: Callable[[Event], None]
     dry_run: bool  # decide, but write nothing
     webhook: bool = False  # pods are mutated by the webhook, with what PodMutators say
+    profiles_interval: float = 30.0  # seconds between looks at pods that profiles are to change
+    all_profiles: bool = False  # each profile, not only those with a label, changes such pods
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -61,7 +61,9 @@ def test_koordinators_arguments_start_it() -> None:
 
     assert settings.own.addresses == ["0.0.0.0:8080", "0.0.0.0:8000"]
     assert settings.configuration.leader_election.leader_elect
-    assert settings.gates.not_built() == ["ColocationProfileController"]
+    assert settings.gates.not_built() == []
+    assert settings.gates.enabled("ColocationProfileController")
+    assert settings.own.profiles_interval.value == 10
 
 
 def test_pods_are_restricted_and_of_one_namespace() -> None:

@@ -1,4 +1,6 @@
-"""ColocationProfilePolicies: keeps the admission policies of profiles, GPUs and pod rules.
+"""Controllers of profiles: their policies on the API server, and pods that wait for a node.
+
+ColocationProfilePolicies keeps the admission policies of profiles, GPUs and pod rules.
 
 Everything that it keeps has a label, and nothing without that label is touched. It stays when the
 daemon stops: the API server then goes on by itself. A profile that cannot be used keeps its last
@@ -15,12 +17,15 @@ from koord.plugin import (
     OK,
     HealthStatus,
     InvalidObject,
+    LastingFailure,
     LogState,
     PartHealth,
     Stop,
     get_logger,
 )
 from koord.plugin.kube import (
+    MERGE_PATCH,
+    PODS,
     AlreadyExists,
     ApiClient,
     ApiError,
@@ -39,7 +44,9 @@ from koord_manager_plugins.profiles import policies, rules
 from koord_manager_plugins.profiles.mutation import (
     MutationOptions,
     PriorityClass,
+    amend,
     class_names,
+    merge_patch,
     mutate,
 )
 from koord_manager_plugins.profiles.policies import MANAGED_BY, NAME, PROFILE, Object
@@ -55,6 +62,12 @@ LOOK = 30.0  # seconds between two looks at policies that nothing has happened t
 RECHECK = 600.0  # seconds between two questions for the versions that are served
 SETTLE = 0.5  # seconds in which profiles change together
 MAX_PROFILES = 256
+CONTROLLER_MANAGED = "config.koordinator.sh/controller-managed"  # label of a profile
+PAGE = 250  # pods
+BURST, RATE = 100, 10.0  # changes of pods in a look, and after that a second
+REMEMBERED = 300.0  # seconds that a pod is left alone for which a change was refused
+MAX_REFUSED = 10_000  # pods
+_WAITING = {"fieldSelector": "spec.nodeName=,status.phase=Pending"}
 _PLURALS = {
     policies.POLICY: "mutatingadmissionpolicies",
     policies.BINDING: "mutatingadmissionpolicybindings",
@@ -398,6 +411,122 @@ class ColocationProfilePolicies(ControllerPlugin, PodMutator):
         uid = str(found["metadata"].get("uid", "")) if found else ""
         about = ObjectRef(API_VERSION, KIND, profile, uid=uid)
         services.emit(Event(about, EventType.WARNING, reason, text, NAME))
+
+
+class ColocationProfileController(ControllerPlugin):
+    """Changes pods that wait for a node as profiles say, for those that came before their profile.
+
+    Off by default. It is for profiles with the label config.koordinator.sh/controller-managed, or
+    for all. The API server refuses what may not change, such as most of a pod's spec, and labels
+    that are fixed by the pod rules: that is said once for each version of the profile.
+
+    Source: Koordinator, pkg/controller/colocationprofile.
+    """
+
+    def __init__(self, args: None, handle: Handle) -> None:
+        """It has no arguments."""
+        self._clock = handle.clock
+        self._services = handle.services
+        self._refused: dict[tuple[str, str], float] = {}  # by version and pod: until when
+        self._trouble = LastingFailure(log)
+        if handle.services is not None:
+            informer = handle.services.informer
+            self._profiles = informer(
+                PROFILES,
+                absent=MissingKind(pause=60.0, hint="install its CRD: there are no profiles"),
+                without="there are no profiles",
+            )
+            self._namespaces = informer(NAMESPACES)
+
+    def health(self) -> PartHealth:
+        return self._trouble.health()
+
+    async def run(self, stop: Stop) -> None:
+        services = self._services
+        if services is None:
+            return
+        await stop.bound(self._profiles.wait_answered())
+        await stop.bound(self._namespaces.wait_synced())
+        async for _ in stop.every(services.profiles_interval):
+            now = self._clock.monotonic()
+            self._refused = {key: until for key, until in self._refused.items() if until > now}
+            try:
+                await self._look(services, stop)
+            except KubeError as err:
+                self._trouble.failed("profiles.not_applied", str(err), error=str(err))
+            else:
+                self._trouble.ended("profiles.applied_again")
+
+    async def _look(self, services: Services, stop: Stop) -> None:
+        """Change the pods of each profile, in the order of names. Raises KubeError."""
+        left = BURST
+        for name, item in sorted(self._profiles.objects.items()):
+            labels = item["metadata"].get("labels") or {}
+            is_managed = services.all_profiles or labels.get(CONTROLLER_MANAGED) == "true"
+            # An absent selector is for all pods at their creation, and for none here, as there.
+            if not is_managed or (item.get("spec") or {}).get("selector") is None:
+                continue
+            try:
+                profile = parse_profile(item)
+            except InvalidObject:  # ColocationProfilePolicies has said it
+                continue
+            version = f"{name} {item['metadata'].get('resourceVersion', '')}"
+            async for page in services.client.pages(PODS.collection(), _WAITING, size=PAGE):
+                for pod in page.items:
+                    if stop.is_set():
+                        return
+                    if not await self._amend(services, profile, version, pod):
+                        continue
+                    left -= 1
+                    if left < 0:
+                        await stop.sleep(1 / RATE)
+
+    async def _amend(self, services: Services, profile: Profile, version: str, pod: Object) -> bool:
+        """Change one pod; return whether a request was sent. Raises KubeError."""
+        meta = pod["metadata"]
+        namespace = self._namespaces.objects.get(meta["namespace"])
+        if namespace is None or meta.get("deletionTimestamp"):
+            return False
+        labels = namespace["metadata"].get("labels") or {}
+        key = (version, str(meta.get("uid", "")))
+        if (
+            policies.EXCLUDED["key"] in labels
+            or not profile.matches(meta.get("labels") or {}, labels)
+            or profile.percent < 100
+            or key in self._refused
+        ):
+            return False
+        try:
+            patch = merge_patch(pod, amend(pod, profile))
+        except InvalidObject as err:
+            self._refuse(key, profile, meta, str(err))
+            return False
+        if not patch or services.dry_run:
+            return False
+        # Another pod of the name, or another version of it, is looked at later.
+        patch.setdefault("metadata", {})["uid"] = meta.get("uid")
+        patch["metadata"]["resourceVersion"] = meta["resourceVersion"]
+        path = PODS.object(meta["name"], namespace=meta["namespace"])
+        try:
+            await services.client.patch(path, patch, MERGE_PATCH, field_manager=NAME)
+        except (NotFound, Conflict):
+            return True
+        except ApiError as err:
+            if err.status not in (400, 422):
+                raise
+            self._refuse(key, profile, meta, err.message or str(err))
+            return True
+        log.info("pod.amended", profile=profile.name, namespace=meta["namespace"],
+                 pod=meta["name"])  # fmt: skip
+        return True
+
+    def _refuse(
+        self, key: tuple[str, str], profile: Profile, meta: Mapping[str, Any], text: str
+    ) -> None:
+        if len(self._refused) < MAX_REFUSED:
+            self._refused[key] = self._clock.monotonic() + REMEMBERED
+        log.warning("pod.not_amended", profile=profile.name, namespace=meta["namespace"],
+                    pod=meta["name"], error=text)  # fmt: skip
 
 
 def _priority_classes(items: Iterable[Object]) -> Iterator[tuple[str, PriorityClass]]:

@@ -6,7 +6,7 @@ Source: Koordinator, pkg/webhook/pod/mutating.
 import copy
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from koord.api.pod import EXTENDED_RESOURCES
@@ -120,6 +120,40 @@ def _apply(pod: Pod, profile: Profile, classes: Mapping[str, PriorityClass]) -> 
         _set(meta, "labels", {SUB_PRIORITY: str(profile.sub_priority)})
     if profile.patch:
         merge(pod, profile.patch)
+
+
+def amend(pod: Mapping[str, Any], profile: Profile) -> Pod:
+    """Return what becomes of a pod that waits for a node: the fields of a profile that may change.
+
+    Those are all but schedulerName and priorityClassName. A suffix that is there is not appended
+    again. Raises InvalidObject as mutate.
+
+    Source: Koordinator, pkg/controller/colocationprofile.
+    """
+    made: Pod = copy.deepcopy(dict(pod))
+    labels = _labels(made)
+    suffixes = {
+        key: suffix
+        for key, suffix in profile.label_suffixes.items()
+        if not labels.get(key, "").endswith(suffix)
+    }
+    _apply(
+        made, replace(profile, scheduler_name="", priority_class="", label_suffixes=suffixes), {}
+    )
+    return made
+
+
+def merge_patch(old: Mapping[str, Any], new: Mapping[str, Any]) -> Pod:
+    """Return the merge patch (RFC 7396) that makes one object of another; empty: they are equal."""
+    found: Pod = dict.fromkeys(old.keys() - new.keys())
+    for key, value in new.items():
+        before = old.get(key)
+        if isinstance(value, Mapping) and isinstance(before, Mapping):
+            if inner := merge_patch(before, value):
+                found[key] = inner
+        elif key not in old or before != value:
+            found[key] = value
+    return found
 
 
 def _set(meta: Pod, field: str, values: Mapping[str, str]) -> None:
