@@ -7,7 +7,13 @@ from typing import Any
 import pytest
 
 from tests.support.real_cluster.client import Object, pod
-from tests.support.real_cluster.soak_watch import above_allocatable, died, twice
+from tests.support.real_cluster.soak_watch import (
+    above_allocatable,
+    died,
+    given_twice,
+    twice,
+    unchanged,
+)
 
 ROOM = {"cpu": "2", "memory": "1Gi", "pods": "3"}
 NODE = {"metadata": {"name": "n"}, "status": {"allocatable": ROOM}}
@@ -36,6 +42,77 @@ def on_the_node(cpu: str, phase: str = "Running") -> Object:
 )
 def test_a_node_has_no_more_than_it_can_give(pods: list[Object], found: list[str]) -> None:
     assert list(above_allocatable(pods, [NODE])) == found
+
+
+def reserved(cpu: str = "1", phase: str = "Available", version: str = "1", **spec: Any) -> Object:
+    """A Reservation on the node."""
+    return {
+        "metadata": {"name": "r", "uid": "u", "resourceVersion": version},
+        "spec": {"allocateOnce": False, **spec},
+        "status": {"phase": phase, "nodeName": "n", "allocatable": {"cpu": cpu}},
+    }
+
+
+def consumer(cpu: str, node: str = "n", phase: str = "Running") -> Object:
+    found = {**pod("c", "c", cpu=cpu, nodeName=node), "status": {"phase": phase}}
+    annotation = {"scheduling.koordinator.sh/reservation-allocated": '{"name":"r","uid":"u"}'}
+    found["metadata"] = {**found["metadata"], "annotations": annotation}
+    return found
+
+
+@pytest.mark.parametrize(
+    ("pods", "found"),
+    [
+        ([on_the_node("1")], []),
+        ([on_the_node("1500m")], ["pods on n request 2500 of 2000 thousandths of cpu"]),
+        ([on_the_node("1"), consumer("600m")], []),
+        ([on_the_node("1"), consumer("600m", phase="Failed")], []),
+        (
+            [on_the_node("1"), consumer("1100m")],
+            ["pods on n request 2100 of 2000 thousandths of cpu"],
+        ),
+    ],
+)
+def test_what_consumers_leave_of_a_reservation_is_nobody_elses(
+    pods: list[Object], found: list[str]
+) -> None:
+    assert list(above_allocatable(pods, [NODE], [reserved()])) == found
+
+
+@pytest.mark.parametrize(
+    ("pods", "spec", "found"),
+    [
+        ([consumer("600m"), consumer("400m")], {"allocatePolicy": "Restricted"}, []),
+        (
+            [consumer("600m"), consumer("500m")],
+            {"allocatePolicy": "Restricted"},
+            ["reservation r has given 100 thousandths of cpu more"],
+        ),
+        ([consumer("600m"), consumer("500m")], {}, []),
+        (
+            [consumer("100m"), consumer("100m")],
+            {"allocateOnce": True},
+            ["reservation r was given to shop/c and shop/c"],
+        ),
+        (
+            [consumer("100m", node="m")],
+            {},
+            ["reservation r was given to shop/c on another node"],
+        ),
+        ([consumer("100m", node="")], {"allocateOnce": True}, []),
+    ],
+)
+def test_a_reservation_is_given_as_it_says(pods: list[Object], spec: Any, found: list[str]) -> None:
+    assert list(given_twice(pods, [reserved(**spec)])) == found
+
+
+def test_only_reservations_that_have_stayed_the_same_hold_between_two_lists() -> None:
+    same, other = reserved(version="1"), reserved(version="2")
+    assert unchanged([same], [same]) == [same]
+    assert unchanged([same], [other]) == []
+    assert unchanged([], [same]) == []
+    pending = reserved(phase="Pending")
+    assert unchanged([pending], [pending]) == []
 
 
 def entry(name: str, code: int = 201, **more: Any) -> str:

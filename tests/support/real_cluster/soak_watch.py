@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from koord.api.quantity import Quantity
+from koord.api.reservation import ALLOCATED
 from tests.support.real_cluster.access import ADMIN, SERVER
 from tests.support.real_cluster.background import Background
 from tests.support.real_cluster.client import SYSTEM, Object
@@ -22,6 +23,7 @@ from tests.support.real_cluster.client import SYSTEM, Object
 KILLED = (137, "Error")  # the exit code and reason of a container after kill -9
 UNKNOWN = "Unknown"  # the reason of an end that containerd has not seen
 LOST_LEASE = ": lost lease "  # in the last words of a replica
+_RESERVATIONS = "/apis/scheduling.koordinator.sh/v1alpha1/reservations"
 _PERIOD = 1.0  # seconds between two looks
 _TIMEOUT = 10.0  # seconds for one response
 
@@ -74,12 +76,15 @@ class Watch(Background):
 
     def _run(self) -> None:
         while not self._stop.wait(_PERIOD):
+            before = self._api.items(_RESERVATIONS) or ()
             pods, nodes = self._api.items("/api/v1/pods"), self._api.items("/api/v1/nodes")
             if pods is None or nodes is None:
                 continue
+            lasting = unchanged(before, (self._api.items(_RESERVATIONS) or ()) if before else ())
             self.looks += 1
             for found in (
-                *above_allocatable(pods, nodes),
+                *above_allocatable(pods, nodes, lasting),
+                *given_twice(pods, lasting),
                 *self._moved(pods),
                 *died(pods, self._ends),
             ):
@@ -96,19 +101,90 @@ class Watch(Background):
         self.bound = len(self._nodes)
 
 
-def above_allocatable(pods: Iterable[Object], nodes: Iterable[Object]) -> Iterator[str]:
-    """Yield the nodes whose pods request more than is allocatable."""
+def unchanged(before: Iterable[Object], after: Iterable[Object]) -> list[Object]:
+    """Return the available Reservations that were the same in two lists, and so between them."""
+    known = {_version(each) for each in before}
+    return [each for each in after if _version(each) in known and _is_available(each)]
+
+
+def above_allocatable(
+    pods: Iterable[Object], nodes: Iterable[Object], reservations: Iterable[Object] = ()
+) -> Iterator[str]:
+    """Yield the nodes whose pods request more than is allocatable beside their reservations.
+
+    reservations: available ones, of which their consumers have taken a part.
+    """
     requested: dict[str, Counter[str]] = {}
+    consumers = _consumers(pods)
     for each in pods:
-        node = each["spec"].get("nodeName")
-        if node and each["status"]["phase"] not in ("Succeeded", "Failed"):
+        node = _place(each)
+        if node:
             requested.setdefault(node, Counter()).update(_requests(each))
-    for node in nodes:
-        name, room = node["metadata"]["name"], node["status"].get("allocatable", {})
+    for one in reservations:
+        held = requested.setdefault(one["status"]["nodeName"], Counter())
+        for resource, amount in _left(one, consumers).items():
+            held[resource] += max(0, amount) if resource != "pods" else 0
+    for row in nodes:
+        name, room = row["metadata"]["name"], row["status"].get("allocatable", {})
         for resource, amount in requested.get(name, {}).items():
             most = Quantity.parse(room[resource]).milli if resource in room else amount
             if amount > most:
                 yield f"pods on {name} request {amount} of {most} thousandths of {resource}"
+
+
+def given_twice(pods: Iterable[Object], reservations: Iterable[Object]) -> Iterator[str]:
+    """Yield the available reservations that have given more than they may, or to pods elsewhere."""
+    consumers = _consumers(pods)
+    for each in reservations:
+        name, spec = each["metadata"]["name"], each["spec"]
+        mine = consumers.get(each["metadata"]["uid"], ())
+        if spec.get("allocateOnce", True) and len(mine) > 1:
+            yield f"reservation {name} was given to {' and '.join(map(_name, mine))}"
+        for pod in mine:
+            if _place(pod) != each["status"]["nodeName"]:
+                yield f"reservation {name} was given to {_name(pod)} on another node"
+        if spec.get("allocatePolicy") == "Restricted":
+            for resource, amount in _left(each, consumers).items():
+                if amount < 0:
+                    yield f"reservation {name} has given {-amount} thousandths of {resource} more"
+
+
+def _consumers(pods: Iterable[Object]) -> dict[str, list[Object]]:
+    """Return the pods that hold a reservation, by its UID."""
+    found: dict[str, list[Object]] = {}
+    for each in pods:
+        said = (each["metadata"].get("annotations") or {}).get(ALLOCATED)
+        if said and _place(each):
+            found.setdefault(json.loads(said)["uid"], []).append(each)
+    return found
+
+
+def _left(reservation: Object, consumers: Mapping[str, Iterable[Object]]) -> Counter[str]:
+    """Return what consumers have left of a reservation; below 0: they have more of it."""
+    left = Counter(
+        {
+            resource: Quantity.parse(amount).milli
+            for resource, amount in (reservation["status"].get("allocatable") or {}).items()
+        }
+    )
+    for pod in consumers.get(reservation["metadata"]["uid"], ()):
+        left.subtract({key: value for key, value in _requests(pod).items() if key in left})
+    return left
+
+
+def _place(pod: Object) -> str:
+    """Return the node on which a pod takes resources; "": none."""
+    node: str = pod["spec"].get("nodeName") or ""
+    return "" if pod["status"].get("phase") in ("Succeeded", "Failed") else node
+
+
+def _version(each: Object) -> tuple[str, str]:
+    return each["metadata"]["uid"], each["metadata"]["resourceVersion"]
+
+
+def _is_available(reservation: Object) -> bool:
+    status = reservation.get("status") or {}
+    return status.get("phase") == "Available" and bool(status.get("nodeName"))
 
 
 def died(pods: Iterable[Object], known: set[tuple[str, int]]) -> Iterator[str]:
