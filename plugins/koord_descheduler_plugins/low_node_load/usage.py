@@ -142,7 +142,7 @@ _FINISHED = frozenset({"Succeeded", "Failed"})
 
 
 def _node_amounts(report: UsageReport) -> dict[str, int]:
-    """What runs on the node that is no pod, as fields of UsageSums."""
+    """Usage of the node outside pods, as fields of UsageSums."""
     system, host = amount_of(report.system_usage), amount_of(report.host_usage)
     return {
         "system_cpu": system.cpu,

@@ -104,7 +104,7 @@ class Judgement:
 
 
 class MatchColumns:
-    """What the reservations of one kind of pods have, as columns: of nodes with one of them.
+    """The reservations of one kind of pods as columns, for nodes with one of them.
 
     What a pod requests does not count, so all pods of a kind share it. A node costs something when
     its reservations have changed, and columns are asked for again.

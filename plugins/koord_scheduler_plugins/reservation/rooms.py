@@ -42,7 +42,7 @@ class CycleData:
     candidates: Mapping[str, Sequence[ClusterPod]] = field(default_factory=dict)
     """Pods that this reservation may take over, by node; they are not in nodes."""
     found: dict[str, FilterResult] = field(default_factory=dict)
-    """What was found by node of these nodes: Filter, Score and nomination ask for the same."""
+    """Results of this cycle by node: Filter, Score and nomination share them."""
 
     def clone(self) -> "CycleData":
         return self

@@ -262,7 +262,7 @@ _ANNOTATION = AFFINITY.rpartition("/")[2]
 
 @dataclass(frozen=True, slots=True)
 class Cure:
-    """What would have to be otherwise so that a pod is given a reservation."""
+    """Return the changes by which a pod would be given a reservation."""
 
     reservation: str
     pod: ClusterPod  # with other annotations or requests
