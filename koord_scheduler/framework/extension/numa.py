@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
-from itertools import product
+from itertools import combinations, product
 from types import MappingProxyType
 
 from koord.cluster.facts import ClusterPod
@@ -22,6 +22,7 @@ from koord_scheduler.framework.interfaces import Plugin
 from koord_scheduler.framework.status import SUCCESS, CycleState, Status, status_of
 from koord_scheduler.framework.types import NodeInfo
 
+MAX_TRIED_NODES = 4  # of a machine on which all sets of NUMA nodes are tried
 MAX_NUMA_NODES = 64  # of a node; those of higher numbers are left out
 MAX_COMBINATIONS = 4096  # of hints that are not all preferred, looked at for one pod on one node
 
@@ -263,6 +264,7 @@ class _Affinities:
     """Admitted affinities of this cycle, by node. A what-if starts empty: its nodes differ."""
 
     def __init__(self) -> None:
+        self.numa_nodes: tuple[int, ...] = ()  # of the node that is being looked at
         self.by_node: dict[str, tuple[NUMATopologyHint, object]] = {}
         """With the view where the node is altered: the next step of a what-if is another one."""
 
@@ -303,6 +305,7 @@ class TopologyManager:
         that are missing are idle. Returns Success, a rejection, or Error where a plugin has failed.
         """
         known = self._affinities(state)
+        known.numa_nodes = tuple(sorted(numa_nodes))
         try:
             affinity, seen_in = known.by_node.get(node.name, (None, None))
             seen = node.view if node.row in node.view.altered else None
@@ -322,6 +325,21 @@ class TopologyManager:
     def affinity(self, state: CycleState, node: str) -> NUMATopologyHint | None:
         """Return the affinity that was chosen for a node in this cycle; None: none."""
         return self._affinities(state).by_node.get(node, (None, None))[0]
+
+    def choices(self, state: CycleState) -> Iterator[frozenset[int]]:
+        """Yield sets of the NUMA nodes of the node that is being admitted, the smallest first.
+
+        For providers that try each. Of more than MAX_TRIED_NODES it is only single ones.
+        """
+        nodes = self._affinities(state).numa_nodes
+        sizes = range(1, len(nodes) + 1 if len(nodes) <= MAX_TRIED_NODES else 2)
+        return (frozenset(one) for size in sizes for one in combinations(nodes, size))
+
+    def with_affinity(self, state: CycleState, node: NodeInfo, nodes: frozenset[int]) -> CycleState:
+        """Return the state of a what-if in which these NUMA nodes of a node are chosen."""
+        found = state.clone()
+        self._affinities(found).by_node[node.name] = NUMATopologyHint(nodes), None
+        return found
 
     def _affinities(self, state: CycleState) -> _Affinities:
         found = state.find(_KEY, _Affinities)

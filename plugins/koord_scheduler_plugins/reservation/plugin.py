@@ -99,11 +99,13 @@ from koord_scheduler_plugins.reservation.placing import (
 )
 from koord_scheduler_plugins.reservation.reserve_pod import pinned_node
 from koord_scheduler_plugins.reservation.rooms import (
+    CYCLE_DATA,
     NO_MATCHING,
     PREFERRED,
     Chosen,
     CycleData,
     Preferred,
+    ReservationHints,
     Rooms,
     preferred_node,
     score_reservation,
@@ -123,7 +125,7 @@ TAKEN = "target reservation was given to another pod meanwhile"
 NO_PREEMPTION = "preemption for reservations is off"
 NOT_ACTIVE = "reservation is not active"
 _NAME = "Reservation"
-_DATA, _CHOSEN, _PREFERRED = _NAME, f"{_NAME}/chosen", f"{_NAME}/preferred"
+_DATA, _CHOSEN, _PREFERRED = CYCLE_DATA, f"{_NAME}/chosen", f"{_NAME}/preferred"
 _RESOURCE = "reservations.v1alpha1.scheduling.koordinator.sh"
 
 
@@ -165,6 +167,7 @@ class ReservationPlugin(
     PendingAdvice,
     PlannedReservePlugin,
     ReservationNominator,
+    ReservationHints,
 ):
     """Schedules Reservations, and has their owners use what they hold."""
 
@@ -563,8 +566,7 @@ class ReservationPlugin(
         if row is None or found.spec is None or not found.spec.pre_allocation:
             return None
         node, cycle = NodeInfo(data.nodes, row), (state, pod)
-        rejects = self._rejects(data, found, node, cycle)
-        pods = self._placing.select(data, found, node, rejects).pods
+        pods = self._placing.select(data, found, node, self._rejects(data, found, node, cycle)).pods
         if not pods and found.pre_allocation_required:
             return Status.unschedulable(NO_PODS)
         if not found.spec.pre_allocation_multiple:

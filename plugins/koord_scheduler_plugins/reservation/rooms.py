@@ -4,12 +4,27 @@ All choices are made in one order: order label, score, creation, uid.
 """
 
 import math
+from abc import ABC
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from koord_scheduler.plugin import POD_COUNT, ClusterPod, CycleState, NodeInfo, Status, View
-from koord_scheduler.plugin.koordinator import FrozenAccount, HypotheticalCluster, ReservationRoom
+from koord_scheduler.plugin import (
+    POD_COUNT,
+    ClusterPod,
+    CycleState,
+    Handle,
+    NodeInfo,
+    Status,
+    View,
+)
+from koord_scheduler.plugin.koordinator import (
+    FrozenAccount,
+    HypotheticalCluster,
+    NUMATopologyHint,
+    NUMATopologyHintProvider,
+    ReservationRoom,
+)
 from koord_scheduler_plugins.reservation.amounts import Amounts
 from koord_scheduler_plugins.reservation.consumers import ReservationInfo
 from koord_scheduler_plugins.reservation.fit import (
@@ -75,6 +90,9 @@ def _none(_: ReservationInfo | None) -> Sequence[str]:
 
 
 FEW_NODES = 16  # that are sooner looked at one by one
+CYCLE_DATA = "Reservation"
+"""Key of CycleData in the state of a cycle."""
+
 PREFERRED = 1000  # the score of a node with the first reservation by order, before normalization
 ALREADY_ALLOCATED = "reservation has allocateOnce enabled and has already been allocated"
 _NOTHING: Amounts = {}
@@ -409,3 +427,38 @@ class Rooms:
     def is_what_if(self, nodes: View) -> bool:
         """Whether consumers are on other nodes there than in the cluster."""
         return nodes.account is not self._tracker.account
+
+
+class ReservationHints(NUMATopologyHintProvider, ABC):
+    """Has pods that must have a reservation go to NUMA nodes where they get one."""
+
+    _handle: Handle
+    _rooms: Rooms
+
+    def pod_topology_hints(
+        self, state: CycleState, pod: ClusterPod, node: NodeInfo
+    ) -> Mapping[str, list[NUMATopologyHint]] | None:
+        """NUMA nodes with which other plugins let the pod have one; None: all, or none at all."""
+        data, numa = state.find(CYCLE_DATA, CycleData), self._handle.numa()
+        if data is None or data.demands is None or not data.by_node.get(node.name):
+            return None
+        demands = data.demands
+        if not demands.required or demands.ignored or not self._rooms.rejects((state, pod)):
+            return None
+        found = [
+            nodes
+            for nodes in numa.choices(state)
+            if self._rooms.nominated(
+                data, demands, node, (numa.with_affinity(state, node, nodes), pod)
+            )
+        ]
+        if not found:
+            return None  # what Filter says of the reservations is more
+        least = len(found[0])
+        hints = [NUMATopologyHint(one, preferred=len(one) == least) for one in found]
+        return {"reservation": hints}
+
+    def allocate(
+        self, state: CycleState, affinity: NUMATopologyHint, pod: ClusterPod, node: NodeInfo
+    ) -> Status | None:
+        """Do nothing: reservations are looked at in Filter and when one is nominated."""
