@@ -23,6 +23,7 @@ from tests.support.kube.kubelet import TOKEN
 
 KOORDINATOR = {150: (0.10, 105.0), 300: (0.21, 125.0)}  # cores, MiB RSS
 BUDGETS = {150: (0.017, 66.0), 300: (0.035, 80.0)}
+MOST_GROWTH = 3.0  # CPU at 500 pods by that at 150
 STRETCHES = 6  # of ten seconds each; the median counts, as others share the machine
 COUNTED, MINUTES = 150, 3  # pods at which requests are counted, and for how long
 KOORDINATOR_KB = 24.2  # a minute at 150 pods
@@ -31,7 +32,8 @@ REPORT = f"patch {NODE_METRICS.object(NODE, subresource='status')}"
 
 def run(*, smoke: bool) -> Iterator[Row]:
     """Yield cores, RSS, and requests and bytes a minute in steady state."""
-    for pods in (150,) if smoke else (150, 300):
+    measured: dict[int, float] = {}
+    for pods in (150,) if smoke else (150, 300, 500):
         with contextlib.ExitStack() as stack:
             directory = Path(stack.enter_context(tempfile.TemporaryDirectory(dir="/run")))
             stack.enter_context(pod_tree(pods))
@@ -51,9 +53,10 @@ def run(*, smoke: bool) -> Iterator[Row]:
             stretches = [3.0] if smoke else [10.0] * STRETCHES
             costs = [daemon.cost(seconds) for seconds in stretches]
             cores = statistics.median(cost.cores for cost in costs)
+            measured[pods] = cores
             theirs = "Koordinator's koordlet"
-            core_budget, rss_budget = BUDGETS[pods]
-            their_cores, their_rss = KOORDINATOR[pods]
+            core_budget, rss_budget = BUDGETS.get(pods, (None, None))
+            their_cores, their_rss = KOORDINATOR.get(pods, (None, None))
             yield Row(f"daemon cpu in a cluster, {pods} pods", cores, "cores",
                       core_budget, their_cores, theirs)  # fmt: skip
             yield Row(f"daemon RSS in a cluster, {pods} pods", daemon.rss_mib(), "MiB",
@@ -62,6 +65,9 @@ def run(*, smoke: bool) -> Iterator[Row]:
                 time.sleep(60 * MINUTES - (time.monotonic() - start))
                 minutes = (time.monotonic() - start) / 60
                 yield from _requests(_asked(plane) - before, minutes)
+    if not smoke:
+        growth = measured[500] / measured[150]
+        yield Row("daemon cpu in a cluster, 500 pods by 150", growth, "times", MOST_GROWTH)
 
 
 def _requests(asked: Counter[str], minutes: float) -> Iterator[Row]:
