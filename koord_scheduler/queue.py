@@ -19,8 +19,8 @@ from koord_scheduler.activequeue import (
     KeyedHeap,
     NamespaceShares,
 )
-from koord_scheduler.framework.enqueueing import Enqueueing, RequeueDecision
 from koord_scheduler.framework.nominator import Nominator
+from koord_scheduler.framework.profile import Enqueueing, RequeueDecision
 from koord_scheduler.framework.types import WILDCARD, ClusterEvent, QueuedPod
 
 

@@ -46,6 +46,7 @@ from koord.cluster.lenient_decoding import (
     bounded_labels,
     take_within_limit,
 )
+from koord.cluster.placement import controller_of
 from koord.cluster.pod_specs import (
     MAX_ALLOCATABLE,
     MAX_AMOUNT,
@@ -54,7 +55,6 @@ from koord.cluster.pod_specs import (
     read_amounts,
 )
 from koord.cluster.selectors import equalities, read_selector
-from koord.cluster.workloads import controller_of
 from koord.util import goformat
 from koord.util.errors import InvalidObject
 

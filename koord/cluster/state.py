@@ -21,11 +21,10 @@ from koord.cluster.facts import (
     Workload,
 )
 from koord.cluster.kinds import UsageReport
-from koord.cluster.placement import Placement
+from koord.cluster.placement import Placement, ServiceTable, Workloads
 from koord.cluster.pod_counts import PodCounts
 from koord.cluster.storage import Claim, StorageObjects, Volume
 from koord.cluster.view import Traits, View
-from koord.cluster.workloads import ServiceTable, Workloads
 
 MAX_RESOURCES = 128  # kinds of resources that the nodes of a cluster have together
 

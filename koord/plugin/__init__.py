@@ -10,7 +10,7 @@ from koord.util.errors import InvalidObject, KoordError, OptionError, Unavailabl
 from koord.util.health import OK, HealthStatus, LastingFailure, PartHealth
 from koord.util.logs import LimitedLog, LogState, get_logger
 from koord.util.stop import Stop
-from koord.util.workqueue import WorkQueue
+from koord.util.timebudget import WorkQueue
 
 __all__ = [
     "OK",

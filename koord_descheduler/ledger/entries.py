@@ -10,7 +10,7 @@ from msgspec import Meta, Raw, Struct
 
 from koord.cluster.facts import ClusterPod, ReportedUsage
 from koord.cluster.kinds import UsageReport
-from koord.cluster.workloads import Workloads, controller_of
+from koord.cluster.placement import Workloads, controller_of
 from koord.util.errors import InvalidObject
 
 BARE = "Pod"  # kind of the workload that a pod without a controller is by itself

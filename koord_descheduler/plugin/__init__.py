@@ -25,6 +25,7 @@ from koord.cluster.facts import (
 from koord.cluster.hypothetical import HypotheticalCluster
 from koord.cluster.keptfields import KeptFields, reads
 from koord.cluster.kinds import UsageReport
+from koord.cluster.placement import controller_of
 from koord.cluster.predicates import fits
 from koord.cluster.predicates.nodes import (
     is_schedulable,
@@ -35,7 +36,6 @@ from koord.cluster.predicates.nodes import (
 from koord.cluster.predicates.spread import selector_of
 from koord.cluster.state import ClusterState
 from koord.cluster.view import View
-from koord.cluster.workloads import controller_of
 from koord.component.plugins.shared import SharedPart
 from koord.kube.eviction import PodEvictions, read_rejection
 from koord_descheduler.config import (

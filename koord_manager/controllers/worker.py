@@ -19,7 +19,7 @@ from koord.util.clock import Clock
 from koord.util.health import OK, HealthStatus, PartHealth
 from koord.util.logs import LogState, get_logger
 from koord.util.stop import Stop
-from koord.util.workqueue import WorkQueue
+from koord.util.timebudget import WorkQueue
 from koord_manager import PREFIX
 
 AT_ONCE = 64  # requests

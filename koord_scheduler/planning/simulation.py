@@ -27,12 +27,12 @@ from koord.util.errors import KoordError
 from koord_scheduler.config.profiles import Profile
 from koord_scheduler.config.v1 import GROUP_VERSION, KIND
 from koord_scheduler.framework.binding import PodBinding
-from koord_scheduler.framework.enqueueing import Enqueueing
 from koord_scheduler.framework.handle import Informers, Services, new_services
 from koord_scheduler.framework.interfaces import pod_changes
 from koord_scheduler.framework.nodes.filtering import NodeScoring
 from koord_scheduler.framework.nodes.search import NodeSearch
 from koord_scheduler.framework.profile import (
+    Enqueueing,
     PluginRegistry,
     ProfileError,
     ProfilePlugins,

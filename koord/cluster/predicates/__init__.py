@@ -15,6 +15,7 @@ from koord.cluster.facts import ClusterPod
 from koord.cluster.predicates.nodes import (
     has_free_ports,
     has_room,
+    is_read,
     is_schedulable,
     matches_node_affinity,
     reaches_volumes,
@@ -41,11 +42,6 @@ class NodeRejectReason(IntEnum):
     POD_AFFINITY = 8
     POD_ANTI_AFFINITY = 9
     UNREAD = 10  # a part of the pod could not be read
-
-
-def is_read(pod: ClusterPod, view: View) -> Mask:
-    """All nodes, if the pod could be read in full; else none; shape (nodes,)."""
-    return np.full(len(view), not pod.spec.unread)
 
 
 RULES: Mapping[NodeRejectReason, Predicate] = {

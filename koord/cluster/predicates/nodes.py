@@ -28,6 +28,11 @@ UNSCHEDULABLE = Taint("node.kubernetes.io/unschedulable", "NoSchedule")
 _REPELLING = ("NoSchedule", "NoExecute")
 
 
+def is_read(pod: ClusterPod, view: View) -> Mask:
+    """All nodes, if the pod could be read in full; else none; shape (nodes,)."""
+    return np.full(len(view), not pod.spec.unread)
+
+
 def is_schedulable(pod: ClusterPod, view: View) -> Mask:
     """Nodes that are not cordoned; all of them for a pod that tolerates that; shape (nodes,).
 

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from koord.cluster.columns import FrozenColumn, Mask, read_only
 from koord.cluster.facts import ClusterPod
+from koord.cluster.placement import controller_of
 from koord.cluster.view import View
-from koord.cluster.workloads import controller_of
 from koord_scheduler.config.profiles import Point
 from koord_scheduler.framework.calls import Loaded, PluginCalls, SequentialCalls
 from koord_scheduler.framework.interfaces import (

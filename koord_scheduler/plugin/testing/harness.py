@@ -26,14 +26,15 @@ from koord_scheduler.config.profiles import Point, Profile
 from koord_scheduler.config.v1 import GROUP_VERSION, KIND
 from koord_scheduler.framework.binding import PodBinding
 from koord_scheduler.framework.calls import ExtensionPointError
-from koord_scheduler.framework.enqueueing import Enqueueing, RequeueDecision
 from koord_scheduler.framework.handle import SchedulerControl, Services, new_services
 from koord_scheduler.framework.interfaces import BindPlugin, Plugin, QueueSortPlugin, pod_changes
 from koord_scheduler.framework.nodes.search import NodeSearch
 from koord_scheduler.framework.profile import (
+    Enqueueing,
     PluginFactory,
     PluginRegistry,
     ProfilePlugins,
+    RequeueDecision,
     announce,
     build_profile,
     fields_read,
@@ -42,9 +43,8 @@ from koord_scheduler.framework.profile import (
 from koord_scheduler.framework.status import ABSENT, SUCCESS, Code, CycleState, NodeStatuses, Status
 from koord_scheduler.framework.types import ClusterEvent, QueuedPod
 from koord_scheduler.plugin.testing.vectorforms import costs
-from koord_scheduler.scheduling.eventhandlers import RESOURCES
 from koord_scheduler.scheduling.failures import ProfileCycle
-from koord_scheduler.scheduling.scheduler import CacheControl
+from koord_scheduler.scheduling.scheduler import RESOURCES, CacheControl
 
 if TYPE_CHECKING:
     pass

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from koord.api.labelselector import Requirement
 from koord.cluster.facts import AffinityTerm, LabelSet, selects
 from koord.cluster.kinds import REPLICA_SET, REPLICATION_CONTROLLER, SERVICE
+from koord.cluster.placement import ServiceTable
 from koord.cluster.selectors import LabelSetIndex, TermIndex
-from koord.cluster.workloads import ServiceTable
 from tests.support.clusters import named, pod, read, read_pod
 
 NAMES, KEYS, VALUES = ("default", "shop"), ("app", "tier", "zone"), ("a", "b", "c")

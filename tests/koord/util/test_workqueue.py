@@ -9,7 +9,7 @@ import pytest
 
 from koord.util.simulatedclock import SimulatedClock
 from koord.util.stop import Stop
-from koord.util.workqueue import WorkQueue
+from koord.util.timebudget import WorkQueue
 
 
 class Bench:

@@ -9,7 +9,7 @@ from koord.cluster.facts import ClusterNamespace
 from koord.cluster.kinds import UsageReport
 from koord.cluster.storage import CLAIM, Claim
 from koord_scheduler.framework.types import Action, ClusterEvent, EventResource
-from koord_scheduler.scheduling.eventhandlers import RESOURCES, events_of, node_actions, pod_actions
+from koord_scheduler.scheduling.scheduler import RESOURCES, events_of, node_actions, pod_actions
 from tests.support.clusters import node, pod, read_node, read_pod
 
 TAINT = {"key": "k", "effect": "NoSchedule"}

@@ -12,8 +12,8 @@ from koord.util import timebudget
 from koord.util.stop import Stop
 from koord_scheduler import activequeue
 from koord_scheduler import queue as schedulingqueue
-from koord_scheduler.framework.enqueueing import Enqueueing
 from koord_scheduler.framework.interfaces import EnqueueExtensions, PreEnqueuePlugin
+from koord_scheduler.framework.profile import Enqueueing
 from koord_scheduler.framework.status import Status
 from koord_scheduler.framework.types import Action, ClusterEvent, HintedEvent, QueueingHint
 from koord_scheduler.queue import SchedulingQueue

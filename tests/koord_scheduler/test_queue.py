@@ -11,14 +11,13 @@ from hypothesis import strategies as st
 from koord.cluster.facts import ClusterPod
 from koord.util.simulatedclock import SimulatedClock
 from koord.util.stop import Stop
-from koord_scheduler.framework.enqueueing import Enqueueing
 from koord_scheduler.framework.interfaces import (
     EnqueueExtensions,
     Plugin,
     PreEnqueuePlugin,
     QueueSortPlugin,
 )
-from koord_scheduler.framework.profile import ProfileError
+from koord_scheduler.framework.profile import Enqueueing, ProfileError
 from koord_scheduler.framework.status import Status
 from koord_scheduler.framework.types import (
     POD_DELETED,
