@@ -412,6 +412,20 @@ async def test_reservations_of_the_numa_node_that_a_pod_gets(aligned: HeldWorld)
     assert aligned.where(more) == ""
 
 
+async def test_the_numa_node_of_a_reserved_card_is_chosen(aligned: HeldWorld) -> None:
+    """The card of the other NUMA node is free, and comes first without the reservation."""
+    cards = [gpu(minor, numa=minor, pcie=str(minor)) for minor in range(CARDS)]
+    informers: Any = aligned.services.informers
+    informers.apply(DEVICE_OBJECTS, device_object("n0", cards))
+    stranger = await aligned.owner("stranger", 100, app="other")
+    await aligned.reserve("r", 100, allocatePolicy="Restricted")
+    assert (aligned.cards(stranger), aligned.cards_of("r")) == ({0: 100}, {1: 100})
+    aligned.api.delete_pod(stranger)
+    await aligned.settle()
+    first = await aligned.owner("first", 100, **MUST)
+    assert (aligned.given(first), aligned.cards(first)) == ("r", {1: 100})
+
+
 async def test_a_pod_that_ignores_reservations_has_their_cpus(world: HeldWorld) -> None:
     """V15."""
     await world.owner("stranger", cpu=8, app="other")
