@@ -77,10 +77,10 @@ def _events(decoder: Decoder, snapshot: Snapshot, pods: int) -> Iterator[Row]:
     def follow() -> None:
         for line in lines:
             event = decoder.event(POD, line)
-            assert isinstance(event.object, ClusterPod)
             if event.type == "DELETED":
                 snapshot.remove_pod(event.key, event.uid)
             else:
+                assert isinstance(event.object, ClusterPod)
                 snapshot.put_pod(event.object)
 
     def parse() -> None:

@@ -55,10 +55,10 @@ class DecodedPage(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class DecodedEvent(Generic[T]):
-    """A watch event: ADDED, MODIFIED or DELETED with its object, BOOKMARK or ERROR without.
+    """A watch event: ADDED or MODIFIED with its object, DELETED, BOOKMARK or ERROR without.
 
-    object is an InvalidObject where it is none; key and uid say which one it is even so. faults:
-    what was left out of it.
+    object is an InvalidObject where it is none; key and uid say which one it is even so, and which
+    one was deleted. faults: what was left out of it.
     """
 
     type: str
@@ -207,6 +207,10 @@ class Decoder:
             return DecodedEvent("BOOKMARK", resource_version=version)
         if found.type not in ("ADDED", "MODIFIED", "DELETED"):
             raise InvalidObject(where, wanted="ADDED, MODIFIED or DELETED", found=found.type)
+        if found.type == "DELETED":
+            gone = _identify(found.object)
+            version = gone.resource_version or ""
+            return DecodedEvent("DELETED", _key(gone), gone.uid or "", version)
         faults = DecodingFaults()
         meta, value = kind.read(found.object, self._sharing, faults)
         return DecodedEvent(

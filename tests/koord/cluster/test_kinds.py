@@ -294,8 +294,10 @@ def test_events():
     assert (mark.object, mark.resource_version) == (None, "13")
     assert take("ERROR", {"metadata": {}, "code": 410}).code == 410
     gone = take("DELETED", {**obj, "spec": 4})
-    assert (gone.key, gone.uid) == ("n", "uid-n")
-    assert isinstance(gone.object, InvalidObject)
+    assert (gone.key, gone.uid, gone.resource_version) == ("n", "uid-n", "12")
+    assert (gone.object, gone.faults) == (None, ())  # it is not read
+    nameless = take("DELETED", {**obj, "metadata": {"uid": 7}})
+    assert (nameless.key, nameless.uid, nameless.resource_version) == ("", "", "")
     for bad in (b"{}", b'{"type": "ADDED"}', b"\xff", b'{"type": "NEW", "object": {}}'):
         with pytest.raises(InvalidObject, match="event of a node"):
             decoder.event(NODE, bad)
