@@ -1,19 +1,31 @@
 """koord-manager: reports of 30 pods a node once a minute, read and made resources of the nodes.
 
-Without the connection to an API server, and with the garbage collector as it is by default.
+First without the connection to an API server, and with the garbage collector as it is by default.
+Then as a process on the bed: how long after a NodeMetric event the patch of its node is seen, by a
+client that watches both.
 """
 
 import asyncio
 import gc
+import http.client
+import itertools
 import json
 import os
+import re
+import shutil
+import statistics
+import sys
+import threading
 import time
-from collections.abc import Iterator
+import urllib.request
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from prometheus_client import CollectorRegistry
 
+from benchmarks.bed.machine import cpu_seconds, tree
+from benchmarks.bed.running import Bed
 from benchmarks.table import Row
 from koord.api.nodemetric import time_text
 from koord.cluster import kinds
@@ -34,6 +46,10 @@ from koord_manager.page import node_map
 PODS = 30  # of a node
 CORE_BUDGET = 0.08  # with 5,000 nodes
 MEMORY_BUDGET = 230.0  # MiB with 150,000 pods, so that the process has 300
+LATENCY_BUDGET = 1.0  # seconds, median
+PROGRAM = Path(sys.executable).with_name("koord-manager")
+REPORTS = 5_000 / 60  # a second
+_NAME = re.compile(rb'"name":"(n[0-9]+)"')
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _WINDOWS = ("5m0s", "10m0s", "30m0s")
 _TYPES = ("avg", "p50", "p90", "p95", "p99")
@@ -99,6 +115,125 @@ def run(*, smoke: bool) -> Iterator[Row]:
         yield Row(
             f"{what}: memory, without code", _resident() - before, "MiB", budget=MEMORY_BUDGET
         )
+    if shutil.which("go") is not None:
+        yield from _on_the_bed(smoke=smoke)
+
+
+def _on_the_bed(*, smoke: bool) -> Iterator[Row]:
+    """Yield the time from a report to the patch of its node, and the CPU time with a connection.
+
+    As many reports come as of 5,000 nodes a minute, and each third one changes what a node offers:
+    all at once would be more than the 50 requests a second that the daemon allows itself.
+    """
+    nodes, seconds = (100, 8.0) if smoke else (1_000, 48.0)
+    config_map = {
+        "metadata": {"name": "slo-controller-config", "namespace": "koordinator-system"},
+        "data": {"colocation-config": '{"enable": true}'},
+    }
+    config = {"apiVersion": "manager/v1alpha1", "kind": "ManagerConfiguration"}
+    with Bed() as bed:
+        use = {"hot": 0, "low": 1, "lowPct": 15}  # so that a change is below 30 percent
+        bed.call("/bed/seed", {"nodes": nodes, "podsPerNode": PODS, "zones": 3, "metric": use})
+        bed.call("/api/v1/namespaces/koordinator-system/configmaps", config_map)
+        bed.run([str(PROGRAM), "--config={config}", "--port=0", "--secure-port=0"], config)
+        bed.logged("cluster.synced")
+        time.sleep(nodes / 10)  # NodeMetrics and NodeSLOs are as they should be
+        reporter = _Reporter(bed.url, nodes)
+        patches = _Patches(bed.url)
+        time.sleep(3 * nodes / REPORTS)
+        bed.check()
+        used, began = cpu_seconds(tree(bed.program.pid)), time.monotonic()
+        time.sleep(seconds)
+        bed.check()
+        ended = time.monotonic()
+        cores = (cpu_seconds(tree(bed.program.pid)) - used) / (ended - began)
+        reporter.stop()
+    delays = sorted(_delays(reporter.changes, patches.events, began, ended))
+    if len(delays) < seconds * REPORTS / 6:
+        raise RuntimeError(f"wanted a patch for each third report, found {len(delays)}")
+    what = f"manager on the bed, {nodes:,} nodes"
+    yield Row(f"{what}: cores", cores, "cores")
+    median = statistics.median(delays)
+    yield Row(f"{what}: report to patch", median, "s", budget=LATENCY_BUDGET)
+    yield Row("  the 99th percentile", delays[int(len(delays) * 0.99)], "s")
+    yield Row("  patches a second", len(delays) / (ended - began), "1/s")
+
+
+class _Reporter:
+    """Patches the status of one NodeMetric after the other, as agents do, until it is stopped."""
+
+    def __init__(self, url: str, nodes: int) -> None:
+        self.changes: dict[str, list[float]] = {}  # by node: when its use has changed
+        self._connection = http.client.HTTPConnection(url.removeprefix("http://"))
+        self._nodes = nodes
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End. Returns when nothing is sent any more."""
+        self._ended.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        began = time.monotonic()
+        for number in itertools.count():
+            if self._ended.wait(max(0.0, began + number / REPORTS - time.monotonic())):
+                return
+            turn, node = divmod(number, self._nodes)
+            name, step = f"n{node:05d}", node + turn
+            before = time.monotonic()
+            self._send(name, 1 + step // 3 % 2 * 3)
+            if turn and step % 3 == 0:
+                self.changes.setdefault(name, []).append(before)
+
+    def _send(self, name: str, cores: int) -> None:
+        usage = {"resources": {"cpu": str(cores), "memory": "4Gi"}}
+        metric = {"systemUsage": usage, "nodeUsage": usage}
+        status = {"updateTime": time_text(time.time()), "nodeMetric": metric}
+        path = f"/apis/slo.koordinator.sh/v1alpha1/nodemetrics/{name}/status"
+        headers = {"Content-Type": "application/merge-patch+json"}
+        self._connection.request("PATCH", path, json.dumps({"status": status}), headers)
+        with self._connection.getresponse() as answer:
+            answer.read()
+            if answer.status != 200:
+                raise RuntimeError(f"wanted a patched NodeMetric, found {answer.status}")
+
+
+class _Patches:
+    """The changes of nodes on the bed, and when they came; until the bed ends."""
+
+    def __init__(self, url: str) -> None:
+        self.events: list[tuple[float, str]] = []  # time and name
+        watch = f"{url}/api/v1/nodes?watch=true&timeoutSeconds=3600"
+        self._stream = urllib.request.urlopen(watch, timeout=600)
+        threading.Thread(target=self._follow, daemon=True).start()
+
+    def _follow(self) -> None:
+        try:
+            for line in self._stream:
+                found = _NAME.search(line)
+                if found is not None:
+                    self.events.append((time.monotonic(), found[1].decode()))
+        except OSError:
+            pass  # the bed has ended
+
+
+def _delays(
+    changes: Mapping[str, list[float]],
+    patches: list[tuple[float, str]],
+    began: float,
+    ended: float,
+) -> Iterator[float]:
+    """Yield for each change of a node how long it took until the next patch of it."""
+    by_node: dict[str, list[float]] = {}
+    for at, name in patches:
+        by_node.setdefault(name, []).append(at)
+    for name, times in changes.items():
+        for at in times:
+            after = next((one for one in by_node.get(name, ()) if one >= at), None)
+            if began <= at <= ended and after is not None:
+                yield after - at
 
 
 def _page(cluster: ManagerCluster, what: str) -> Iterator[Row]:
