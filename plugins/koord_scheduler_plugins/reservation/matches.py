@@ -429,11 +429,11 @@ class MatchCache:
         return found
 
     def diagnoses(
-        self, pod: ClusterPod, demands: Demands, nodes: View
+        self, pod: ClusterPod, demands: Demands, nodes: View, most: int | None = None
     ) -> list[tuple[Reservation, NodeDiagnosis]]:
-        """Return why each reservation of the pod's owners matches or not."""
+        """Return why each reservation of the pod's owners matches or not; of so many at most."""
         found = []
-        for uid in self._tracker.index.candidates(pod):
+        for uid in self._tracker.index.candidates(pod)[:most]:
             reservation = self._tracker.get(uid)
             row = None if reservation is None else nodes.row(reservation.node)
             if reservation is None or row is None:

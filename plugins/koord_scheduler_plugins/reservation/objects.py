@@ -129,6 +129,11 @@ class Reservation:
         return bool(self.node) and self.phase == Phase.AVAILABLE
 
     @property
+    def usable(self) -> tuple[object, ...]:
+        """The facts about an available one for whose change rejected pods may wait."""
+        return self.uid, self.node, self.spec, self.labels, self.allocatable, self.deleting
+
+    @property
     def terminated(self) -> bool:
         return self.phase in (Phase.SUCCEEDED, Phase.FAILED)
 

@@ -110,13 +110,6 @@ from koord_scheduler_plugins.reservation.rooms import (
     preferred_node,
     score_reservation,
 )
-from koord_scheduler_plugins.reservation.serving import (
-    Cure,
-    ReservationMetrics,
-    ReservationServing,
-    advice,
-    smallest_cure,
-)
 from koord_scheduler_plugins.reservation.tracker import ReservationTracker
 
 TERMINATING = "target reservation is terminating"
@@ -209,13 +202,13 @@ class ReservationPlugin(
             collects_garbage=not args.disable_garbage_collection,
             cleans_pods=self._services.gates("CleanExpiredReservationAllocated"),
         )
-        metrics = self._services.metrics.own(ReservationMetrics)
+        metrics = self._services.metrics.own(serving.ReservationMetrics)
         controller = ReservationController(self._services, self.tracker, options, metrics)
         return {"reservationController": controller}
 
     def endpoints(self) -> Iterable[Endpoint]:
-        serving = ReservationServing(self._services, self.tracker)
-        yield Endpoint("GET", "/nodeReservations/{node}", serving.answer_node)
+        answers = serving.ReservationServing(self._services, self.tracker)
+        yield Endpoint("GET", "/nodeReservations/{node}", answers.answer_node)
 
     def pending_advice(self, pod: ClusterPod) -> Iterable[str]:
         """Say why the reservations of the pod's owners do not help it."""
@@ -229,11 +222,11 @@ class ReservationPlugin(
         matched = self._cache.of(pod, demands, nodes).by_node.values()
         infos = {info.uid: info for each in matched for info in each}
         found = self._cache.diagnoses(pod, demands, nodes)
-        sentences = list(advice(pod, found, infos, nodes, required=demands.required))
+        sentences = list(serving.advice(pod, found, infos, nodes, required=demands.required))
         cure = self.cure(pod) if sentences else None
         return sentences if cure is None else (*sentences, str(cure))
 
-    def cure(self, pod: ClusterPod) -> Cure | None:
+    def cure(self, pod: ClusterPod) -> serving.Cure | None:
         """The smallest change by which a reservation would help a pending pod; None: unknown."""
         nodes = self._services.cluster.view()
         try:
@@ -241,7 +234,7 @@ class ReservationPlugin(
         except InvalidObject:
             return None
         free = self._cache.free(pod, demands, nodes)
-        return smallest_cure(pod, free, nodes, self._matching)
+        return serving.smallest_cure(pod, free, nodes, self._matching)
 
     def planned_annotations(self, pod: ClusterPod, node: NodeInfo) -> Mapping[str, str]:
         """Return which reservation a member of a group would get."""
@@ -279,7 +272,7 @@ class ReservationPlugin(
         elif after is None:
             helps = False
         else:
-            helps = before is None or _facts(before) != _facts(after)
+            helps = before is None or before.usable != after.usable
         return QueueingHint.QUEUE if helps else QueueingHint.SKIP
 
     def _failed(self, failed: FailedPod) -> bool:
@@ -293,11 +286,13 @@ class ReservationPlugin(
         if any(key == AFFINITY for key, _ in failed.pod.annotations):
             text = serving.event_message(message)
             if text is not None:
-                pod = failed.pod
-                about = ObjectRef("v1", "Pod", pod.name, pod.namespace, pod.uid)
-                reason, profile = "FailedScheduling-Reservation", failed.profile
-                self._services.events.emit(Event(about, EventType.WARNING, reason, text, profile))
+                reason = "FailedScheduling-Reservation"
+                self._emit(failed.pod, EventType.WARNING, reason, text)
         return False
+
+    def _emit(self, pod: ClusterPod, type_: EventType, reason: str, text: str) -> None:
+        about = ObjectRef("v1", "Pod", pod.name, pod.namespace, pod.uid)
+        self._services.events.emit(Event(about, type_, reason, text, self._handle.profile))
 
     # A cycle.
 
@@ -589,6 +584,14 @@ class ReservationPlugin(
     def delete_nominated(self, pod: ClusterPod) -> None:
         self._nominated.pop(pod.uid, None)
 
+    def _report_beside(self, pod: ClusterPod, data: CycleData, node: str) -> None:
+        if data.demands is not None and not data.demands.ignored and self.tracker.nodes:
+            nodes = data.nodes.actual
+            found = self._cache.diagnoses(pod, data.demands, nodes, serving.MAX_CURED)
+            text = serving.beside(pod, node, found, data.by_node, nodes)
+            if text:
+                self._emit(pod, EventType.NORMAL, "ReservationNotUsed", text)
+
     def reserve(self, state: CycleState, pod: ClusterPod, node_name: str) -> Status | None:
         """Give the pod a reservation of the node, in the annotation by which it is counted."""
         data = state.find(_DATA, CycleData)
@@ -599,6 +602,7 @@ class ReservationPlugin(
             return None
         chosen = state.find(_CHOSEN, Chosen)
         if chosen is None or chosen.reservation is None:
+            self._report_beside(pod, data, node_name)
             if any(key == ALLOCATED for key, _ in pod.annotations):
                 pod_changes(state).annotations[ALLOCATED] = None
             return None
@@ -689,11 +693,6 @@ class ReservationPlugin(
         text = f"Successfully assigned {found.name} to {node_name}"
         self.tracker.emit(found, EventType.NORMAL, "Scheduled", text)
         return None
-
-
-def _facts(found: Reservation) -> tuple[object, ...]:
-    """Return the facts that rejected pods may wait for."""
-    return found.uid, found.node, found.spec, found.labels, found.allocatable, found.deleting
 
 
 def _has_affinity(pod: ClusterPod) -> bool:

@@ -255,6 +255,27 @@ def _shortage(pod: ClusterPod, info: ReservationInfo, nodes: View) -> str:
     return f"too little {', '.join(short)} is left" if short else ""
 
 
+def beside(
+    pod: ClusterPod,
+    node: str,
+    found: Sequence[tuple[Reservation, NodeDiagnosis]],
+    by_node: Mapping[str, Sequence[ReservationInfo]],
+    nodes: View,
+) -> str:
+    """Return why a pod that has a node has none of its reservations; "": there are none.
+
+    found: the diagnoses of some of them; by_node: those that match. nodes: before it had the node.
+    """
+    mine = [(each, one) for each, one in found if one.owner_matched]
+    infos = {info.uid: info for each, _ in mine for info in by_node.get(each.node, ())}
+    whys = list(advice(pod, mine, infos, nodes, required=False))
+    elsewhere = sorted(each.name for each, _ in mine if each.uid in infos and each.node != node)
+    if elsewhere and not whys:
+        whys = [f"reservations {', '.join(elsewhere[:MAX_NAMED])}: another node was chosen"]
+    text = f"placed on {node} beside available reservations of its owners: {'; '.join(whys)}"
+    return text[:MAX_MESSAGE] if mine and whys else ""
+
+
 MAX_CURED = 64  # reservations that are looked at for a change that would help
 _MAX_STEPS = 6
 _ANNOTATION = AFFINITY.rpartition("/")[2]

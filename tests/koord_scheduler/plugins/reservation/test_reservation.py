@@ -336,6 +336,35 @@ async def test_no_pod_can_take_the_place_of_the_one_that_holds_the_room() -> Non
     await world.end()
 
 
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ({"unschedulable": True}, "reservations r: unschedulable, or being deleted"),
+        ({"allocatePolicy": "Restricted"}, "reservations r: too little cpu is left"),
+    ],
+)
+async def test_a_pod_says_why_it_was_placed_beside_its_reservation(more: Any, why: str) -> None:
+    """The question that is asked most often; of no reservation at all nothing is said."""
+    world = await World().begin(8)
+    await world.reservation(cpu="2", **more)
+    key = await world.consumer(cpu="3")
+    stranger = world.api.add_pod("stranger")
+    await world.settle()
+    assert (world.where(key), world.given(key), world.where(stranger)) == ("n0", "", "n0")
+    said = [each for each in world.events if each[1] == "ReservationNotUsed"]
+    text = f"placed on n0 beside available reservations of its owners: {why}"
+    assert said == [("web", "ReservationNotUsed", text)]
+    await world.end()
+
+
+async def test_a_pod_that_has_its_reservation_says_nothing_about_it() -> None:
+    world = await World().begin(8)
+    await world.reservation(cpu="2")
+    assert world.given(await world.consumer(cpu="1")) == "r"
+    assert all(reason != "ReservationNotUsed" for _, reason, _ in world.events)
+    await world.end()
+
+
 OPERATING = {OPERATING_MODE: "Reservation"}
 HOLDS = {OWNERS: json.dumps([MINE])}
 RUNS = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
