@@ -283,7 +283,7 @@ _ANNOTATION = AFFINITY.rpartition("/")[2]
 
 @dataclass(frozen=True, slots=True)
 class Cure:
-    """Return the changes by which a pod would be given a reservation."""
+    """The changes by which a pod would be given a reservation."""
 
     reservation: str
     pod: ClusterPod  # with other annotations or requests
