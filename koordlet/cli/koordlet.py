@@ -4,8 +4,6 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from koord.component.process import default_cas_on_use
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the daemon; see koordlet.cli.daemon.run for the exit status.
@@ -15,6 +13,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
+        from koord.component.process import default_cas_on_use
+
         with default_cas_on_use():
             from koordlet.cli.daemon import run
 
