@@ -593,7 +593,10 @@ class Rounds:
             return
         group_id = gang.spec.group_id
         representative = self._representatives.get(group_id)
-        if old is None and group_id in self._lacking:
+        comes = old is None or (  # or its scheduling gates have gone
+            new is not None and self._can_be_placed(new) and not self._can_be_placed(old)
+        )
+        if comes and group_id in self._lacking:
             self._lacking.discard(group_id)
             found = None if representative is None else self._cluster.pod(representative)
             if found is not None:

@@ -19,6 +19,7 @@ from koord_scheduler.framework.extension.providers import PluginRequest
 from koord_scheduler.framework.status import CycleState, Wait
 from koord_scheduler.planning.report import Running, explanation
 from koord_scheduler_plugins.coscheduling.rounds import job_size
+from koord_scheduler_plugins.queueing import SchedulingGates
 from tests.support.clusters import node, pod, read_node, read_pod
 from tests.support.scheduler.gangs import POD_GROUPS, World
 
@@ -137,6 +138,23 @@ async def test_a_gang_that_loses_a_member_does_not_hang(gone):
     world.api.add_node("n1")
     await world.advance(15.0)
     assert world.bound == sorted({"a", "b", "c", "d"} - {gone})
+    await world.end()
+
+
+async def test_a_member_whose_scheduling_gates_go_completes_its_gang():
+    """The representative was tried before that, and waits for members that can be placed."""
+    world = World()
+    world.more = {"preEnqueue": {"SchedulingGates": SchedulingGates(None, None)}}
+    await world.begin(4)
+    second = world.add("b", 2, schedulingGates=[{"name": "x"}])
+    world.add("a", 2)
+    await world.settle()
+    assert world.bound == []
+    assert "1 of its pods can be scheduled now, 2 are needed" in world.message("a")
+    world.api.change(second, spec={"schedulingGates": []})
+    await world.settle()
+    await world.advance(15.0)
+    assert world.bound == ["a", "b"]
     await world.end()
 
 
