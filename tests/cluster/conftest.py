@@ -13,10 +13,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.programs import REPOSITORY
+from tests.support.programs import MINOR, REPOSITORY
+from tests.support.real_apiserver.control_plane import MUTATING_MINOR
 from tests.support.real_cluster.access import NODE
 from tests.support.real_cluster.client import SHOP, Cluster, best_effort, names, pod, quota
-from tests.support.real_cluster.installation import INTERVAL, POD_MONITOR, Installation, slo_config
+from tests.support.real_cluster.installation import (
+    INTERVAL,
+    POD_MONITOR,
+    Installation,
+    Manager,
+    slo_config,
+)
 from tests.support.real_cluster.traces import Traces, traces
 from tests.support.real_runtime.nri_node import BATCH, BATCH_PODS
 
@@ -24,7 +31,8 @@ RESIDENTS = "residents"  # the namespace of pods that are there from the first t
 
 ORDER = (
     "test_soakwatch.py", "test_readme.py", "test_agent.py", "test_loop.py", "test_faults.py",
-    "test_schedulers.py", "test_upgrade.py", "test_audit.py", "test_uninstall.py", "test_helm.py",
+    "test_schedulers.py", "test_colocation.py", "test_upgrade.py", "test_audit.py",
+    "test_uninstall.py", "test_helm.py",
 )  # fmt: skip
 
 
@@ -73,11 +81,21 @@ def pristine(cluster: Cluster, checkout: Path) -> Traces:
 
 @pytest.fixture(scope="session")
 def installed(cluster: Cluster, pristine: Traces, checkout: Path) -> Installation:
-    """The three daemons; the agent reports."""
+    """All daemons but koord-manager; the agent reports."""
     installation = Installation(cluster, checkout.parent / "my-cluster")
     installation.apply()
     cluster.until(cluster.report, "the agent has reported")
     return installation
+
+
+@pytest.fixture(scope="session")
+def manager(cluster: Cluster, installed: Installation, checkout: Path) -> Manager:
+    """koord-manager, which works beside the others; the test of its removal ends it."""
+    if MINOR < MUTATING_MINOR:
+        pytest.skip("there is no MutatingAdmissionPolicy")
+    manager = Manager(cluster, checkout.parent / "my-manager")
+    manager.apply()
+    return manager
 
 
 @pytest.fixture

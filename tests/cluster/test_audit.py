@@ -1,14 +1,18 @@
 """What the daemons asked of the API server, after all tests of what kubectl installed."""
 
 from pathlib import Path
-from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
 from tests.support.programs import MINOR
-from tests.support.real_apiserver.rights import Right, allows, rights_of
-from tests.support.real_cluster.audit_log import forbidden, requests
-from tests.support.real_cluster.client import SYSTEM, Cluster, Object
+from tests.support.real_apiserver.rights import Right, allows
+from tests.support.real_cluster.audit_log import (
+    forbidden,
+    held_and_unused,
+    requests,
+    right_of,
+)
+from tests.support.real_cluster.client import Cluster
 from tests.support.real_cluster.installation import Installation
 
 CORE, POLICIES, RESERVING = "", "slo.koordinator.sh", "scheduling.koordinator.sh"
@@ -97,21 +101,6 @@ BY_CHANCE = {
 }
 
 
-def right_of(entry: Object) -> Right:
-    """What a request needed."""
-    asked = entry["objectRef"]
-    part = f"/{asked['subresource']}" if "subresource" in asked else ""
-    query = parse_qs(urlsplit(entry["requestURI"]).query)
-    name, _, value = query.get("fieldSelector", [""])[0].partition("=")
-    selected = value if name == "metadata.name" else ""
-    return Right(
-        entry["verb"],
-        asked.get("apiGroup", ""),
-        asked["resource"] + part,
-        asked.get("name", selected),
-    )
-
-
 @pytest.mark.parametrize("daemon", UNUSED)
 def test_nothing_was_forbidden(cluster: Cluster, installed: Installation, daemon: str) -> None:
     """By RBAC or an admission policy."""
@@ -126,10 +115,7 @@ def test_a_right_that_was_not_used_has_a_reason(
     here = {path.name for path in Path(__file__).parent.glob("test_*.py")}
     if here - {item.path.name for item in request.session.items} or request.config.option.keyword:
         pytest.skip("needs a run of all tests in tests/cluster")
-    roles = [cluster.find("clusterrole", daemon), cluster.find("role", daemon, "-n", SYSTEM)]
-    held = {right for role in roles for right in rights_of(role.get("rules", ()))}
-    used = {right_of(entry) for entry in requests(cluster, daemon)}
-    unused = {one for one in held if not any(allows(one, each) for each in used)}
+    held, unused = held_and_unused(cluster, daemon)
     never, by_chance = set(UNUSED[daemon]), set(BY_CHANCE[daemon])
     assert sorted(unused - never - by_chance) == []
     assert sorted(never - unused) == [], "used, or not granted"

@@ -1,4 +1,4 @@
-"""The soak's checks, which need no cluster."""
+"""The soak's checks, and the machine's own /proc/stat, which need no cluster."""
 
 import json
 from pathlib import Path
@@ -6,7 +6,18 @@ from typing import Any
 
 import pytest
 
+from koordlet.host.procfiles import parse_cpu_ticks, parse_per_cpu_ticks
 from tests.support.real_cluster.client import Object, pod
+from tests.support.real_cluster.colocation import (
+    BATCH_CPU,
+    BATCH_MEMORY,
+    EACH,
+    MEMORY,
+    batch_pod,
+    beyond_capacity,
+    not_mutated,
+)
+from tests.support.real_cluster.own_stat import stat_text
 from tests.support.real_cluster.soak_watch import (
     above_allocatable,
     died,
@@ -115,6 +126,41 @@ def test_only_reservations_that_have_stayed_the_same_hold_between_two_lists() ->
     assert unchanged([pending], [pending]) == []
 
 
+@pytest.mark.parametrize(
+    ("part", "offered", "found"),
+    [
+        ("allocatable", "2k", []),
+        ("allocatable", "0", []),
+        (
+            "allocatable",
+            "-1",
+            ["n has -1 of kubernetes.io/batch-cpu in its allocatable, and 2 of cpu"],
+        ),
+        (
+            "capacity",
+            "2001",
+            ["n has 2001 of kubernetes.io/batch-cpu in its capacity, and 2 of cpu"],
+        ),
+    ],
+)
+def test_batch_pods_are_offered_what_a_node_has(part: str, offered: str, found: list[str]) -> None:
+    status = {"capacity": dict(ROOM), "allocatable": dict(ROOM)}
+    status[part][BATCH_CPU] = offered
+    assert list(beyond_capacity([{"metadata": {"name": "n"}, "status": status}])) == found
+
+
+def test_a_batch_pod_is_as_its_profile_has_it() -> None:
+    """A pod without the label of the profile may be as it likes."""
+    made = batch_pod("p")
+    assert list(not_mutated([made])) == ["pod shop/ is not as its profile has it"]
+    assert list(not_mutated([pod("p", "p", cpu="1")])) == []
+    made["metadata"]["labels"]["koordinator.sh/qosClass"] = "BE"
+    made["spec"] |= {"schedulerName": "koord-scheduler", "priorityClassName": "koord-batch"}
+    [container] = made["spec"]["containers"]
+    container["resources"]["requests"] = {BATCH_CPU: str(EACH), BATCH_MEMORY: MEMORY}
+    assert list(not_mutated([made])) == []
+
+
 def entry(name: str, code: int = 201, **more: Any) -> str:
     """A line of the audit log, of an eviction."""
     asked = {"resource": "pods", "subresource": "eviction", "namespace": "shop", "name": name}
@@ -158,3 +204,12 @@ def test_a_daemon_that_ends_otherwise_than_by_kill_is_found_once(
 
     assert list(died(pods, known)) == found
     assert list(died(pods, known)) == []
+
+
+def test_the_machine_shows_its_agents_its_own_work_alone() -> None:
+    """A text of /proc/stat replaces the one before it in place, so all are of one length."""
+    before = stat_text(0.5, 10.0, 2, "btime 1795252152\n")
+    after = stat_text(12345.67, 98765.0, 2, "btime 1795252152\n")
+    assert parse_cpu_ticks(before.encode()) == 50
+    assert parse_per_cpu_ticks(after.encode()) == {0: 617283, 1: 617283}
+    assert len(before) == len(after)

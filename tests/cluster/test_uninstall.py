@@ -3,8 +3,10 @@
 from pathlib import Path
 
 from tests.support.real_cluster.access import NODE
+from tests.support.real_cluster.api import Api
 from tests.support.real_cluster.client import SHOP, Cluster, names, pod, quota
-from tests.support.real_cluster.installation import Installation
+from tests.support.real_cluster.colocation import offered
+from tests.support.real_cluster.installation import Installation, Manager, slo_config
 from tests.support.real_cluster.readme import commands, shell
 from tests.support.real_cluster.traces import (
     RUN_DIRECTORY,
@@ -15,6 +17,20 @@ from tests.support.real_cluster.traces import (
 )
 
 BRIEF = 8  # pods
+POLICIES = "mutatingadmissionpolicies,mutatingadmissionpolicybindings"
+
+
+def test_koord_manager_is_removed_as_documented(cluster: Cluster, manager: Manager) -> None:
+    """Once colocation is off the node offers nothing; then it goes, and its policies."""
+    api = Api(cluster.directory)
+    assert names(cluster.items(POLICIES))
+
+    cluster.apply(slo_config(squeeze=True, colocate=False))
+    cluster.until(lambda: not offered(api), "the node offers nothing")
+    manager.delete()
+
+    assert names(cluster.items(POLICIES)) == []
+    cluster.apply(slo_config(squeeze=True))
 
 
 def running(cluster: Cluster) -> int:

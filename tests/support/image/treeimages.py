@@ -20,7 +20,7 @@ from tests.support.programs import REPOSITORY
 DEBIAN = "docker.io/library/debian:12-slim"
 DISTROLESS = "gcr.io/distroless/python3-debian12"
 CERTIFICATES = Path("/etc/ssl/certs")
-NAMES = ("koordlet", "koord-descheduler", "koord-scheduler")
+NAMES = ("koordlet", "koord-descheduler", "koord-manager", "koord-scheduler")
 REGISTRY = "registry.example"  # as README.md calls it
 TAGS = ("0.1.0", "0.1.1")  # of one image: to upgrade from and to
 

@@ -19,6 +19,16 @@ from tests.support.programs import KUBERNETES, MINOR
 
 START_SECONDS = 120.0
 ISSUER = "https://kubernetes.default.svc"
+MUTATING_MINOR = 34  # minor version of the first API servers with MutatingAdmissionPolicy in beta
+# Flags for it, which is on by default from 1.36 on.
+MUTATING_POLICIES = (
+    (
+        "--feature-gates=MutatingAdmissionPolicy=true",
+        "--runtime-config=admissionregistration.k8s.io/v1beta1=true",
+    )
+    if MINOR >= MUTATING_MINOR
+    else ()
+)
 
 _PROGRAMS = {
     "go": "Go 1.25 or newer (go.dev/dl)",
@@ -85,10 +95,6 @@ class ControlPlane:
     def start_server(self) -> None:
         """Start kube-apiserver, after stop_server on the same port."""
         key = self._service_accounts
-        beta = (
-            "--feature-gates=MutatingAdmissionPolicy=true",  # on by default from 1.36 on
-            "--runtime-config=admissionregistration.k8s.io/v1beta1=true",
-        )
         self._server = self._spawn(
             KUBERNETES.called("kube-apiserver"),
             f"--etcd-servers={self._etcd_url}",
@@ -107,7 +113,7 @@ class ControlPlane:
             # Not on by default: the agent has a right for clusters that have it.
             "--enable-admission-plugins=OwnerReferencesPermissionEnforcement",
             "--profiling=false",
-            *(beta if MINOR >= 34 else ()),
+            *MUTATING_POLICIES,
         )
         _until_ready(f"{self._url}/readyz", self._server)
 

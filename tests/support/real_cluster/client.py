@@ -71,11 +71,11 @@ class Cluster:
             time.sleep(0.2)
         return value
 
-    def rolled_out(self, *workloads: str) -> None:
+    def rolled_out(self, *workloads: str, namespace: str = SYSTEM) -> None:
         """Wait until all pods of these are as they shall be."""
         for each in workloads:
             wait = f"--timeout={TIMEOUT:g}s"
-            self.kubectl("-n", SYSTEM, "rollout", "status", each, wait)
+            self.kubectl("-n", namespace, "rollout", "status", each, wait)
 
 
 def kernel(controller: str, group: str, file: str) -> str:
@@ -135,6 +135,21 @@ def replica_set(app: str, replicas: int, **spec: Any) -> Object:
         "spec": {
             "replicas": replicas,
             "selector": {"matchLabels": template["metadata"]["labels"]},
+            "template": template,
+        },
+    }
+
+
+def deployment(app: str, replicas: int, made: Object) -> Object:
+    """Return a Deployment of so many pods like this one."""
+    template = {"metadata": {"labels": made["metadata"]["labels"]}, "spec": made["spec"]}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": app, "namespace": SHOP},
+        "spec": {
+            "replicas": replicas,
+            "selector": {"matchLabels": {"app.kubernetes.io/name": app}},
             "template": template,
         },
     }

@@ -22,6 +22,7 @@ from tests.support.real_runtime.containerd_node import unusable as no_containerd
 TIMEOUT = 30.0  # seconds for the kernel to end what was killed
 _GRACE = 5.0  # seconds for the first process to end when it is asked to
 _PREFIX = "koord-cluster-"  # of the names of our groups; the process follows
+_SHARES = 16 * 1024  # of CPU time, as many as sixteen of this machine's processes together
 _OVERLAID = ("/etc", "/opt", "/var/lib", "/var/log")
 # Arguments: the machine's directory, "type options directory" of each hierarchy, --, the command.
 _SETUP = """
@@ -72,8 +73,11 @@ class InnerMachine:
         remove_dead_groups(self._mounts)
         shutil.rmtree(self.directory, ignore_errors=True)
         self.directory.mkdir(parents=True)
-        for group in self._groups():
+        for mount, group in zip(self._mounts, self._groups(), strict=True):
             make_group(group)
+            if "cpu" in mount.options.split(","):
+                # Its CPUs are its own when it wants them, whatever else this machine does.
+                (group / "cpu.shares").write_text(f"{_SHARES}\n")
         return self
 
     def start(self, *command: str | Path) -> "subprocess.Popen[bytes]":

@@ -1,17 +1,23 @@
-"""What the tests install in the cluster: the three daemons, from their manifests and images."""
+"""What the tests install in the cluster: the daemons, from their manifests and images."""
 
 import json
+import os
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
 import yaml
 
+from koord_manager import LEASE
 from tests.support.deploy.overlay import DEPLOY, overlay
 from tests.support.image.treeimages import NAMES, REGISTRY, TAGS
+from tests.support.programs import REPOSITORY
 from tests.support.real_cluster.audit_log import longest_gap
 from tests.support.real_cluster.client import SHOP, SYSTEM, Cluster, quota
+from tests.support.real_cluster.own_stat import own_stat_patch
 from tests.support.real_cluster.readme import shell
+from tests.support.real_cluster.services import OWN_STAT
 
 COMPONENTS = (
     "crds", "podmonitor", "manager-duties", "pods-from-api-server", "events", "evictions", "nri",
@@ -29,7 +35,10 @@ VALUES = (
     "podMonitor",
 )
 WORKLOADS = ("daemonset/koordlet", "deployment/koord-descheduler", "deployment/koord-scheduler")
+MANAGER = "deployment/koord-manager"  # in the namespace CONFIG
+REMOVING = 3  # commands of docs/manager.md remove it
 INTERVAL = 30  # seconds between reports, the least that is taken
+CONFIG = "koordinator-system"  # the namespace of the ConfigMap, and of koord-manager
 # What an operator brings that README.md supposes to be there.
 POD_MONITOR = {
     "apiVersion": "apiextensions.k8s.io/v1",
@@ -51,6 +60,11 @@ POD_MONITOR = {
 }  # fmt: skip
 
 
+def images(tag: str) -> list[dict[str, str]]:
+    """The images of a kustomization.yaml, with that tag."""
+    return [{"name": each, "newName": f"{REGISTRY}/{each}", "newTag": tag} for each in NAMES]
+
+
 class Installed(Protocol):
     """The three daemons in the cluster, which act."""
 
@@ -66,6 +80,7 @@ class Installation:
 
     def __init__(self, cluster: Cluster, directory: Path) -> None:
         self._cluster = cluster
+        self._own_stat = own_stat_patch(cluster.directory / OWN_STAT)
         self.directory = directory
 
     def apply(self, tag: str = TAGS[0], *, high: float = 100.0) -> None:
@@ -74,15 +89,54 @@ class Installation:
         overlay(
             self.directory,
             *COMPONENTS,
-            images=[
-                {"name": each, "newName": f"{REGISTRY}/{each}", "newTag": tag} for each in NAMES
-            ],
+            images=images(tag),
             patches=[
-                {"patch": json.dumps(config_map("koord-descheduler", descheduler_config(high)))}
+                {"patch": json.dumps(config_map("koord-descheduler", descheduler_config(high)))},
+                {"target": {"kind": "DaemonSet"}, "patch": json.dumps(self._own_stat)},
             ],
         )
         self._cluster.kubectl("apply", "-k", self.directory)
         self._cluster.rolled_out(*WORKLOADS)
+
+
+class Manager:
+    """koord-manager, as `kubectl apply -k` of another directory of the user's installs it."""
+
+    def __init__(self, cluster: Cluster, directory: Path) -> None:
+        self._cluster = cluster
+        self.directory = directory
+
+    def apply(self) -> None:
+        """Install it; return when one replica works."""
+        self.directory.mkdir(exist_ok=True)
+        shipped = Path(os.path.relpath(DEPLOY, self.directory))
+        overlay(
+            self.directory,
+            *(f"manager/{each}" for each in ("crds", "podmonitor", "networkpolicy")),
+            resources=[str(shipped / "manager")],
+            images=images(TAGS[0]),
+        )
+        self._cluster.kubectl("apply", "-k", self.directory)
+        self._cluster.rolled_out(MANAGER, namespace=CONFIG)
+        self._cluster.until(self.leader, "a replica holds the Lease")
+
+    def leader(self) -> str:
+        """The pod of the replica that works; empty when there is none."""
+        lease = self._cluster.find("lease", LEASE, "-n", CONFIG)
+        return str(lease.get("spec", {}).get("holderIdentity", "")).partition("_")[0]
+
+    def delete(self) -> None:
+        """Remove it and what it has made, by the commands of docs/manager.md.
+
+        Its namespace goes with it, so we make it again, without the ConfigMap.
+        """
+        text = (REPOSITORY / "docs" / "manager.md").read_text()
+        commands = re.findall(r"^kubectl (?:delete|annotate) .*$", text, re.MULTILINE)
+        assert len(commands) == REMOVING
+        script = "\n".join(commands).replace("deploy/manager", str(self.directory))
+        shell(script, self.directory)
+        namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": CONFIG}}
+        self._cluster.apply(namespace)
 
 
 class Release:
@@ -168,11 +222,12 @@ def config_map(daemon: str, config: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def slo_config(*, squeeze: bool) -> dict[str, Any]:
+def slo_config(*, squeeze: bool, colocate: bool = True) -> dict[str, Any]:
     """The ConfigMap that koord-manager would read, and without it each agent."""
     data = {
         "colocation-config": {
-            "enable": True,
+            "enable": colocate,
+            "cpuReclaimThresholdPercent": 100,
             "metricAggregateDurationSeconds": 60,
             "metricReportIntervalSeconds": INTERVAL,
         },
@@ -187,6 +242,6 @@ def slo_config(*, squeeze: bool) -> dict[str, Any]:
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": {"name": "slo-controller-config", "namespace": "koordinator-system"},
+        "metadata": {"name": "slo-controller-config", "namespace": CONFIG},
         "data": {name: json.dumps(value) for name, value in data.items()},
     }

@@ -6,11 +6,13 @@ have; so they take the ports and directories that they have by default.
 
 import json
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.support.programs import CNI, CONTAINERD, KUBERNETES, MINOR
+from tests.support.real_apiserver.control_plane import MUTATING_POLICIES
 from tests.support.real_cluster.access import (
     CONTROLLERS,
     KUBELET,
@@ -25,6 +27,7 @@ from tests.support.real_runtime.containerd_node import IMAGE
 
 ETCD = "http://127.0.0.1:2379"
 RUNTIME = Path("/run/containerd/containerd.sock")
+OWN_STAT = "proc-stat"  # a file in the cluster's directory
 PODS = "10.88.0.0/16"  # the network of pods on the real node
 _AUDIT_POLICY = {
     "apiVersion": "audit.k8s.io/v1",
@@ -58,6 +61,13 @@ class Service:
     command: tuple[str | Path, ...]
     ready: str = ""  # an address that answers 200 then, or the path of a socket
     environ: Mapping[str, str] = field(default_factory=dict)
+
+
+def own_stat(directory: Path) -> Service:
+    """Keeps the /proc/stat of agents that look at this machine alone."""
+    file = directory / OWN_STAT
+    module = "tests.support.real_cluster.own_stat"
+    return Service("own-stat", (sys.executable, "-m", module, file), str(file))
 
 
 def etcd(directory: Path) -> Service:
@@ -96,6 +106,7 @@ def api_server(directory: Path, access: Access) -> Service:
         f"--audit-policy-file={policy}",
         f"--audit-log-path={directory / 'audit.log'}",
         "--profiling=false",
+        *MUTATING_POLICIES,
     )
     return Service("kube-apiserver", command, f"https://{NODE_IP}/readyz")
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from koord.api.annotations import USAGE_THRESHOLDS
 from koord.api.quantity import Quantity
 from tests.support.real_cluster.access import NODE
+from tests.support.real_cluster.api import Api
 from tests.support.real_cluster.background import Background
 from tests.support.real_cluster.client import (
     BEST_EFFORT,
@@ -28,6 +29,7 @@ from tests.support.real_cluster.client import (
     Cluster,
     Object,
     budget,
+    deployment,
     pod,
     quota,
 )
@@ -39,7 +41,7 @@ from tests.support.real_cluster.installation import (
     slo_config,
 )
 from tests.support.real_cluster.soak_faults import Faults, say
-from tests.support.real_cluster.soak_watch import Api, Watch, twice
+from tests.support.real_cluster.soak_watch import Watch, twice
 from tests.support.real_cluster.stand_in_nodes import ROOM
 from tests.support.real_cluster.traces import differences, kernel_values, to_restore
 
@@ -55,21 +57,6 @@ _SCALING = 0.5  # seconds from one change of the load to the next
 _METRICS = "/apis/slo.koordinator.sh/v1alpha1/nodemetrics"
 _MESSAGE_POLICY = "/spec/template/spec/containers/0/terminationMessagePolicy"
 _SETTLED = 300.0  # seconds for all pods to run once nothing is killed any more
-
-
-def deployment(app: str, replicas: int, made: Object) -> Object:
-    """Return a Deployment of so many pods like this one."""
-    template = {"metadata": {"labels": made["metadata"]["labels"]}, "spec": made["spec"]}
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": app, "namespace": SHOP},
-        "spec": {
-            "replicas": replicas,
-            "selector": {"matchLabels": {"app.kubernetes.io/name": app}},
-            "template": template,
-        },
-    }
 
 
 def workloads() -> Iterator[Object]:

@@ -5,61 +5,29 @@ was evicted and bound is in the API server's audit log.
 """
 
 import json
-import ssl
-import urllib.error
-import urllib.request
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
 from koord.api.quantity import Quantity
 from koord.api.reservation import ALLOCATED
-from tests.support.real_cluster.access import ADMIN, SERVER
+from tests.support.real_cluster.api import Api
+from tests.support.real_cluster.audit_log import NAMESPACES
 from tests.support.real_cluster.background import Background
 from tests.support.real_cluster.client import SYSTEM, Object
+from tests.support.real_cluster.colocation import (
+    BATCH_CPU,
+    BATCH_MEMORY,
+    beyond_capacity,
+    not_mutated,
+)
 
 KILLED = (137, "Error")  # the exit code and reason of a container after kill -9
 UNKNOWN = "Unknown"  # the reason of an end that containerd has not seen
 LOST_LEASE = ": lost lease "  # in the last words of a replica
 _RESERVATIONS = "/apis/scheduling.koordinator.sh/v1alpha1/reservations"
 _PERIOD = 1.0  # seconds between two looks
-_TIMEOUT = 10.0  # seconds for one response
-
-
-class Api:
-    """The API server, as its admin asks it; it may be away."""
-
-    def __init__(self, directory: Path) -> None:
-        config = json.loads((directory / f"access/{ADMIN.name}.kubeconfig").read_text())
-        self._token = config["users"][0]["user"]["token"]
-        file = config["clusters"][0]["cluster"]["certificate-authority"]
-        self._trust = ssl.create_default_context(cafile=file)
-
-    def ask(self, path: str, method: str = "GET", body: Object | None = None) -> Object | None:
-        """Return the response, also a refusal; None: there is none."""
-        kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
-        request = urllib.request.Request(
-            SERVER + path,
-            None if body is None else json.dumps(body).encode(),
-            {"Authorization": f"Bearer {self._token}", "Content-Type": kind},
-            method=method,
-        )
-        try:
-            with urllib.request.urlopen(request, timeout=_TIMEOUT, context=self._trust) as answer:
-                found: Object = json.load(answer)
-        except urllib.error.HTTPError as err:
-            return {"code": err.code}
-        except (OSError, HTTPException, ValueError):
-            return None
-        return found
-
-    def items(self, path: str) -> list[Object] | None:
-        """Return the objects of a list; None: no response, or a refusal."""
-        found = self.ask(path) or {}
-        listed: list[Object] | None = found.get("items")
-        return listed
 
 
 class Watch(Background):
@@ -85,6 +53,8 @@ class Watch(Background):
             for found in (
                 *above_allocatable(pods, nodes, lasting),
                 *given_twice(pods, lasting),
+                *beyond_capacity(nodes),
+                *not_mutated(pods),
                 *self._moved(pods),
                 *died(pods, self._ends),
             ):
@@ -112,6 +82,8 @@ def above_allocatable(
 ) -> Iterator[str]:
     """Yield the nodes whose pods request more than is allocatable beside their reservations.
 
+    Not of batch resources: they fall when prod pods are busy, and who holds some keeps it.
+
     reservations: available ones, of which their consumers have taken a part.
     """
     requested: dict[str, Counter[str]] = {}
@@ -127,7 +99,8 @@ def above_allocatable(
     for row in nodes:
         name, room = row["metadata"]["name"], row["status"].get("allocatable", {})
         for resource, amount in requested.get(name, {}).items():
-            most = Quantity.parse(room[resource]).milli if resource in room else amount
+            counts = resource in room and resource not in (BATCH_CPU, BATCH_MEMORY)
+            most = Quantity.parse(room[resource]).milli if counts else amount
             if amount > most:
                 yield f"pods on {name} request {amount} of {most} thousandths of {resource}"
 
@@ -200,7 +173,8 @@ def died(pods: Iterable[Object], known: set[tuple[str, int]]) -> Iterator[str]:
         for status in each["status"].get("containerStatuses", ()):
             ended = status.get("lastState", {}).get("terminated")
             end = (_name(each), status["restartCount"])
-            if each["metadata"]["namespace"] != SYSTEM or not ended or end in known:
+            ours = each["metadata"]["namespace"] in (SYSTEM, *NAMESPACES.values())
+            if not ours or not ended or end in known:
                 continue
             known.add(end)
             if (ended["exitCode"], ended["reason"]) == KILLED or ended["reason"] == UNKNOWN:

@@ -83,6 +83,7 @@ def run_cluster(
     supervisor = Supervisor(directory)
     began = time.monotonic()
     for service in (
+        services.own_stat(directory),
         services.containerd(directory),
         services.etcd(directory),
         services.api_server(directory, access),
