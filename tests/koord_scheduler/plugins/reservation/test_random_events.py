@@ -2,7 +2,7 @@
 
 It is checked from outside after each event, by the objects of the API server. Two replicas take
 turns as leaders; each begins with the objects alone, in any order. KOORD_RANDOM_EVENTS is the
-number of events of each seed.
+number of events of each seed; 100,000 take about eight minutes of CPU.
 """
 
 import asyncio
