@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from koord.api.elasticquota import quantity_text
 from koord.api.podgroup import (
     API_VERSION,
     KIND,
@@ -26,8 +27,8 @@ from koord.plugin.kube import (
     NotFound,
     ObjectRef,
 )
-from koord_scheduler.plugin import ClusterPod, Handle
-from koord_scheduler.plugin.koordinator import PluginRequest
+from koord_scheduler.plugin import ClusterPod, Handle, Status
+from koord_scheduler.plugin.koordinator import NoGroupPlan, PluginRequest
 from koord_scheduler_plugins.coscheduling.gangs import Gang, Gangs, in_order, what_is_missing
 from koord_scheduler_plugins.coscheduling.rounds import Rounds
 
@@ -291,16 +292,43 @@ class GangServing:
         group = self._gangs.group(gang)
         if self._rounds.once_satisfied(gang, group):
             return
-        yield from what_is_missing(group)
+        missing = list(what_is_missing(group))
+        yield from missing
+        gated = 0
         for one in group.values():
             if one is None:
                 continue
-            gated = sum(bool(each.scheduling_gates) for each in self._gangs.pods((one,)))
-            if gated:
-                yield f"gang {one.id}: {gated} of its pods have scheduling gates"
+            count = sum(bool(each.scheduling_gates) for each in self._gangs.pods((one,)))
+            gated += count
+            if count:
+                yield f"gang {one.id}: {count} of its pods have scheduling gates"
             waiting = len(self._rounds.waiting(one.id))
             if waiting:
                 yield f"gang {one.id}: {waiting} of its pods wait on their nodes for the others"
+        if not missing and not gated:
+            yield from self._lacking_room(pod)
+
+    def _lacking_room(self, pod: ClusterPod) -> Iterable[str]:
+        """Say how many of the pods have nodes together, and how large a node for the rest is."""
+        members = self._rounds.members_of(pod)
+        if isinstance(members, Status):
+            return
+        plan = self._rounds.try_plan(members, self._handle.services.cluster.view(), None)
+        if not isinstance(plan, NoGroupPlan):
+            return
+        count = len(members.needed)
+        yield f"{plan.placed} of {count} pods that its gang group needs have nodes together"
+        left: dict[str, list[int]] = {}
+        for one in members.needed:
+            for name, amount in one.spec.requests:
+                left.setdefault(name, []).append(amount)
+        rest = {  # whichever of them have no node: the largest
+            name: sum(sorted(amounts, reverse=True)[: count - plan.placed])
+            for name, amounts in left.items()
+        }
+        text = ",".join(f"{name}:{quantity_text(name, rest[name])}" for name in sorted(rest))
+        if text:
+            yield f"its gang group would have room with a node with {text} free"
 
     async def answer_gang(self, request: PluginRequest) -> object:
         key = f"{request.parameters['namespace']}/{request.parameters['name']}"
