@@ -157,6 +157,19 @@ MANAGER_ALERTS = (
         action="Events `LessThanHeld` and `koord-manager explain NODE` name the pods; a "
         "descheduler moves them.",
     ),
+    Alert(
+        name="KoordManagerCertificateEnds",
+        expr=f"slo_controller_webhook_certificate_expiry_timestamp_seconds{{{_MANAGER}}} > 0 and "
+        f"slo_controller_webhook_certificate_expiry_timestamp_seconds{{{_MANAGER}}} - time() "
+        "< 14 * 86400",
+        wait="1h",
+        severity="warning",
+        summary="The webhook certificate of {{ $labels.instance }} ends within 14 days.",
+        meaning="The leader renews it 30 days before its end, so renewal fails. With an expired "
+        "one pods are created as their owners wrote them.",
+        action="`/healthz?verbose` says why under `webhook certificate`; see [webhook]"
+        "(profiles.md#a-webhook-for-older-api-servers).",
+    ),
 )
 
 SCHEDULER_ALERTS = (
