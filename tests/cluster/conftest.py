@@ -31,7 +31,7 @@ RESIDENTS = "residents"  # the namespace of pods that are there from the first t
 
 ORDER = (
     "test_soakwatch.py", "test_readme.py", "test_agent.py", "test_loop.py", "test_faults.py",
-    "test_schedulers.py", "test_colocation.py", "test_upgrade.py", "test_audit.py",
+    "test_schedulers.py", "test_upgrade.py", "test_colocation.py", "test_audit.py",
     "test_uninstall.py", "test_helm.py",
 )  # fmt: skip
 

@@ -21,6 +21,7 @@ _LOST = "an answer that is lost on the way, after which the object is read again
 _REPEATED = "an event that is repeated; see the last test"
 FINE_GRAINED = 33  # minor version of the first kubelets that look at the right to nodes/pods
 TOPOLOGIES = ("topology.node.k8s.io", "noderesourcetopologies")
+_TEMPLATES = "gpu-shared-resource-templates"
 PATCH_EVENTS = Right("patch", CORE, "events")
 # Rights that no request of these tests needs, and why they are there.
 UNUSED = {
@@ -74,6 +75,8 @@ UNUSED = {
         ): "its plugin is not enabled",
         Right("list", RESERVING, "devices"): "its plugin is not enabled",
         Right("watch", RESERVING, "devices"): "its plugin is not enabled",
+        Right("list", CORE, "configmaps", _TEMPLATES): "its plugin is not enabled",
+        Right("watch", CORE, "configmaps", _TEMPLATES): "its plugin is not enabled",
         Right("list", RESERVING, "reservations"): "its plugin is not enabled",
         Right("watch", RESERVING, "reservations"): "its plugin is not enabled",
         Right("list", RESERVING, "clusternetworktopologies"): "a flag that is off",
