@@ -23,6 +23,7 @@ MANAGER = 'job="koordinator-system/koord-manager",instance="10.0.0.7:10252"'
 NEXT = 'job="koordinator-system/koord-manager",instance="10.0.0.8:10252"'
 PLACER = 'job="koord-scheduler",instance="10.0.0.5:10251"'
 STANDBY = 'job="koord-scheduler",instance="10.0.0.6:10251"'
+EXPIRY = "slo_controller_webhook_certificate_expiry_timestamp_seconds"  # time begins at 0 here
 
 Series = dict[str, str]
 """Samples, one a minute, as promtool writes them, by series."""
@@ -284,6 +285,11 @@ CASES = {
         40,
         {f'slo_controller_nodes{{{MANAGER},state="short"}}': "2x60"},
         {f'slo_controller_nodes{{{MANAGER},state="short"}}': "2x20 0x40"},
+    ),
+    "KoordManagerCertificateEnds": Case(
+        65,
+        {f"{EXPIRY}{{{MANAGER}}}": "1200000x80", f"{EXPIRY}{{{NEXT}}}": "5000000x80"},
+        {f"{EXPIRY}{{{MANAGER}}}": "1200000x20 5000000x60", f"{EXPIRY}{{{NEXT}}}": "0x80"},
     ),
     "KoordSchedulerDown": Case(10, {f"up{{{PLACER}}}": "0x30"}, {f"up{{{PLACER}}}": "1x30"}),
     "KoordSchedulerNoLeader": Case(
