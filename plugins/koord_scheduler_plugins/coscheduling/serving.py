@@ -314,8 +314,8 @@ class GangServing:
         if isinstance(members, Status):
             return
         plan = self._rounds.try_plan(members, self._handle.services.cluster.view(), None)
-        if not isinstance(plan, NoGroupPlan):
-            return
+        if not isinstance(plan, NoGroupPlan) or plan.statuses is None:
+            return  # it has room, or PreFilter has rejected a pod: no node would help
         count = len(members.needed)
         yield f"{plan.placed} of {count} pods that its gang group needs have nodes together"
         left: dict[str, list[int]] = {}

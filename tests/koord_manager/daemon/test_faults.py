@@ -11,6 +11,7 @@ from aiohttp import web
 from koord.kube.client import NODE_METRICS
 from koord.util.simulatedclock import SimulatedClock
 from tests.support.kube.apiserver import ApiServer, status
+from tests.support.kube.loopback_network import network_is_quiet
 from tests.support.kube.replicas import LEASES, holder
 from tests.support.manager import node, pod, pod_usage, quantities, report, usage
 
@@ -64,6 +65,7 @@ def patches(server: ApiServer, name: str = "n1") -> list[Any]:
 
 async def settle(clock: SimulatedClock) -> None:
     for _ in range(8):
+        await network_is_quiet()
         await clock.advance(0.5)
 
 
