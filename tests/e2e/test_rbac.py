@@ -34,6 +34,14 @@ DESCHEDULER_NOT_ASKED_FOR = {
     Right("patch", "", "events"): "an event that is repeated",
     Right("watch", "apps.kruise.io", "clonesets"): "a kind that this cluster lacks",
     Right("update", "", "configmaps", "koord-descheduler-ledger"): "a ledger that changes",
+    **{
+        Right(verb, group, kind): "no pod has devices or CPUs of its own, see test_numa_and_devices"
+        for group, kind in (
+            ("scheduling.koordinator.sh", "devices"),
+            ("topology.node.k8s.io", "noderesourcetopologies"),
+        )
+        for verb in ("list", "watch")
+    },
 }
 
 
