@@ -248,7 +248,7 @@ class Placement:
     def set_pods(self, row: int, pods: tuple[ClusterPod, ...]) -> None:
         """Let a row have exactly these pods, in this order; what stays is not counted again."""
         before = self.pods(row)
-        begin, old_end, new_end = _differing(before, pods)
+        begin, old_end, new_end = differing_pods(before, pods)
         for pod in before[begin:old_end]:
             self.remove(row, pod)
         for pod in pods[begin:new_end]:
@@ -315,8 +315,8 @@ class Placement:
             _add(self._amounts.writable(row), pod.spec, self.resources, times)
 
 
-def _differing(old: Sequence[ClusterPod], new: Sequence[ClusterPod]) -> tuple[int, int, int]:
-    """Where two lists of pods begin to differ, and the ends of what differs in each."""
+def differing_pods(old: Sequence[ClusterPod], new: Sequence[ClusterPod]) -> tuple[int, int, int]:
+    """Return where two lists of pods begin to differ, and the ends of what differs in each."""
     begin = 0
     for one, other in zip(old, new, strict=False):
         if one is not other:

@@ -4,6 +4,7 @@ Rules with a pod and a View return a Mask or a column, one entry per node of the
 """
 
 from koord.cluster.columns import CodedColumn, Mask
+from koord.cluster.placement import differing_pods
 from koord.cluster.predicates.nodes import (
     FreeResources,
     ResourceRequests,
@@ -81,6 +82,7 @@ __all__ = [
     "WeightedTerms",
     "counted_nodes",
     "default_normalize",
+    "differing_pods",
     "has_free_ports",
     "has_name",
     "insufficient_resources",

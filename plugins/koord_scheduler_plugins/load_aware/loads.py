@@ -17,6 +17,7 @@ from koord.api.qos import KoordPriorityClass
 from koord.api.reservation import RESERVE_POD
 from koord.plugin import KoordError
 from koord_scheduler.plugin import ClusterNode, ClusterPod, ReportedUsage, Status, UsageReport
+from koord_scheduler.plugin.vector import differing_pods
 from koord_scheduler_plugins.load_aware.estimates import (
     Assigned,
     Estimator,
@@ -104,7 +105,7 @@ class NodeLoad:
 
     def take_pods(self, pods: tuple[ClusterPod, ...]) -> None:
         """Count these pods, and no others."""
-        begin, old_end, new_end = _differing(self.pods, pods)
+        begin, old_end, new_end = differing_pods(self.pods, pods)
         gone, came = self.pods[begin:old_end], pods[begin:new_end]
         stay = {*map(id, gone)}.intersection(map(id, came)) if gone and came else ()
         for pod in gone:
@@ -271,19 +272,6 @@ class NodeLoad:
 def is_estimated(pod: ClusterPod) -> bool:
     """Whether a pod on a node counts: it has not ended, and does not stand for a Reservation."""
     return not pod.finished and (RESERVE_POD, "true") not in pod.annotations
-
-
-def _differing(old: Sequence[ClusterPod], new: Sequence[ClusterPod]) -> tuple[int, int, int]:
-    """Where two lists begin to differ, and the ends of what differs in each."""
-    begin = 0
-    for one, other in zip(old, new, strict=False):
-        if one is not other:
-            break
-        begin += 1
-    old_end, new_end = len(old), len(new)
-    while old_end > begin and new_end > begin and old[old_end - 1] is new[new_end - 1]:
-        old_end, new_end = old_end - 1, new_end - 1
-    return begin, old_end, new_end
 
 
 def _add(total: list[int], more: Vector) -> None:
