@@ -127,40 +127,30 @@ class Transformers:
         if not answers or answers[-1] is None:
             return cycle  # nothing is changed, as for most pods
         loaded, _ = self._pre_filter[len(answers) - 1]
-        found = self._checked(loaded, Point.PRE_FILTER, answers[-1])
-        if found is not None:
-            cycle = cycle.changed(found.pod, found.nodes, stable=found.stable)
+        cycle = _changed(cycle, self._checked(loaded, Point.PRE_FILTER, answers[-1]))
         for loaded, plugin in self._pre_filter[len(answers) :]:
             work, args = plugin.before_pre_filter, (cycle.state, cycle.pod, cycle.nodes)
-            found = self._call(loaded, Point.PRE_FILTER, cycle.state, work, *args)
-            if found is not None:
-                cycle = cycle.changed(found.pod, found.nodes, stable=found.stable)
+            cycle = _changed(cycle, self._call(loaded, Point.PRE_FILTER, cycle.state, work, *args))
         return cycle
 
     def after_pre_filter(self, cycle: CycleInput, result: PreFilterResult | None) -> CycleInput:
         for loaded, plugin in self._after_pre_filter:
             work, args = plugin.after_pre_filter, (cycle.state, cycle.pod, cycle.nodes, result)
-            found = self._call(loaded, Point.PRE_FILTER, cycle.state, work, *args)
-            if found is not None:
-                cycle = cycle.changed(found.pod, found.nodes, stable=found.stable)
+            cycle = _changed(cycle, self._call(loaded, Point.PRE_FILTER, cycle.state, work, *args))
         return cycle
 
     def before_filter(self, cycle: CycleInput) -> CycleInput:
         for loaded, plugin in self._filter:
             work, args = plugin.before_filter, (cycle.state, cycle.pod, cycle.nodes)
-            found = self._call(loaded, Point.FILTER, cycle.state, work, *args)
-            if found is not None:
-                cycle = cycle.changed(found.pod, found.nodes, stable=found.stable)
+            cycle = _changed(cycle, self._call(loaded, Point.FILTER, cycle.state, work, *args))
         return cycle
 
     def before_score(self, cycle: CycleInput, feasible: Mask) -> tuple[CycleInput, Mask]:
         for loaded, plugin in self._score:
             work, args = plugin.before_score, (cycle.state, cycle.pod, cycle.nodes, feasible)
             found = self._call(loaded, Point.SCORE, cycle.state, work, *args)
-            if found is None:
-                continue
-            cycle = cycle.changed(found.pod, found.nodes, stable=found.stable)
-            if found.feasible is not None:
+            cycle = _changed(cycle, found)
+            if found is not None and found.feasible is not None:
                 feasible = self._narrowed(loaded, feasible, found.feasible)
         return cycle, feasible
 
@@ -325,3 +315,10 @@ def _first(plugins: ProfilePlugins, kind: type[P]) -> tuple[Loaded, P] | None:
         others = [name for name, _ in found[1:]]
         log.warning("plugins.ignored", kind=kind.__name__, used=found[0][0], ignored=others)
     return (plugins.loaded(found[0][0]), found[0][1]) if found else None
+
+
+def _changed(cycle: CycleInput, found: Transformed | None) -> CycleInput:
+    """Return the input with what a transformer changes; the same one if that is nothing."""
+    if found is None:
+        return cycle
+    return cycle.changed(found.pod, found.nodes, stable=found.stable)
