@@ -38,6 +38,7 @@ from koord.plugin.kube import (
     MissingKind,
     NotFound,
     ObjectRef,
+    SharedInformer,
 )
 from koord_manager.plugin import ControllerPlugin, Handle, PodMutator, Services
 from koord_manager_plugins.profiles import policies, rules
@@ -195,11 +196,7 @@ class ColocationProfilePolicies(ControllerPlugin, PodMutator):
         self._last_good: dict[str, Profile] = {}
         if handle.services is not None:
             informer = handle.services.informer
-            self._profiles = informer(
-                PROFILES,
-                absent=MissingKind(pause=60.0, hint="install its CRD: there are no profiles"),
-                without="there are no profiles",
-            )
+            self._profiles = _profiles_informer(handle.services)
             self._classes = informer(PRIORITY_CLASSES)
             for one in (self._profiles, self._classes):
                 one.add_handler(self._note)
@@ -430,13 +427,8 @@ class ColocationProfileController(ControllerPlugin):
         self._refused: dict[tuple[str, str], float] = {}  # by version and pod: until when
         self._trouble = LastingFailure(log)
         if handle.services is not None:
-            informer = handle.services.informer
-            self._profiles = informer(
-                PROFILES,
-                absent=MissingKind(pause=60.0, hint="install its CRD: there are no profiles"),
-                without="there are no profiles",
-            )
-            self._namespaces = informer(NAMESPACES)
+            self._profiles = _profiles_informer(handle.services)
+            self._namespaces = handle.services.informer(NAMESPACES)
 
     def health(self) -> PartHealth:
         return self._trouble.health()
@@ -527,6 +519,15 @@ class ColocationProfileController(ControllerPlugin):
             self._refused[key] = self._clock.monotonic() + REMEMBERED
         log.warning("pod.not_amended", profile=profile.name, namespace=meta["namespace"],
                     pod=meta["name"], error=text)  # fmt: skip
+
+
+def _profiles_informer(services: Services) -> SharedInformer[Object]:
+    """Return the informer of ClusterColocationProfiles, whose CRD may be missing."""
+    return services.informer(
+        PROFILES,
+        absent=MissingKind(pause=60.0, hint="install its CRD: there are no profiles"),
+        without="there are no profiles",
+    )
 
 
 def _priority_classes(items: Iterable[Object]) -> Iterator[tuple[str, PriorityClass]]:
