@@ -22,7 +22,7 @@ _INTRO = """
 Flags have Go's syntax: `--name=value`, `--name value` or `-name=value`; a bool may stand alone.
 Durations are Go's: `300ms`, `10s`, `1h30m`. A map of bool is `A=true,B=false`. An unknown flag or
 gate, or a bad value, ends the start with exit code 2 and the nearest name; a start that fails
-otherwise (port, run directory) with 1.
+otherwise (port, run directory, root directories) with 1.
 
 A flag on the command line wins over the config file, that over the default; in maps the command
 line wins per entry. Without `--standalone` the daemon stands alone when there is no kubeconfig

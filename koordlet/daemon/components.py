@@ -1,7 +1,9 @@
 """The components of the daemon, built and connected: measure, report, act, serve."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,30 +13,22 @@ from koord.component.http.exposition import Exposition
 from koord.component.supervisor import Component, ComponentSet, GatedComponent, LazyComponent, Run
 from koord.util.clock import Clock
 from koord.util.health import Health
-from koord.util.ownedfiles import OwnedDirectory
+from koord.util.ownedfiles import OwnedDirectory, write_atomic
 from koordlet.daemon.measuring import Measuring, StateSources, build_measuring, build_sources
 from koordlet.daemon.other_agents import OtherAgent
 from koordlet.daemon.qos import QosParts, build_other_agent, build_qos
 from koordlet.daemon.settings import LiveConfig, Settings, follow_config
+from koordlet.host.errors import KernelFileError
 from koordlet.host.files import parse_file
 from koordlet.host.host import Host
 from koordlet.host.procfiles import parse_boot_id
 from koordlet.metriccache.cache import MetricCache
-from koordlet.reporter.loop import NodeMetricReporter
-from koordlet.statesinformer.informer import StatesInformer
-
-if TYPE_CHECKING:
-    from koordlet.daemon.cluster import Cluster
-
-from functools import partial
-from typing import TYPE_CHECKING
-
-from koord.util.ownedfiles import write_atomic
 from koordlet.prediction.checkpoints import CheckpointFiles
 from koordlet.prediction.models import HalfLives
 from koordlet.prediction.prediction import PeakPrediction, PredictionOptions
-from koordlet.reporter.loop import ReportOptions, standalone_interval
+from koordlet.reporter.loop import NodeMetricReporter, ReportOptions, standalone_interval
 from koordlet.reporter.status import AllSinks, FileSink, Predict
+from koordlet.statesinformer.informer import StatesInformer
 
 if TYPE_CHECKING:
     from koordlet.daemon.cluster import Cluster
@@ -105,11 +99,12 @@ def build(
     """Make and connect all components; files in run_dir are opened, nothing runs yet.
 
     Raises:
-        KoordError: the host's /proc cannot be read, it is not clear which API server to use, or
-            the server's certificate cannot be used.
+        KoordError: the host's /proc or cgroups cannot be read, it is not clear which API server
+            to use, or the server's certificate cannot be used.
     """
-    boot_id = parse_file(settings.paths.proc / "sys/kernel/random/boot_id", parse_boot_id)
     host, components = Host(settings.paths), ComponentSet(Health())
+    _check_roots(host)
+    boot_id = parse_file(settings.paths.proc / "sys/kernel/random/boot_id", parse_boot_id)
     trust = settings.options.trust_allocations
     states = StatesInformer(clock, trusts_allocations=lambda: trust.value)
     measuring = build_measuring(settings, states, clock, run_dir, boot_id, exposition)
@@ -164,6 +159,27 @@ def build(
         cluster=cluster,
         runs=components.runs,
     )
+
+
+def _check_roots(host: Host) -> None:
+    """See that the directories without which nothing can be measured are there.
+
+    Raises:
+        KernelFileError: one is missing, or has no cgroup hierarchy in it.
+    """
+    paths = host.paths
+    cgroups, hint = "the host's cgroup file systems", "mount them there or give --cgroup-root-dir"
+    for path, wanted, advice in (
+        (paths.proc, "the host's /proc", "mount it there or give --proc-root-dir"),
+        (paths.cgroup, cgroups, hint),
+    ):
+        try:
+            os.listdir(path)
+        except OSError as err:
+            found = err.strerror or repr(err)
+            raise KernelFileError(path, wanted=wanted, found=found, hint=advice) from err
+    if not host.cgroups.hierarchies():
+        raise KernelFileError(paths.cgroup, wanted=cgroups, found="none", hint=hint)
 
 
 def _gpus(

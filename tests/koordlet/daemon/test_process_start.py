@@ -42,6 +42,7 @@ def test_a_start_that_fails_says_why(koordlet, host, first, tmp_path):
     The message names what was found and what to do; whatever runs already goes on.
     """
     (tmp_path / "link").symlink_to("/tmp")
+    (tmp_path / "empty").mkdir()
     _, port = first.address
     cases = [  # arguments, run directory, status, parts of the message
         (
@@ -66,7 +67,30 @@ def test_a_start_that_fails_says_why(koordlet, host, first, tmp_path):
             f"{tmp_path}/x.crt",
             "No such file",
         ),
-        ([f"--proc-root-dir={tmp_path}/none/"], None, 1, f"{tmp_path}/none", "wanted"),
+        (
+            [f"--proc-root-dir={tmp_path}/none/"],
+            None,
+            1,
+            f"{tmp_path}/none: wanted",
+            "No such file",
+            "give --proc-root-dir",
+        ),
+        (
+            [f"--cgroup-root-dir={tmp_path}/none/"],
+            None,
+            1,
+            f"{tmp_path}/none: wanted",
+            "No such file",
+            "give --cgroup-root-dir",
+        ),
+        (
+            [f"--cgroup-root-dir={tmp_path}/empty/"],
+            None,
+            1,
+            f"{tmp_path}/empty: wanted",
+            "found none",
+            "give --cgroup-root-dir",
+        ),
     ]
     ended = [
         koordlet("--standalone", *roots(host), *args, run_dir=run_dir)
