@@ -398,7 +398,8 @@ class DaemonFlags(FlagTable):
         "report-interval",
         DURATION,
         0.0,
-        "period of standalone reports, 0 means 1m; in a cluster the NodeMetric's spec decides",
+        "period of standalone reports, 0 means 1m; in a cluster the NodeMetric's spec decides, "
+        "by metricReportIntervalSeconds in slo-controller-config (30 or more)",
         zero_or_at_least_seconds(1.0),
     )
 

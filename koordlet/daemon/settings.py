@@ -8,6 +8,7 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
+from koord.api.nodemetric import MIN_REPORT_INTERVAL
 from koord.component.config.document import ConfigDocument
 from koord.component.config.follower import (
     ConfigFollower,
@@ -26,6 +27,10 @@ from koordlet.features import feature_gates
 from koordlet.host.paths import HOST_MODE, HostPaths
 from koordlet.plugin.registry import PluginRegistry
 from koordlet.qosmanager.config import QOSExtensionConfig
+
+_CLUSTER_INTERVAL = (
+    f"set metricReportIntervalSeconds in slo-controller-config, {MIN_REPORT_INTERVAL:.0f} or more"
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,6 +81,10 @@ class Settings:
             found.append(("flags.without_effect", {"flags": inert}))
         if missing := self.gates.not_built():
             found.append(("gates.not_built", {"gates": missing}))
+        interval = self.options.report_interval
+        if interval.value and not self.mode.standalone:
+            facts = {"interval_s": interval.value, "decides": "spec of the NodeMetric"}
+            found.append(("report_interval.overruled", {**facts, "hint": _CLUSTER_INTERVAL}))
         return found
 
 

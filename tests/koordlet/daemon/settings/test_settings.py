@@ -136,6 +136,17 @@ def test_what_has_no_effect_is_logged_once_at_the_start():
     assert load().warnings() == []
 
 
+def test_an_interval_of_reports_that_the_cluster_overrules_is_logged():
+    """Standalone the flag decides, and without it there is nothing to say."""
+    interval = "--report-interval=5s"
+    [(event, facts)] = load(interval, "--standalone=false").warnings()
+
+    assert (event, facts["interval_s"]) == ("report_interval.overruled", 5.0)
+    assert "metricReportIntervalSeconds" in str(facts["hint"])
+    assert load(interval, "--standalone").warnings() == []
+    assert load("--standalone=false").warnings() == []
+
+
 def test_what_discovery_could_not_register_is_passed_on():
     assert load().plugin_problems == ("one that does not load",)
 
