@@ -248,6 +248,7 @@ class ClusterPod(Struct, frozen=True, gc=False, kw_only=True):
     conditions: tuple[Condition, ...] = ()
     condition_times: tuple[float | None, ...] = ()  # Unix seconds; last transition of each
     deleting: bool = False  # it has a deletion timestamp
+    overdue_at: float | None = None  # Unix seconds; deletion timestamp plus grace, None: unknown
     local_storage: bool = False  # it has an emptyDir or hostPath volume
     claims: tuple[str, ...] = ()  # names of persistent volume claims in its namespace
     owners: tuple[Owner, ...] = ()

@@ -162,6 +162,7 @@ def _read_pod(found: wire.Pod, sharing: SharedSpecs, faults: DecodingFaults) -> 
             [one.last_transition_time for one in found_conditions], "lastTransitionTime", faults
         ),
         deleting=meta.deletion_timestamp is not None,
+        overdue_at=None if meta.deletion_timestamp is None else _overdue_at(meta, faults),
         local_storage=any(
             wire.is_given(one.empty_dir) or wire.is_given(one.host_path) for one in volumes
         ),
@@ -169,6 +170,12 @@ def _read_pod(found: wire.Pod, sharing: SharedSpecs, faults: DecodingFaults) -> 
         owners=_owners_of(meta, faults),
         annotations=annotations,
     )
+
+
+def _overdue_at(meta: wire.Metadata, faults: DecodingFaults) -> float | None:
+    """When a pod that is being deleted should have gone, even if its grace began only then."""
+    deleted = _time(meta.deletion_timestamp, "deletionTimestamp", faults)
+    return None if deleted is None else deleted + (meta.deletion_grace_period_seconds or 0)
 
 
 def _workload_group(found: wire.WorkloadReference | None) -> str:

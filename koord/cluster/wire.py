@@ -48,6 +48,7 @@ class Metadata(Wire):
     owner_references: list[OwnerReference] | None = None
     creation_timestamp: str | None = None
     deletion_timestamp: str | None = None
+    deletion_grace_period_seconds: int | None = None
 
 
 class Identity(Wire):

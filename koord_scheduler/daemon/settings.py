@@ -113,6 +113,7 @@ _BUILT = (  # of the framework and of plugins that ship
     "ElasticQuotaEnableUpdateResourceKey",
     "ElasticQuotaGuaranteeUsage",
     "ElasticQuotaIgnorePodOverhead",
+    "ElasticQuotaIgnoreTerminatingPod",
     "ElasticQuotaImmediateIgnoreTerminatingPod",
     "MultiQuotaTree",
     "OmitNodeLabelsForReservation",

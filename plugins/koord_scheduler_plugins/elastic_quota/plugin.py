@@ -4,7 +4,7 @@ Source: Koordinator, pkg/scheduler/plugins/elasticquota; docs/differences.md for
 """
 
 import asyncio
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from koord.api import podgroup
@@ -76,6 +76,7 @@ from koord_scheduler_plugins.elastic_quota.preemption import (
 from koord_scheduler_plugins.elastic_quota.profile import QuotaProfiles, follow_profiles
 from koord_scheduler_plugins.elastic_quota.quotas import (
     UNLIMITED,
+    LeavingPods,
     QuotaOptions,
     Quotas,
 )
@@ -194,7 +195,7 @@ class ElasticQuota(
             system_max=amounts_of(args.system_quota_group_max.items(), "systemQuotaGroupMax"),
             multi_tree=enabled("MultiQuotaTree"),
             default_quota=not enabled("DisableDefaultQuota"),
-            leaving=not enabled("ElasticQuotaImmediateIgnoreTerminatingPod"),
+            leaving=_leaving_pods(enabled),
             overhead=not enabled("ElasticQuotaIgnorePodOverhead"),
             tree=TreeOptions(
                 subset_keys=enabled("ElasticQuotaEnableUpdateResourceKey"),
@@ -546,7 +547,8 @@ class ElasticQuota(
             if number % SLICE == 0:
                 await asyncio.sleep(0)
             pod = cluster.pod(key)
-            quota = None if pod is None or pod.finished else quotas.quota_of(pod)
+            there = pod is not None and not pod.finished and quotas.counts(pod)
+            quota = quotas.quota_of(pod) if pod is not None and there else None
             if pod is not None and quota is not None and quota[0] in found:
                 found[quota[0]][key] = pod_summary(pod, quotas.options.request(pod))
         return {name: {"podCache": pods} for name, pods in found.items()}
@@ -581,6 +583,14 @@ class ElasticQuota(
         )
         self.tracker.wait(waiting, rejected.room)
         return False
+
+
+def _leaving_pods(enabled: Callable[[str], bool]) -> LeavingPods:
+    if enabled("ElasticQuotaImmediateIgnoreTerminatingPod"):
+        return LeavingPods.NEVER
+    if enabled("ElasticQuotaIgnoreTerminatingPod"):
+        return LeavingPods.UNTIL_OVERDUE
+    return LeavingPods.UNTIL_GONE
 
 
 def _no(reason: str) -> Status:

@@ -312,10 +312,8 @@ class QuotaPreemption(VictimSearch):
                 if not pod.deleting:
                     self._pods[pod.key] = pod
                     continue
-                for key, amount in (
-                    self.quotas.options.request(pod).items() if self.quotas.options.leaving else ()
-                ):
-                    self._leaving[key] = self._leaving.get(key, 0) + amount
+                if self.quotas.counts(pod):
+                    _add(self._leaving, self.quotas.options.request(pod), 1)
             if row % ROWS == 0:
                 await remaining_time()
         pods = sorted(self._pods.values(), key=lambda one: (-(one.priority or 0), one.key))

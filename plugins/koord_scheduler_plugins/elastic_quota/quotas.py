@@ -2,7 +2,11 @@
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from functools import lru_cache
+from math import inf
+
+from msgspec.structs import replace as replace_fields
 
 from koord.api.elasticquota import (
     DEFAULT_QUOTA,
@@ -40,6 +44,14 @@ UNLIMITED = (2**63 - 1) // 5
 _FIXED, _PREEMPTIBLE = "fixed", "preemptible"
 
 
+class LeavingPods(Enum):
+    """How long pods that are being deleted count in their quotas."""
+
+    UNTIL_GONE = "until they are gone"
+    UNTIL_OVERDUE = "until they should have gone"  # ElasticQuotaIgnoreTerminatingPod
+    NEVER = "not at all"  # ElasticQuotaImmediateIgnoreTerminatingPod
+
+
 @dataclass(frozen=True, slots=True)
 class PodGroup:
     """Pods that have the same quota, whichever it is. They are one pool of the account."""
@@ -47,6 +59,7 @@ class PodGroup:
     namespace: str
     quota: str  # that their label names; "": none
     preemptible: bool
+    overdue_at: float = inf  # Unix seconds; from when they do not count any more
 
     @property
     def labels(self) -> Mapping[str, str]:
@@ -65,9 +78,8 @@ def _pool(pods: LabelSet) -> str:
 
 def pod_group(pool: str) -> PodGroup:
     """Return the pods of a pool."""
-    namespace, _, rest = pool.partition("/")
-    quota, _, kind = rest.rpartition("/")
-    return PodGroup(namespace, quota, kind == _PREEMPTIBLE)
+    namespace, quota, kind, *overdue = pool.split("/")
+    return PodGroup(namespace, quota, kind == _PREEMPTIBLE, *map(float, overdue))
 
 
 def pod_request(pod: ClusterPod, *, overhead: bool = True) -> Amounts:
@@ -94,30 +106,34 @@ def _amounts(spec: PodSpec, *, overhead: bool) -> Sequence[tuple[str, int]]:
     return tuple(found.items())
 
 
-def _account(*, leaving: bool, overhead: bool) -> AccountKind:
+def _account(leaving: LeavingPods, *, overhead: bool) -> AccountKind:
     @lru_cache(maxsize=1024)  # equal pods share both; all pods of a cluster come by here
     def of_equal_pods(labels: LabelSet, spec: PodSpec) -> Sequence[Holding]:
         amounts = tuple(_amounts(spec, overhead=overhead))
         return (Holding(_pool(labels), amounts),)
 
     def holdings(pod: ClusterPod) -> Sequence[Holding]:
-        if pod.deleting and not leaving:
+        if pod.deleting and leaving is LeavingPods.NEVER:
             return ()
-        return of_equal_pods(pod.label_set, pod.spec)
+        found = of_equal_pods(pod.label_set, pod.spec)
+        if pod.overdue_at is None or leaving is LeavingPods.UNTIL_GONE:
+            return found
+        return [replace_fields(one, pool=f"{one.pool}/{pod.overdue_at}") for one in found]
 
     return AccountKind("quota", holdings)
 
 
 _ACCOUNTS = {
-    (leaving, overhead): _account(leaving=leaving, overhead=overhead)
-    for leaving in (True, False)
+    (leaving, overhead): _account(leaving, overhead=overhead)
+    for leaving in LeavingPods
     for overhead in (True, False)
 }
 """Pods by namespace, the quota that their label names, and whether they may be preempted.
 
-By whether pods that are being deleted count, and whether their overhead does.
+By how long pods that are being deleted count, and whether the overhead of pods does. Those that
+count for a while have pools of their own by the end of it: what holds when, the pods alone say.
 """
-QUOTA_PODS = _ACCOUNTS[True, True]
+QUOTA_PODS = _ACCOUNTS[LeavingPods.UNTIL_GONE, True]
 
 
 NO_ACCOUNT = FrozenAccount({})
@@ -133,7 +149,7 @@ class QuotaOptions:
     system_max: Amounts = field(default_factory=dict)
     multi_tree: bool = False  # MultiQuotaTree
     default_quota: bool = True  # False: DisableDefaultQuota
-    leaving: bool = True  # False: ElasticQuotaImmediateIgnoreTerminatingPod
+    leaving: LeavingPods = LeavingPods.UNTIL_GONE
     overhead: bool = True  # False: ElasticQuotaIgnorePodOverhead
     tree: TreeOptions = field(default_factory=TreeOptions)  # of problems
 
@@ -157,6 +173,8 @@ class Quotas:
     states: Mapping[str, QuotaState] = field(default_factory=dict)  # by tree id
     nodes: Amounts = field(default_factory=dict)  # what all nodes have together
     account: FrozenAccount = NO_ACCOUNT
+    now: float = -inf  # Unix seconds; when pods were last found to be overdue
+    leaving: Mapping[str, float] = field(default_factory=dict)  # pools of pods that will be -> when
     problems: Mapping[str, str] = field(default_factory=dict)  # of ignored objects, by their key
     admits_all: bool = False
     """There are no quotas but the fixed ones, which limit nothing: no pod lacks room."""
@@ -164,6 +182,19 @@ class Quotas:
     def quota_of(self, pod: ClusterPod) -> tuple[str, str] | None:
         """Return name and tree id of the quota of a pod; None: it has none."""
         return self.index.quota_of(pod.labels, pod.namespace)
+
+    def counts(self, pod: ClusterPod) -> bool:
+        """Whether a pod that has not gone counts in its quota, although it may be leaving."""
+        if not pod.deleting or self.options.leaving is LeavingPods.UNTIL_GONE:
+            return True
+        if self.options.leaving is LeavingPods.NEVER:
+            return False
+        return pod.overdue_at is None or pod.overdue_at > self.now
+
+    @property
+    def next_overdue(self) -> float:
+        """Unix seconds; when pods stop counting that count now."""
+        return min(self.leaving.values(), default=inf)
 
     def state_of(self, name: str) -> QuotaState | None:
         """Return the state of the tree of a quota; None: there is no such quota."""
@@ -189,10 +220,27 @@ class Quotas:
         """With what pods hold by another account: a later one, or that of a what-if."""
         if account is self.account:
             return self
-        changes = _Changes(self.index, self.options.pods)
+        changes = _Changes(self.index, self.options.pods, self.now)
+        leaving = dict(self.leaving)
         for pool in account.other_pools(self.options.pods, self.account):
-            changes.move(pool, self.account, account)
-        return self._changed(changes, account)
+            group = changes.move(pool, self.account, account)
+            if self.now < group.overdue_at < inf:
+                leaving[pool] = group.overdue_at
+                if not account.pool(self.options.pods, pool).pods:
+                    del leaving[pool]
+        found = self._changed(changes, account)
+        return found if leaving == self.leaving else replace(found, leaving=leaving)
+
+    def with_time(self, now: float) -> "Quotas":
+        """Without the pods that are overdue by now, in Unix seconds."""
+        if now < self.next_overdue:
+            return self
+        changes = _Changes(self.index, self.options.pods, self.now)
+        for pool, overdue_at in self.leaving.items():
+            if overdue_at <= now:
+                changes.move(pool, self.account, NO_ACCOUNT)
+        leaving = {pool: at for pool, at in self.leaving.items() if at > now}
+        return replace(self._changed(changes, self.account), now=now, leaving=leaving)
 
     def with_nodes(self, nodes: Amounts) -> "Quotas":
         """With other nodes."""
@@ -222,7 +270,7 @@ class Quotas:
         )
         sums = {key: state.sums for key, state in self.states.items()}
         if self.index != index or sums.keys() != trees.keys():
-            changes = _Changes(index, self.options.pods)
+            changes = _Changes(index, self.options.pods, self.now)
             for pool in self.account.other_pools(self.options.pods, None):
                 changes.move(pool, NO_ACCOUNT, self.account)
             sums = {key: changes.sums(key, Sums()) for key in trees}
@@ -270,17 +318,18 @@ _Four = tuple[dict[str, int], dict[str, int], dict[str, int], dict[str, int]]
 class _Changes:
     """Differences between two accounts, by tree id and quota; the fields of Sums of each."""
 
-    def __init__(self, index: QuotaIndex, pods: AccountKind) -> None:
+    def __init__(self, index: QuotaIndex, pods: AccountKind, now: float) -> None:
         self._index = index
         self._pods = pods
+        self._now = now  # pods that were overdue by then do not count
         self.trees: dict[str, dict[str, _Four]] = {}
 
-    def move(self, pool: str, before: FrozenAccount, after: FrozenAccount) -> None:
-        """Add the difference of a pool."""
+    def move(self, pool: str, before: FrozenAccount, after: FrozenAccount) -> PodGroup:
+        """Add the difference of a pool, and return whose it is."""
         group = pod_group(pool)
         found = self._index.quota_of(group.labels, group.namespace)
-        if found is None:
-            return
+        if found is None or group.overdue_at <= self._now:
+            return group
         name, tree = found
         sums = self.trees.setdefault(tree, {}).setdefault(name, ({}, {}, {}, {}))
         old, new = before.pool(self._pods, pool), after.pool(self._pods, pool)
@@ -290,6 +339,7 @@ class _Changes:
             _add(sums[at], one, other)
             if not group.preemptible:
                 _add(sums[at + 2], one, other)
+        return group
 
     def names(self, tree: str) -> Collection[str]:
         """Names of the quotas of a tree that have changed."""

@@ -149,7 +149,8 @@ class QuotaReclaim(VictimSearch):
                     continue
                 one = quota_pod(pod, found[0], self.quotas.options.request(pod))
                 if pod.deleting:
-                    self._leaving.append(one)
+                    if self.quotas.counts(pod):
+                        self._leaving.append(one)
                 elif one.preemptible:
                     pods.append(one)
                     self._pods[pod.key] = pod

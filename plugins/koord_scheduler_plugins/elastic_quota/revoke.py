@@ -153,7 +153,7 @@ class QuotaRevoker(SharedPart):
                 continue
             if not pod.deleting:
                 found.pods.append(quota_pod(pod, name[0], quotas.options.request(pod)))
-            elif quotas.options.leaving:
+            elif quotas.counts(pod):
                 for key, amount in quotas.options.request(pod).items():
                     found.used[key] = found.used.get(key, 0) - amount
 

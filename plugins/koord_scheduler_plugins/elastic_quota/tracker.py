@@ -183,6 +183,7 @@ PART = "elastic quotas"
 QUOTAS = ApiResource(API_VERSION, PLURAL)
 WITHOUT = "all pods are in the default quota"
 PAUSE = 0.02  # seconds between two looks at pods that wait
+MAX_REST = 3600.0  # seconds between two looks if nothing changes
 SHARE = 9.0  # times as long as a look has taken nothing is done
 
 
@@ -222,6 +223,7 @@ class QuotaTracker(SharedPart):
             self._nodes_changed = False
             self._quotas = self._quotas.with_nodes(sum_of_nodes(self._cluster.view()))
         self._quotas = self._quotas.with_account(self._cluster.account)
+        self._quotas = self._quotas.with_time(self._services.clock.wall())
         return self._quotas
 
     @property
@@ -270,7 +272,14 @@ class QuotaTracker(SharedPart):
             pause = PAUSE + SHARE * (clock.monotonic() - began)
             if await stop.sleep(pause):
                 return
-            await stop.bound(self._woken.wait())
+            await stop.sleep(self._rest(), self._woken)
+
+    def _rest(self) -> float:
+        """Seconds until room comes for pods that wait, although nothing changes."""
+        if not len(self._waiting):
+            return MAX_REST
+        left = self._quotas.next_overdue - self._services.clock.wall()
+        return min(max(left, PAUSE), MAX_REST)
 
     async def wait_ready(self) -> None:
         """It knows enough from the beginning."""

@@ -65,6 +65,25 @@ def test_the_facts_of_a_pod():
     assert found.spec.requests == (("cpu", 1000),)
 
 
+@pytest.mark.parametrize(
+    ("more", "wanted"),
+    [
+        ({}, None),
+        ({"deletionTimestamp": "1970-01-01T00:01:00Z"}, 60.0),
+        ({"deletionTimestamp": "1970-01-01T00:01:00Z", "deletionGracePeriodSeconds": 30}, 90.0),
+        ({"deletionTimestamp": "soon", "deletionGracePeriodSeconds": 30}, None),
+        ({"deletionTimestamp": "1970-01-01T00:01:00Z", "deletionGracePeriodSeconds": "x"}, 60.0),
+        ({"deletionGracePeriodSeconds": 30}, None),
+    ],
+)
+def test_when_a_pod_should_have_gone(more: Json, wanted: float | None):
+    """What cannot be read of it makes the pod no other: it is being deleted all the same."""
+    obj = pod("p", "n")
+    obj["metadata"] |= more
+    found = Decoder().object(POD, json.dumps(obj).encode(), DecodingFaults())
+    assert (found.overdue_at, found.deleting) == (wanted, "deletionTimestamp" in more)
+
+
 def test_the_status_of_a_pod():
     """Of containers, those that run and never restarted are not kept."""
     obj = pod("p", "n")

@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -681,6 +682,40 @@ async def test_pods_that_are_being_deleted_need_not_count():
     await world.end()
 
 
+async def test_pods_that_should_have_gone_do_not_count():
+    """By the gate ElasticQuotaIgnoreTerminatingPod: from the deletion timestamp plus the grace on.
+
+    Nothing happens then, but the pod that waits for the room is tried.
+    """
+    world = World()
+    world.services = replace(world.services, gates="ElasticQuotaIgnoreTerminatingPod".__eq__)
+    await world.begin(8)
+    world.quota("a", "2")
+    for name in ("p", "q"):
+        world.add(name, "a", bound="n0")
+    world.add("r", "a")
+    deleted = datetime.fromtimestamp(world.clock.wall() + 30, UTC).isoformat()
+    world.api.change(
+        "default/p",
+        metadata={"deletionTimestamp": deleted, "deletionGracePeriodSeconds": 20},
+    )
+    await world.settle()
+    await world.advance(49.0)
+    assert (world.bound, world.used("a")) == ([], 2000)
+    await world.advance(2.0)
+    assert (world.bound, world.used("a")) == (["r"], 2000)
+    shown_pods = await world.plugin._answer_quota(
+        PluginRequest(parameters={"name": "a"}, query={"includePods": "true"})
+    )
+    assert isinstance(shown_pods, dict)
+    assert sorted(shown_pods["podCache"]) == ["default/q", "default/r"]
+    assert shown(world.plugin.tracker.current()) == rebuilt(world)
+    world.api.delete_pod("default/p")
+    await world.settle()
+    assert world.used("a") == 2000
+    await world.end()
+
+
 async def test_a_tree_has_what_its_root_declares():
     """Worked example 54: the default tree has the rest."""
     world = World()
@@ -725,7 +760,8 @@ def rebuilt(world: World) -> Any:
     found = world.services.informers.informer(QUOTAS).objects.values()
     quotas = start(options).with_objects(map(read_elastic_quota, found))
     nodes = sum_of_nodes(world.state.view())
-    return shown(quotas.with_nodes(nodes).with_account(account.freeze()))
+    quotas = quotas.with_nodes(nodes).with_account(account.freeze())
+    return shown(quotas.with_time(world.clock.wall()))
 
 
 async def test_a_takeover_at_any_point_of_a_quotas_life_knows_the_same():

@@ -1,9 +1,12 @@
 """All quotas at one moment: however it came about, it is what the objects say."""
 
+import dataclasses
+from math import inf
 from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from koord.api.elasticquota import (
     DEFAULT_QUOTA,
@@ -15,6 +18,7 @@ from koord.api.elasticquota import (
 from koord.cluster.account import Account
 from koord_scheduler_plugins.elastic_quota.quotas import (
     QUOTA_PODS,
+    LeavingPods,
     QuotaOptions,
     Quotas,
     pod_group,
@@ -28,16 +32,23 @@ NAMES = ("a", "b", "c", DEFAULT_QUOTA)
 OPTIONS = QuotaOptions(default_max={"cpu": 9000}, system_max={"cpu": 9000}, multi_tree=True)
 
 pods = st.builds(
-    lambda name, namespace, quota, cpu, node, fixed, ended: read_pod(
-        (finished if ended else dict)(
-            pod(
-                name,
-                node,
-                {**({NAME: quota} if quota else {}), **({PREEMPTIBLE: "false"} if fixed else {})},
-                {"cpu": cpu},
-                namespace=namespace,
+    lambda name, namespace, quota, cpu, node, fixed, ended, overdue_at: replace(
+        read_pod(
+            (finished if ended else dict)(
+                pod(
+                    name,
+                    node,
+                    {
+                        **({NAME: quota} if quota else {}),
+                        **({PREEMPTIBLE: "false"} if fixed else {}),
+                    },
+                    {"cpu": cpu},
+                    namespace=namespace,
+                )
             )
-        )
+        ),
+        deleting=overdue_at is not None,
+        overdue_at=overdue_at,
     ),
     st.sampled_from("pqr"),
     st.sampled_from(("one", "two")),
@@ -46,6 +57,7 @@ pods = st.builds(
     st.sampled_from(("", "n")),
     st.booleans(),
     st.booleans(),
+    st.sampled_from((None, None, 10.0, 20.0, 30.0)),
 )
 quotas = st.builds(
     lambda name, parent, low, high, lends, namespaces, tree: ElasticQuota(
@@ -77,6 +89,7 @@ events = st.lists(
         st.tuples(st.just("quota"), quotas),
         st.tuples(st.just("no quota"), st.sampled_from(NAMES)),
         st.tuples(st.just("nodes"), st.sampled_from((0, 4000, 10_000))),
+        st.tuples(st.just("seconds"), st.sampled_from((5, 10))),
     ),
     max_size=25,
 )
@@ -98,11 +111,12 @@ def shown(found: Quotas) -> Any:
     }
 
 
-@settings(max_examples=150, deadline=None)
-@given(events)
-def test_followed_step_by_step_it_is_as_made_at_once(happened: Any):
-    account, objects, total, held = Account([QUOTA_PODS]), {}, 0, {}
-    found = start(OPTIONS)
+@settings(max_examples=300, deadline=None)
+@given(events, st.sampled_from(LeavingPods))
+def test_followed_step_by_step_it_is_as_made_at_once(happened: Any, leaving: LeavingPods):
+    options = dataclasses.replace(OPTIONS, leaving=leaving)
+    account, objects, total, held, now = Account([options.pods]), {}, 0, {}, 0.0
+    found = start(options)
     for what, about in happened:
         if what == "pod":
             account.put(about)
@@ -116,11 +130,13 @@ def test_followed_step_by_step_it_is_as_made_at_once(happened: Any):
         elif what == "no quota":
             objects.pop(about, None)
             found = found.with_objects(objects.values())
-        else:
+        elif what == "nodes":
             total = about
             found = found.with_nodes({"cpu": total})
-        found = found.with_account(account.freeze())
-    fresh = Account([QUOTA_PODS])
+        else:
+            now += about
+        found = found.with_account(account.freeze()).with_time(now)
+    fresh = Account([options.pods])
     for one in held.values():
         fresh.put(one)
     if any(
@@ -129,8 +145,11 @@ def test_followed_step_by_step_it_is_as_made_at_once(happened: Any):
         for text in one.tree.problems.values()
     ):
         return  # what then counts as the parent depends on what was before
-    made = start(OPTIONS).with_account(fresh.freeze()).with_nodes({"cpu": total})
-    assert shown(made.with_objects(objects.values())) == shown(found)
+    made = start(options).with_account(fresh.freeze()).with_nodes({"cpu": total})
+    assert shown(made.with_time(now).with_objects(objects.values())) == shown(found)
+    if leaving is LeavingPods.UNTIL_OVERDUE:
+        at = [one.overdue_at for one in held.values() if one.overdue_at and not one.finished]
+        assert found.next_overdue == min((one for one in at if one > now), default=inf)
 
 
 def test_pods_are_one_pool_if_nothing_of_their_quota_differs():

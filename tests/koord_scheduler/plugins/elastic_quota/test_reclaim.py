@@ -1,5 +1,6 @@
 """Reclaiming: a quota below its min takes back what others use of it."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -103,6 +104,26 @@ async def test_a_gang_keeps_its_minimum_or_leaves_as_a_whole():
     world.add("a1", "a", cpu="3")
     await world.settle()
     assert world.leaving == sorted({"b0", "g0", "g1", "g2"} - {gone})
+    await world.end()
+
+
+@pytest.mark.parametrize("gate", ["", "ElasticQuotaImmediateIgnoreTerminatingPod"])
+async def test_a_pod_that_leaves_already_is_taken_off_once(gate: str):
+    """Also where it does not count in its quota any more."""
+    world = World()
+    world.services = replace(world.services, gates=gate.__eq__)
+    await world.begin(4, 2, enable_reclaim=True)
+    world.quota("a", "6", "3")
+    world.quota("b", "6", "2")
+    world.add("a0", "a", bound="n0")
+    for at in range(5):
+        world.add(f"b{at}", "b", bound=f"n{int(at > 2)}", priority=at)
+    world.api.change("default/b4", metadata={"deletionTimestamp": "2026-07-24T06:52:45Z"})
+    await world.settle()
+    for name in ("a1", "a2"):
+        world.add(name, "a")
+    await world.settle()
+    assert world.leaving == ["b0", "b4"]
     await world.end()
 
 
