@@ -13,7 +13,6 @@ from prometheus_client import CollectorRegistry
 from rich.console import RenderableType
 
 from koord.cluster.dump import Dump
-from koord.cluster.facts import ClusterNode
 from koord.cluster.state import ClusterState
 from koord.component.http.responses import json_body, json_bytes
 from koord.component.terminal import Name, figure, heading, prose, table
@@ -143,7 +142,7 @@ async def make_plan(
     try:
         result = await Descheduler(
             profiles,
-            lambda: _nodes(services),
+            services.cluster.nodes,
             limiter,
             services.metrics,
             services.clock,
@@ -188,10 +187,6 @@ def _as_if_lasting(args: Mapping[str, object]) -> dict[str, object]:
         name: one.as_if_lasting() if isinstance(one, HistoryDependent) else one
         for name, one in args.items()
     }
-
-
-async def _nodes(services: Services) -> list[ClusterNode]:
-    return services.cluster.nodes()
 
 
 async def _close(profiles: list[ProfilePlugins]) -> None:

@@ -1,6 +1,6 @@
 """The kinds of objects, and the facts that are kept of each."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
@@ -43,7 +43,6 @@ from koord.cluster.lenient_decoding import (
     DecodingFaults,
     LenientDecoder,
     bounded_amounts,
-    bounded_labels,
     take_within_limit,
 )
 from koord.cluster.placement import controller_of
@@ -64,6 +63,7 @@ RAW_ALLOCATABLE = "node.koordinator.sh/raw-allocatable"  # an annotation of node
 _ALWAYS_USED = {"cpu", "memory"}  # resources
 _MAX_DISRUPTED = 2000  # pods in the status of a PodDisruptionBudget; the API allows as many
 _SHORT = 16  # characters of an amount that is remembered
+_KNOWN = ("kubernetes.io", "k8s.io", "koordinator.sh")  # ends of prefixes of labels
 _LONGEST_SHARED = 16  # items of a list that is read once for all objects that have it
 
 
@@ -114,7 +114,7 @@ def _read_pod(found: wire.Pod, sharing: SharedSpecs, faults: DecodingFaults) -> 
     )
     namespace = intern(meta.namespace or "default")
     volumes = spec.volumes or ()
-    labels = bounded_labels(meta.labels, faults, sharing.kept.pod_labels)
+    labels = _bounded_labels(meta.labels, faults, sharing.kept.pod_labels)
     found_conditions = status.conditions or []
     if len(found_conditions) > UNCHECKED_ITEMS:
         found_conditions = take_within_limit(
@@ -248,6 +248,27 @@ def _claim_name(found: wire.PodVolume, pod: str) -> str:
     return f"{pod}-{found.name}" if wire.is_given(found.ephemeral) else ""
 
 
+def _bounded_labels(
+    labels: dict[str, str] | None, faults: DecodingFaults, first: Set[str] = frozenset()
+) -> Mapping[str, str]:
+    """Return labels that take KEPT_BYTES together.
+
+    If some are cut, those of first are kept before those of Kubernetes and Koordinator, and these
+    before others.
+    """
+    if not labels:
+        return {}
+    if len(labels) <= UNCHECKED_ITEMS:
+        return labels
+    items = sorted(labels.items(), key=lambda item: (item[0] not in first, not _is_known(item[0])))
+    kept = take_within_limit(items, lambda item: item, "labels", faults)
+    return labels if len(kept) == len(labels) else dict(kept)
+
+
+def _is_known(key: str) -> bool:
+    return key.partition("/")[0].endswith(_KNOWN)
+
+
 def _texts_of_condition(one: wire.PodCondition) -> tuple[str, ...]:
     return one.type, one.status, one.reason or ""
 
@@ -289,7 +310,7 @@ def _read_node(found: wire.Node, sharing: SharedSpecs, faults: DecodingFaults) -
     return ClusterNode(
         name=meta.name,
         uid=meta.uid or "",
-        labels=MappingProxyType(bounded_labels(meta.labels, faults, sharing.kept.node_labels)),
+        labels=MappingProxyType(_bounded_labels(meta.labels, faults, sharing.kept.node_labels)),
         taints=tuple(Taint(one.key, one.effect, one.value or "") for one in taints or ()),
         unschedulable=bool(spec.unschedulable) or _are_unread(spec.taints, taints),
         ready=all(status == "True" for type_, status in conditions if type_ == "Ready"),
@@ -367,7 +388,7 @@ def _reserved(annotations: Mapping[str, str]) -> dict[str, int]:
 def _read_namespace(
     found: wire.NamedObject, _: SharedSpecs, faults: DecodingFaults
 ) -> ClusterNamespace:
-    labels = bounded_labels(found.metadata.labels, faults)
+    labels = _bounded_labels(found.metadata.labels, faults)
     return ClusterNamespace(found.metadata.name, MappingProxyType(labels))
 
 

@@ -1,6 +1,6 @@
 """Decode objects part by part: a malformed or oversized part costs only itself, and is noted."""
 
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, Generic, TypeVar, Union, get_args, get_origin
@@ -19,7 +19,6 @@ MAX_NOTED_FAULTS = 8  # faults of an object
 OTHERS = "and others"  # than those
 _LONGEST = 200  # characters of a fault
 UNREADABLE = (msgspec.DecodeError, RecursionError, UnicodeError)
-_KNOWN = ("kubernetes.io", "k8s.io", "koordinator.sh")  # ends of prefixes
 
 T = TypeVar("T")
 
@@ -178,23 +177,6 @@ def take_within_limit(
     return items
 
 
-def bounded_labels(
-    labels: dict[str, str] | None, faults: DecodingFaults, first: Set[str] = frozenset()
-) -> Mapping[str, str]:
-    """Return labels as within.
-
-    If some are cut, those of first are kept before those of Kubernetes and Koordinator, and these
-    before others.
-    """
-    if not labels:
-        return {}
-    if len(labels) <= UNCHECKED_ITEMS:
-        return labels
-    items = sorted(labels.items(), key=lambda item: (item[0] not in first, not _is_known(item[0])))
-    kept = take_within_limit(items, lambda item: item, "labels", faults)
-    return labels if len(kept) == len(labels) else dict(kept)
-
-
 def bounded_amounts(
     amounts: dict[str, int], name: str, faults: DecodingFaults
 ) -> tuple[tuple[str, int], ...]:
@@ -203,7 +185,3 @@ def bounded_amounts(
         return tuple(sorted(amounts.items()))
     items = sorted(amounts.items(), key=lambda item: ("/" in item[0], item))
     return tuple(sorted(take_within_limit(items, lambda item: (item[0],), name, faults)))
-
-
-def _is_known(key: str) -> bool:
-    return key.partition("/")[0].endswith(_KNOWN)

@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-import msgspec
 from prometheus_client import CollectorRegistry
 
 from koord.cluster.decoder import ObjectKind
@@ -19,9 +18,9 @@ from koord.component.plugins.execution import running_plugin
 from koord.component.supervisor import supervise
 from koord.controlplane.clusterfeed import ClusterFeed, ServedKind
 from koord.controlplane.sections import ClientConnection, ComponentInfo
-from koord.controlplane.transport import PooledTransport
+from koord.controlplane.transport import PooledTransport, encode_json_fast
 from koord.kube.authorization import Reviews, User
-from koord.kube.client import ApiClient, EventMetrics, KubeMetrics, OneObject, Resource, encode_json
+from koord.kube.client import ApiClient, EventMetrics, KubeMetrics, OneObject, Resource
 from koord.kube.credentials import ApiConfig
 from koord.kube.errors import ConfigError, KubeError
 from koord.kube.events import EventLimits, EventRecorder
@@ -32,16 +31,6 @@ from koord.kube.transport import Call, Limits, Object, Transport
 from koord.util.clock import Clock, SystemClock
 from koord.util.health import OK, HealthStatus, PartHealth
 from koord.util.stop import Stop
-
-
-def encode_json_fast(body: object) -> bytes:
-    """Return what encode_json does. Also of types that it does not know, such as a datetime."""
-    try:
-        found = msgspec.json.encode(body)
-    except TypeError:  # such as a str of a class of its own
-        return encode_json(body)
-    # It writes null for a number that is none: that must not become a field to be removed.
-    return encode_json(body) if b"null" in found else found
 
 
 class NotLeader(KubeError):

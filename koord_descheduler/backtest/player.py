@@ -44,8 +44,8 @@ from koord_descheduler.framework.profile import (
     build_profile,
     profile_settings,
 )
-from koord_descheduler.ledger.entries import WorkloadRef, workload_of
-from koord_descheduler.ledger.ledger import Ledger, LedgerMetrics
+from koord_descheduler.ledger.entries import WorkloadRef
+from koord_descheduler.ledger.ledger import Ledger, LedgerMetrics, workload_of
 from koord_descheduler.planning import offline_services
 
 REPLACED_WITHIN = 600.0  # seconds; a pod without replacement by then has none: the workload shrank
@@ -557,7 +557,7 @@ class _Player:
             raise
         self._cycles = Descheduler(
             self._profiles,
-            self._nodes,
+            self._simulated.state.nodes,
             self._limiter,
             self._services.metrics,
             self._clock,
@@ -657,9 +657,6 @@ class _Player:
                     is_recorded,
                 )
             )
-
-    async def _nodes(self) -> list[ClusterNode]:
-        return self._simulated.state.nodes()
 
 
 def _first_cycle(found: RecordSummary, interval: float) -> float:

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from koord.cluster.facts import ClusterNode
 from koord.cluster.keptfields import KeptFields
 from koord.component.config.follower import AppliedConfig
 from koord.util.errors import KoordError
@@ -162,7 +161,7 @@ class LiveConfiguration:
         self._is_built = False
         self.cycles = Descheduler(
             (),
-            self._nodes,
+            services.cluster.nodes,
             self._limiter,
             services.metrics,
             services.clock,
@@ -278,9 +277,6 @@ class LiveConfiguration:
         self._limiter.limit(
             per_node=limits.per_node, per_namespace=limits.per_namespace, total=limits.total
         )
-
-    async def _nodes(self) -> list[ClusterNode]:
-        return self._services.cluster.nodes()
 
     def _log_warnings(self, read: ReadConfig) -> None:
         for fault in read.warnings:

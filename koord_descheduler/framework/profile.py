@@ -165,6 +165,8 @@ class ProfilePlugins:
         self._path = ProfileEvictions(settings.name, settings.dry_run)
         self._failures = FailureLog(log, services.clock)
         self._loaded: dict[str, _Loaded] = {}
+        self._deschedule: tuple[str, ...] = ()  # names of plugins, in their order
+        self._balance: tuple[str, ...] = ()
         self.handle = Handle(
             profile=settings.name,
             services=services,
@@ -209,7 +211,7 @@ class ProfilePlugins:
     async def run_deschedule_plugins(self, nodes: Sequence[ClusterNode]) -> Status:
         """Run all Deschedule plugins in their order, whatever becomes of each."""
         return await self._run(
-            self.settings.enabled(Point.DESCHEDULE),
+            self._deschedule,
             "deschedule",
             lambda plugin: cast(DeschedulePlugin, plugin).deschedule(tuple(nodes)),
         )
@@ -217,7 +219,7 @@ class ProfilePlugins:
     async def run_balance_plugins(self, nodes: Sequence[ClusterNode]) -> Status:
         """Run all Balance plugins in their order, whatever becomes of each."""
         return await self._run(
-            self.settings.enabled(Point.BALANCE),
+            self._balance,
             "balance",
             lambda plugin: cast(BalancePlugin, plugin).balance(tuple(nodes)),
         )
@@ -255,6 +257,8 @@ class ProfilePlugins:
             if staged.loaded.get(name) is not loaded
         }
         self.settings, self._loaded = staged.wanted, staged.loaded
+        self._deschedule = staged.wanted.enabled(Point.DESCHEDULE)
+        self._balance = staged.wanted.enabled(Point.BALANCE)
         self._path.filters, self._path.evictor = staged.filters, staged.evictor
         return ended
 
@@ -443,7 +447,7 @@ def _error_of(status: Any, plugin: str) -> BaseException | None:
 
 MIN_NODES = 2
 
-ListNodes = Callable[[], Awaitable[Sequence[ClusterNode]]]
+ListNodes = Callable[[], Sequence[ClusterNode]]
 """Returns all nodes of the cluster, in a stable order."""
 
 cycle_log = get_logger("koord_descheduler.cycle")
@@ -585,7 +589,7 @@ class Descheduler:
         self._decisions.begin(self._clock.wall())
         for profile in self.profiles:
             profile.evictions.clear()
-        nodes = await self._selected()
+        nodes = self._selected()
         result.nodes = len(nodes)
         if len(nodes) < MIN_NODES:
             raise ClusterTooSmall(
@@ -601,15 +605,15 @@ class Descheduler:
         for profile in ready:
             _note(result, profile, await profile.run_balance_plugins(profile.select(nodes)))
 
-    async def _selected(self) -> tuple[ClusterNode, ...]:
+    def _selected(self) -> tuple[ClusterNode, ...]:
         selector = self._selector
         return tuple(
             node
-            for node in await self._nodes()
+            for node in self._nodes()
             if node.ready and (selector is None or selector.matches(node.labels))
         )
 
 
 def _note(result: CycleResult, profile: ProfilePlugins, status: Status) -> None:
-    if not status.ok:
+    if status.error is not None:
         result.errors.append(f"{profile.name}: {status}")

@@ -3,6 +3,7 @@
 LedgerStore keeps it in the API, so that the next leader goes on with it.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,6 +13,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from koord.api.nodemetric import time_text
 from koord.cluster.facts import ClusterPod, ReportedUsage
 from koord.cluster.kinds import UsageReport
+from koord.cluster.placement import Workloads, controller_of
 from koord.cluster.state import ClusterState
 from koord.kube.client import CONFIG_MAPS, ApiClient
 from koord.kube.errors import Conflict, KubeError, NotFound
@@ -38,15 +40,11 @@ from koord_descheduler.ledger.entries import (
     WorkloadRef,
     after_failure,
     after_success,
-    baseline,
     from_text,
     is_forgotten,
-    is_relieved,
-    measured_relief,
     merge_entries,
     merge_pauses,
     to_text,
-    workload_of,
 )
 
 
@@ -71,6 +69,102 @@ class LedgerMetrics:
             ["outcome"],
             registry=registry,
         )
+
+
+def workload_of(pod: ClusterPod, workloads: Workloads) -> WorkloadRef:
+    """The workload of a pod: the outermost controller that is known; a bare pod by itself."""
+    known = workloads.of(pod)
+    if known is not None:
+        return WorkloadRef(known.kind, known.namespace, known.name, known.uid)
+    owner = controller_of(pod.owners)
+    if owner is not None:
+        return WorkloadRef(owner.kind, pod.namespace, owner.name, owner.uid)
+    return WorkloadRef(BARE, pod.namespace, pod.name)
+
+
+SHARE = 0.5  # of the predicted relief that has to be measured
+MIN_RELIEF = 0.01  # of what the node has; less may be noise
+
+
+def baseline(report: UsageReport, pod: str, is_neighbour: Callable[[str], bool]) -> Baseline | None:
+    """Return the part of a report that is compared; None: the report lacks the node's usage.
+
+    pod: the evicted one, as namespace/name. is_neighbour gets the other pods in the same form.
+    """
+    if report.update_time is None or not _is_sane(report.usage):
+        return None
+    own, cores, memory = None, 0.0, 0.0
+    for metric in report.pods:
+        key = f"{metric.namespace}/{metric.name}"
+        if not _is_sane(metric.usage):
+            continue
+        if key == pod:
+            own = metric.usage
+        elif is_neighbour(key):
+            cores += metric.usage.cores
+            memory += metric.usage.memory_bytes
+    assert report.usage is not None  # noqa: S101 - it is sane
+    return Baseline(
+        time=report.update_time,
+        node=report.usage,
+        system=_system(report),
+        neighbours=ReportedUsage(cores, memory) if report.pods else None,
+        pod=own,
+    )
+
+
+def measured_relief(before: Baseline, after: Baseline) -> ReportedUsage:
+    """Return the usage that the node lost, in cores and bytes; negative: its usage grew."""
+    had_system = before.system is not None and after.system is not None
+    had_neighbours = before.neighbours is not None and after.neighbours is not None
+    one = _footprint(before, system=had_system, neighbours=had_neighbours)
+    other = _footprint(after, system=had_system, neighbours=had_neighbours)
+    return ReportedUsage(one.cores - other.cores, one.memory_bytes - other.memory_bytes)
+
+
+def is_relieved(
+    predicted: ReportedUsage, measured: ReportedUsage, room: ReportedUsage
+) -> bool | None:
+    """Whether at least half of what was predicted was measured, of each resource that counts.
+
+    room: the node's allocatable. A resource counts when at least 1 % of that was predicted; None:
+    none does.
+    """
+    counted = [
+        found >= wanted * SHARE
+        for wanted, found, most in (
+            (predicted.cores, measured.cores, room.cores),
+            (predicted.memory_bytes, measured.memory_bytes, room.memory_bytes),
+        )
+        if wanted > 0 and wanted >= most * MIN_RELIEF
+    ]
+    return all(counted) if counted else None
+
+
+def _system(report: UsageReport) -> ReportedUsage | None:
+    """Return the usage outside of pods; None: the report does not have it."""
+    system, host = report.system_usage, report.host_usage
+    if system is None or not _is_sane(system):
+        return None
+    if host is None or not _is_sane(host):
+        return system
+    return ReportedUsage(system.cores + host.cores, system.memory_bytes + host.memory_bytes)
+
+
+def _footprint(found: Baseline, *, system: bool, neighbours: bool) -> ReportedUsage:
+    cores, memory = found.node.cores, found.node.memory_bytes
+    for part, counts in ((found.system, system), (found.neighbours, neighbours)):
+        if part is not None and counts:
+            cores -= part.cores
+            memory -= part.memory_bytes
+    return ReportedUsage(cores, memory)
+
+
+def _is_sane(usage: ReportedUsage | None) -> bool:
+    """Whether a usage can be one."""
+    return usage is not None and all(
+        math.isfinite(value) and value >= 0 for value in (usage.cores, usage.memory_bytes)
+    )
 
 
 MAX_WAIT = 3600.0  # seconds; for a pod to leave, and then for reports

@@ -23,6 +23,14 @@ from koord_scheduler.config.v1 import ALL, NamedPlugin, Plugins, PluginSet
 class Point(StrEnum):
     """An extension point, as profiles name it."""
 
+    label: str  # in metrics and messages: "PreFilter"
+
+    def __new__(cls, value: str) -> "Point":
+        point = str.__new__(cls, value)
+        point._value_ = value
+        point.label = value[0].upper() + value[1:]
+        return point
+
     PRE_ENQUEUE = "preEnqueue"
     QUEUE_SORT = "queueSort"
     PRE_FILTER = "preFilter"
@@ -36,13 +44,6 @@ class Point(StrEnum):
     BIND = "bind"
     POST_BIND = "postBind"
 
-    @property
-    def label(self) -> str:
-        """Return the name in metrics and messages: "PreFilter"."""
-        return _LABELS[self]
-
-
-_LABELS = {point: point.value[0].upper() + point.value[1:] for point in Point}
 
 _POINTS = {
     "PE": Point.PRE_ENQUEUE,

@@ -57,6 +57,7 @@ class PodBinding:
         plugins.complete_reservations(self._room)
         self._waiting = plugins.services.waiting
         self._clock = plugins.services.clock
+        self._post_filters = plugins.at(Point.POST_FILTER)
         reserving = plugins.at(Point.RESERVE)
         reserves = [cast(ReservePlugin, one.plugin).reserve for one in reserving]
         self._reserving = reserving
@@ -65,15 +66,17 @@ class PodBinding:
         permits = [cast(PermitPlugin, one.plugin).permit for one in permitting]
         self._permitting = permitting
         self._permits = SequentialCalls(plugins.calls, Point.PERMIT, permitting, permits)
-        binding = plugins.at(Point.PRE_BIND)
-        flights = [cast(PreBindPlugin, one.plugin).pre_bind_pre_flight for one in binding]
-        self._pre_binding = binding
-        self._flights = SequentialCalls(plugins.calls, Point.PRE_BIND, binding, flights)
+        pre_binding = plugins.at(Point.PRE_BIND)
+        flights = [cast(PreBindPlugin, one.plugin).pre_bind_pre_flight for one in pre_binding]
+        self._pre_binding = pre_binding
+        self._flights = SequentialCalls(plugins.calls, Point.PRE_BIND, pre_binding, flights)
+        self._binding = plugins.at(Point.BIND)
+        self._post_binding = plugins.at(Point.POST_BIND)
 
     @property
     def has_post_filters(self) -> bool:
         """Whether any plugin could preempt pods."""
-        return bool(self._plugins.at(Point.POST_FILTER))
+        return bool(self._post_filters)
 
     async def post_filter(
         self, state: CycleState, pod: ClusterPod, nodes: View, statuses: NodeStatuses
@@ -110,7 +113,7 @@ class PodBinding:
     ) -> PostFilterResult:
         rejection: PostFilterResult | None = None
         with self._calls.timed(Point.POST_FILTER.label) as ended:
-            for loaded in self._plugins.at(Point.POST_FILTER):
+            for loaded in self._post_filters:
                 plugin = cast(PostFilterPlugin, loaded.plugin)
                 work = plugin.post_filter_dry_run if dry_run else plugin.post_filter
                 make = partial(work, state, pod, nodes, statuses)
@@ -167,7 +170,7 @@ class PodBinding:
     def unreserve(self, state: CycleState, pod: ClusterPod, node: str) -> None:
         """Call Unreserve of all plugins, the last one first, whatever becomes of each."""
         with self._calls.timed(UNRESERVE):
-            for loaded in reversed(self._plugins.at(Point.RESERVE)):
+            for loaded in reversed(self._reserving):
                 plugin = cast(ReservePlugin, loaded.plugin)
                 try:
                     self._calls.call(
@@ -238,7 +241,7 @@ class PodBinding:
         What they have changed about the pod is applied at the end, by the first plugin that can.
         """
         with self._calls.timed(Point.PRE_BIND.label) as ended:
-            for loaded in self._plugins.at(Point.PRE_BIND):
+            for loaded in self._pre_binding:
                 if loaded.name in state.skipped_pre_binds:
                     continue
                 plugin = cast(PreBindPlugin, loaded.plugin)
@@ -256,7 +259,7 @@ class PodBinding:
         changes = pod_changes(state)
         if not changes.metadata:
             return SUCCESS
-        for loaded in self._plugins.at(Point.PRE_BIND):
+        for loaded in self._pre_binding:
             if isinstance(loaded.plugin, PreBindExtensions):
                 make = partial(loaded.plugin.apply_patch, state, pod, changes)
                 status = await self._later(loaded, Point.PRE_BIND, state, make, Code.SKIP)
@@ -268,7 +271,7 @@ class PodBinding:
     async def bind(self, state: CycleState, pod: ClusterPod, node: str) -> Status:
         """Call Bind of the plugins, one after the other, until one does not skip."""
         with self._calls.timed(Point.BIND.label) as ended:
-            for loaded in self._plugins.at(Point.BIND):
+            for loaded in self._binding:
                 plugin = cast(BindPlugin, loaded.plugin)
                 make = partial(plugin.bind, state, pod, node)
                 status = await self._later(loaded, Point.BIND, state, make, Code.SKIP)
@@ -281,7 +284,7 @@ class PodBinding:
     async def post_bind(self, state: CycleState, pod: ClusterPod, node: str) -> None:
         """Call PostBind of all plugins, whatever becomes of each."""
         with self._calls.timed(Point.POST_BIND.label):
-            for loaded in self._plugins.at(Point.POST_BIND):
+            for loaded in self._post_binding:
                 plugin = cast(PostBindPlugin, loaded.plugin)
                 make = partial(plugin.post_bind, state, pod, node)
                 await self._later(loaded, Point.POST_BIND, state, make)

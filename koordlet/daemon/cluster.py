@@ -30,7 +30,7 @@ from koord.kube.kubeconfig import find_config
 from koord.kube.managedobjects import NODE_METRIC, NODE_SLO, ManagedObject
 from koord.kube.transport import Limits, Object, Transport
 from koord.util.clock import Clock
-from koord.util.dirwatch import DirectoryWatch
+from koord.util.filewatch import DirectoryWatch
 from koordlet import NAME
 from koordlet.collectors.node_info import NODE_NUMA_INFO
 from koordlet.daemon.flags import DaemonFlags

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from koord.util.clock import SystemClock
-from koord.util.dirwatch import DirectoryWatch
+from koord.util.filewatch import DirectoryWatch
 from koordlet.host.cgroups.tree import CHECK_EVERY_SCANS, LIST_EVERY_SCANS, CgroupTree
 
 from .conftest import Tree

@@ -36,7 +36,7 @@ async def test_a_lease_lost_in_the_middle_of_a_cycle_ends_its_evictions(
     args = {"A": {"balance": one_a_second}, "Evict": {"evicted": evicted}}
     profile = await kit.profile(balance=("A",), args=args)
 
-    async def listed() -> Sequence[ClusterNode]:
+    def listed() -> Sequence[ClusterNode]:
         return NODES
 
     cycles = Descheduler(

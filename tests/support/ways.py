@@ -47,8 +47,8 @@ class Map:
         return _ENTRY.findall(rest.partition("\n## ")[0])
 
 
-POD = Map("From a pod to its Binding", 62)
-NODE_METRIC = Map("From a NodeMetric to an eviction", 56)
+POD = Map("From a pod to its Binding", 60)
+NODE_METRIC = Map("From a NodeMetric to an eviction", 50)
 NODE_SLO = Map("From a NodeSLO to a cfs quota", 55)
 
 

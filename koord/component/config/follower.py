@@ -9,9 +9,8 @@ from typing import Generic, TypeVar
 
 from koord.component.config.document import ConfigDocument, ParseConfig, parse_document, read_config
 from koord.component.flags import FeatureGates, Flag, FlagSet
-from koord.util.dirwatch import DirectoryWatch
 from koord.util.errors import KoordError, OptionError
-from koord.util.filewatch import FileReadError, FileWatch
+from koord.util.filewatch import DirectoryWatch, FileReadError, FileWatch
 from koord.util.health import OK, HealthStatus, PartHealth
 from koord.util.logs import get_logger
 from koord.util.stop import Stop

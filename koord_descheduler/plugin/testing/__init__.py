@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from prometheus_client import CollectorRegistry
 
-from koord.cluster.facts import ClusterNode, ClusterPod
+from koord.cluster.facts import ClusterPod
 from koord.component.plugins.args import takes_args
 from koord.component.plugins.discovery import discover
 from koord.controlplane.testing import (
@@ -202,7 +202,7 @@ class ProfileHarness:
             raise
         self._descheduler = Descheduler(
             self._profiles,
-            self._nodes,
+            self.cluster.state.nodes,
             limiter,
             self.services.metrics,
             self.clock,
@@ -280,9 +280,6 @@ class ProfileHarness:
     def metric(self, name: str, **labels: str) -> float | None:
         """Value of a metric of the framework; None: no such series."""
         return self.exposition.get_sample_value(name, labels)
-
-    async def _nodes(self) -> list[ClusterNode]:
-        return self.cluster.state.nodes()
 
     async def _close(self) -> None:
         while self._profiles:

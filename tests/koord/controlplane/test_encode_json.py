@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.controlplane.cluster_access import encode_json_fast
+from koord.controlplane.transport import encode_json_fast
 from koord.kube.client import encode_json
 
 

@@ -25,7 +25,7 @@ from tests.support.descheduler.framework import NODES, Both, Kit, make_node, mak
 def descheduler(
     kit: Kit, *profiles: ProfilePlugins, nodes: Sequence[ClusterNode] = NODES, **options: Any
 ) -> Descheduler:
-    async def listed() -> Sequence[ClusterNode]:
+    def listed() -> Sequence[ClusterNode]:
         return nodes
 
     options = {"interval": 10.0, "cpu": lambda: 0.0, **options}
@@ -302,7 +302,7 @@ async def test_a_list_of_nodes_that_fails_costs_one_cycle(kit: Kit) -> None:
     answers: list[Any] = [ValueError("server gone"), NODES]
     profile = await kit.profile(balance=("A",), args={"A": {"calls": calls}})
 
-    async def listed() -> Sequence[ClusterNode]:
+    def listed() -> Sequence[ClusterNode]:
         answer = answers.pop(0)
         if isinstance(answer, Exception):
             raise answer

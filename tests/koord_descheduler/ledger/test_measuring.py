@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from koord.cluster.facts import ReportedPodUsage, ReportedUsage
 from koord.cluster.kinds import UsageReport
-from koord_descheduler.ledger.entries import Baseline, baseline, is_relieved, measured_relief
+from koord_descheduler.ledger.entries import Baseline
+from koord_descheduler.ledger.ledger import baseline, is_relieved, measured_relief
 
 GI = float(1 << 30)
 ROOM = ReportedUsage(16.0, 64 * GI)

@@ -14,7 +14,7 @@ from koord.api.node import Node
 from koord.kube.client import PODS, ApiClient
 from koord.kube.credentials import ApiConfig
 from koord.kube.transport import Limits, Traffic, Transport
-from koord.util.dirwatch import DirectoryWatch
+from koord.util.filewatch import DirectoryWatch
 from koord.util.health import HealthStatus, PartHealth
 from koord.util.stop import Stop
 from koordlet.host.cgroups.tree import CgroupTree

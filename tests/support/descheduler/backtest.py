@@ -189,7 +189,7 @@ class ScriptedCluster:
         ]
         cycles = Descheduler(
             profiles,
-            self._nodes,
+            self.state.nodes,
             limiter,
             self.services.metrics,
             self.clock,
@@ -214,9 +214,6 @@ class ScriptedCluster:
             await profile.close()
         self.recorder.flush()
         self.writer.close()
-
-    async def _nodes(self) -> list[ClusterNode]:
-        return self.state.nodes()
 
     def _record(self) -> None:
         found = [

@@ -171,7 +171,7 @@ async def test_a_content_that_stood_for_half_a_second_takes_effect(daemon, confi
 
 async def test_without_inotify_it_takes_two_seconds(daemon, config, monkeypatch):
     """Where the kernel or a sandbox has none, the file is looked at once a second."""
-    monkeypatch.setattr("koord.util.dirwatch.DirectoryWatch.open", lambda watch: None)
+    monkeypatch.setattr("koord.util.filewatch.DirectoryWatch.open", lambda watch: None)
     await daemon.start(f"--config={config}")
     config.write_text("feature-gates: {Probe: true}\n")
     await daemon.clock.advance(2)

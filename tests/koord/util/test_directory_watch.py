@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from koord.util import dirwatch
-from koord.util.dirwatch import DirectoryWatch
+from koord.util import filewatch
+from koord.util.filewatch import DirectoryWatch
 from koordlet.plugin.testing.scripted import SimulatedClock
 
 
@@ -84,7 +84,7 @@ async def test_more_than_the_queue_holds_is_still_a_call(
     """The kernel says that it has lost events, not which."""
     listener.watch.follow([tmp_path])
     (tmp_path / "file").touch()
-    overflow = dirwatch._EVENT.pack(-1, dirwatch._OVERFLOW, 0, 0)
+    overflow = filewatch._EVENT.pack(-1, filewatch._OVERFLOW, 0, 0)
     monkeypatch.setattr(os, "read", lambda *_: overflow)
     listener.watch._drain()
     assert listener.calls == 1
@@ -120,7 +120,7 @@ async def test_no_watch_left(listener, tmp_path: Path, monkeypatch) -> None:
             left -= 1
             if left >= 0:
                 return real.inotify_add_watch(*args)
-            dirwatch.ctypes.set_errno(errno.ENOSPC)
+            filewatch.ctypes.set_errno(errno.ENOSPC)
             return -1
 
     directories = [tmp_path / "a", tmp_path / "b"]
