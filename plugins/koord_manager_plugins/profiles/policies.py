@@ -6,14 +6,30 @@ field out where the later one matches. What CEL cannot say is returned by name.
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from koord.api.labelselector import LabelSelector, Requirement
+from koord.api.labelselector import LabelSelector
 from koord.api.pod import EXTENDED_RESOURCES
 from koord.api.qos import PRIORITY_CLASS_LABEL, QOS_LABEL, KoordPriorityClass
 from koord.plugin import InvalidObject
+from koord_manager_plugins.profiles.cel import (
+    ListItem,
+    Path,
+    add,
+    add_at,
+    has_items,
+    keys_of,
+    literal,
+    literal_texts,
+    located,
+    optional,
+    plain,
+    remove,
+    selects,
+    text_literal,
+)
 from koord_manager_plugins.profiles.mutation import (
     BATCH,
     COMPUTE,
@@ -44,79 +60,7 @@ BANDS = (
     (KoordPriorityClass.BATCH, 5000, 5999),
     (KoordPriorityClass.FREE, 3000, 3999),
 )
-_MAPS = {"labels", "annotations", "nodeSelector"}  # fields whose keys are no fields
 _LABELS, _ANNOTATIONS = ("metadata", "labels"), ("metadata", "annotations")
-
-
-@dataclass(frozen=True, slots=True)
-class _Item:
-    """An item of a list that is merged by a key, as a part of a path."""
-
-    key: str
-    value: str | int
-
-    def __str__(self) -> str:
-        return f"[{self.key}={self.value}]"
-
-
-Path = tuple[str | _Item, ...]
-
-
-def literal(value: object) -> str:
-    """Return a JSON value as a CEL expression; lists and maps are of type dyn."""
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return "true" if value else "false"
-        case int() | float():
-            return repr(value)
-        case str():
-            return _text(value)
-        case list():
-            return "[" + ", ".join(f"dyn({literal(one)})" for one in value) + "]"
-        case Mapping():
-            items = (f"{_text(key)}: dyn({literal(one)})" for key, one in value.items())
-            return "{" + ", ".join(items) + "}"
-    raise InvalidObject("spec.patch", wanted="JSON", found=value)
-
-
-def _text(value: str) -> str:
-    return '"' + "".join(map(_letter, value)) + '"'
-
-
-def _letter(letter: str) -> str:
-    if letter in '"\\':
-        return f"\\{letter}"
-    if " " <= letter <= "~":
-        return letter
-    code = ord(letter)
-    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
-
-
-def selects(selector: LabelSelector, labels: str) -> str:
-    """Return the CEL expression that says whether a selector matches; labels is one for the map."""
-    parts = [f"{labels}[?{_text(key)}] == optional.of({_text(value)})"
-             for key, value in sorted(selector.match_labels.items())]  # fmt: skip
-    parts += [_requires(one, labels) for one in selector.match_expressions]
-    return " && ".join(parts) or "true"
-
-
-def _requires(one: Requirement, labels: str) -> str:
-    key, values = _text(one.key), literal_texts(one.values)
-    match one.operator:
-        case "In":
-            return f"({key} in {labels} && {labels}[{key}] in {values})"
-        case "NotIn":
-            return f"!({key} in {labels} && {labels}[{key}] in {values})"
-        case "Exists":
-            return f"{key} in {labels}"
-    return f"!({key} in {labels})"
-
-
-def literal_texts(values: Iterable[str]) -> str:
-    """Return texts as a list in CEL."""
-    return "[" + ", ".join(map(_text, values)) + "]"
 
 
 def matches(profile: Profile) -> str:
@@ -125,61 +69,6 @@ def matches(profile: Profile) -> str:
         f"({selects(profile.selector, 'variables.labels')}"
         f" && {selects(profile.namespace_selector, 'variables.namespaceLabels')})"
     )
-
-
-def pointer(path: Sequence[str]) -> str:
-    """Return a JSON pointer."""
-    return "".join("/" + part.replace("~", "~0").replace("/", "~1") for part in path)
-
-
-def add(path: Sequence[str], value: str) -> str:
-    """Return an operation that sets a field to a value, which is CEL."""
-    return f'JSONPatch{{op: "add", path: {_text(pointer(path))}, value: {value}}}'
-
-
-def remove(path: Sequence[str]) -> str:
-    """Return an operation that removes a field, which must be there."""
-    return f'JSONPatch{{op: "remove", path: {_text(pointer(path))}}}'
-
-
-def _optional(path: Path) -> str:
-    found, is_map = "object", False
-    for part in map(str, path):
-        found += f"[?{_text(part)}]" if is_map else f".?{part}"
-        is_map = part in _MAPS
-    return found
-
-
-def _located(path: Path, operations: Callable[[str, str], str]) -> str:
-    """Return operations on a path with items; where an item is missing there are none.
-
-    operations makes them of the JSON pointer and of the value at the path, an optional; all CEL.
-    """
-    lookups: list[tuple[str, str]] = []
-    place, value = "", "object"
-    pointers: list[str] = []
-    for part in path:
-        if isinstance(part, _Item):
-            index = f"i{len(lookups)}"
-            lookups.append((f"[{_keys_of(value, part)}.indexOf({literal(part.value)})]", index))
-            value = f"{value}.value()[{index}]"
-            pointers += [_text(f"{place}/"), f"string({index})"]
-            place = ""
-        else:
-            value = f"{value}[?{_text(part)}]"
-            place += pointer((part,))
-    if place:
-        pointers.append(_text(place))
-    found = operations(" + ".join(pointers), value)
-    for where, index in reversed(lookups):
-        found = f"{where}.filter({index}, {index} >= 0).map({index}, {found}).flatten()"
-    return found
-
-
-def _keys_of(items: str, item: _Item) -> str:
-    """Return the keys of a list of items, which is an optional; CEL."""
-    absent = '""' if isinstance(item.value, str) else "0"
-    return f"{items}.orValue([]).map(c, c[?{_text(item.key)}].orValue({absent}))"
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +83,7 @@ class _Step:
 
     @property
     def is_item(self) -> bool:
-        return isinstance(self.path[-1], _Item)
+        return isinstance(self.path[-1], ListItem)
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,7 +195,7 @@ def _fields(profile: Profile, not_applied: list[str]) -> Iterator[list[_Step]]:
           for key, value in profile.annotations.items()),
     ]  # fmt: skip
     yield [
-        _Step((*base, new), f'{_optional((*base, old))}.orValue("")')
+        _Step((*base, new), f'{optional((*base, old))}.orValue("")')
         for base, keys in ((_LABELS, profile.label_keys), (_ANNOTATIONS, profile.annotation_keys))
         for old, new in keys.items()
     ]
@@ -344,7 +233,7 @@ def _patched(patch: Mapping[str, object], path: Path, items: dict[int, list[_Ste
         if isinstance(value, Mapping):
             found += _patched(value, place, items)
         elif isinstance(value, list) and key in MERGE_KEYS:
-            depth = sum(isinstance(part, _Item) for part in path)
+            depth = sum(isinstance(part, ListItem) for part in path)
             for item, fields in _keyed(value, place, MERGE_KEYS[key]):
                 items.setdefault(depth, []).append(_Step((*place, item), ""))
                 found += _patched(fields, (*place, item), items)
@@ -355,7 +244,7 @@ def _patched(patch: Mapping[str, object], path: Path, items: dict[int, list[_Ste
 
 def _keyed(
     patches: list[object], place: Path, key: str
-) -> Iterator[tuple[_Item, Mapping[str, object]]]:
+) -> Iterator[tuple[ListItem, Mapping[str, object]]]:
     """Yield the items of a list of a patch, each with what is set beside its key.
 
     Raises:
@@ -371,7 +260,7 @@ def _keyed(
         if value in seen:
             raise InvalidObject(where, wanted=f"each {key} once", found=f"{value} twice")
         seen.add(value)
-        yield _Item(key, value), {name: one for name, one in patch.items() if name != key}
+        yield ListItem(key, value), {name: one for name, one in patch.items() if name != key}
 
 
 def _values(profile: Profile) -> dict[Path, str | None]:
@@ -419,56 +308,48 @@ def _parents(steps: Sequence[_Step]) -> list[str]:
         if step.value is None or step.path[-1] == "+":
             continue
         for end in range(2, len(step.path)):
-            if not isinstance(step.path[end - 1], _Item):
-                found[step.path[:end]] = "[]" if isinstance(step.path[end], _Item) else "{}"
+            if not isinstance(step.path[end - 1], ListItem):
+                found[step.path[:end]] = "[]" if isinstance(step.path[end], ListItem) else "{}"
     return [_created(path, value) for path, value in found.items()]
 
 
 def _created(path: Path, value: str) -> str:
     """Return the operation that makes an object or list, where there is none."""
-    if not _has_items(path):
-        return f"({_optional(path)}.hasValue() ? [] : [{add(_plain(path), value)}])"
-    return _located(
-        path, lambda place, present: f"({present}.hasValue() ? [] : [{_added(place, value)}])"
+    if not has_items(path):
+        return f"({optional(path)}.hasValue() ? [] : [{add(plain(path), value)}])"
+    return located(
+        path, lambda place, present: f"({present}.hasValue() ? [] : [{add_at(place, value)}])"
     )
-
-
-def _has_items(path: Path) -> bool:
-    return any(isinstance(part, _Item) for part in path)
-
-
-def _added(place: str, value: str) -> str:
-    return f'JSONPatch{{op: "add", path: {place}, value: {value}}}'
 
 
 def _in_items(step: _Step) -> str:
     """Return the operations of a step whose path has items."""
     *holder, last = step.path
-    if isinstance(last, _Item):
+    if isinstance(last, ListItem):
         item = literal(last.value)
 
         def appended(place: str, items: str) -> str:
-            value = f"{{{_text(last.key)}: {item}}}"
-            missing = f"{item} in {_keys_of(items, last)}"
-            end = _added(f'{place} + "/-"', value)
+            value = f"{{{text_literal(last.key)}: {item}}}"
+            missing = f"{item} in {keys_of(items, last)}"
+            end = add_at(f'{place} + "/-"', value)
             return f"({missing} ? [] : [{end}])"
 
-        return _located(tuple(holder), appended)
+        return located(tuple(holder), appended)
     if step.value is None:
-        return _located(
+        return located(
             step.path,
             lambda place, present: (
                 f'({present}.hasValue() ? [JSONPatch{{op: "remove", path: {place}}}] : [])'
             ),
         )
     value = step.value
-    return _located(step.path, lambda place, present: f"[{_added(place, value)}]")
+    return located(step.path, lambda place, present: f"[{add_at(place, value)}]")
 
 
 def _operations(step: _Step) -> str:
-    if _has_items(step.path):
+    if has_items(step.path):
         return _in_items(step)
-    path = _plain(step.path)
+    path = plain(step.path)
     if step.path == ("spec", "priorityClassName"):
         # Kubernetes' Priority plugin has set both by the class before, refuses another class with
         # them, and sets them again after this.
@@ -481,27 +362,25 @@ def _operations(step: _Step) -> str:
         )
     if step.path[-1] == "+":  # a suffix
         path = path[:-1]
-        old = _optional(path)
+        old = optional(path)
         return f"({old}.hasValue() ? [{add(path, f'{old}.value() + {step.value}')}] : [])"
     if step.value is None:
-        return f"({_optional(path)}.hasValue() ? [{remove(path)}] : [])"
+        return f"({optional(path)}.hasValue() ? [{remove(path)}] : [])"
     return f"[{add(path, step.value)}]"
-
-
-def _plain(path: Path) -> tuple[str, ...]:
-    """Return a path without items."""
-    return tuple(map(str, path))
 
 
 def _variables(classes: Mapping[str, KoordPriorityClass]) -> list[Object]:
     """Return what the expressions of a profile share; evaluated anew for each mutation."""
     priority = "object.spec.priority"
-    named = ", ".join(f"{_text(name)}: {_text(one)}" for name, one in sorted(classes.items()))
+    named = ", ".join(
+        f"{text_literal(name)}: {text_literal(one)}" for name, one in sorted(classes.items())
+    )
     band = " : ".join(
-        f"{priority} >= {low} && {priority} <= {high} ? {_text(name)}" for name, low, high in BANDS
+        f"{priority} >= {low} && {priority} <= {high} ? {text_literal(name)}"
+        for name, low, high in BANDS
     )
     known = literal_texts(one for one in KoordPriorityClass if one)
-    label = _text(PRIORITY_CLASS_LABEL)
+    label = text_literal(PRIORITY_CLASS_LABEL)
     raw = (
         f"{label} in variables.labels ? (variables.labels[{label}] in {known}"
         f' ? variables.labels[{label}] : "") : '
@@ -509,9 +388,9 @@ def _variables(classes: Mapping[str, KoordPriorityClass]) -> list[Object]:
         + (f'{{{named}}}[?object.spec.?priorityClassName.orValue("")].orValue("")' if named
            else '""')
     )  # fmt: skip
-    batch = _text(KoordPriorityClass.BATCH)
-    be = f'variables.labels[?{_text(QOS_LABEL)}].orValue("") == "BE"'
-    tiers = ", ".join(f"{_text(name)}: {_text(tier)}" for name, tier in TIERS.items())
+    batch = text_literal(KoordPriorityClass.BATCH)
+    be = f'variables.labels[?{text_literal(QOS_LABEL)}].orValue("") == "BE"'
+    tiers = ", ".join(f"{text_literal(name)}: {text_literal(tier)}" for name, tier in TIERS.items())
     return [
         {"name": "labels", "expression": "object.metadata.?labels.orValue({})"},
         {"name": "namespaceLabels",
@@ -541,14 +420,14 @@ def _translation(skipping: Sequence[str]) -> str:
 
 def _renamed(containers: str, kind: str, name: str) -> str:
     amounts = f"c.?resources.?{kind}"
-    old = f"c.resources.{kind}[{_text(name)}]"
+    old = f"c.resources.{kind}[{text_literal(name)}]"
     if name == "cpu":  # milli-cores; the API server keeps no less of cpu, so nothing is rounded
         value = f"string(int(quantity(string({old})).asApproximateFloat() * 1000.0 + 0.5))"
     else:
         value = f"string({old})"
     path = f'"/spec/{containers}/" + string(i) + "/resources/{kind}/'
     return (
-        f"({amounts}[?{_text(name)}].hasValue() ? ["
+        f"({amounts}[?{text_literal(name)}].hasValue() ? ["
         f'JSONPatch{{op: "add", path: {path}kubernetes.io~1" + variables.tier + "-{name}",'
         f" value: {value}}}, "
         f'JSONPatch{{op: "remove", path: {path}{name}"}}] : [])'
@@ -572,30 +451,30 @@ def device_policy(version: str) -> list[Object]:
         f'(c.?resources.?limits.hasValue() ? [] : [JSONPatch{{op: "add", path: {base}limits",'
         f" value: {{}}}}])"
     )
-    amount = f"string(c.resources.requests[{_text(GPU)}])"
+    amount = f"string(c.resources.requests[{text_literal(GPU)}])"
     whole = ", ".join(
         put(kind, name, amount) for kind in ("requests", "limits") for name in (GPU_CORE, GPU_RATIO)
     )
     first = (
-        f"object.spec.containers.transformList(i, c, {requests}[?{_text(GPU)}].hasValue() ? "
+        f"object.spec.containers.transformList(i, c, {requests}[?{text_literal(GPU)}].hasValue() ? "
         f"{limits} + [{whole}, {drop('requests', GPU)}]"
-        f" + (c.?resources.?limits[?{_text(GPU)}].hasValue() ? [{drop('limits', GPU)}] : [])"
+        f" + (c.?resources.?limits[?{text_literal(GPU)}].hasValue() ? [{drop('limits', GPU)}] : [])"
         " : []).flatten()"
     )
 
     def count(name: str) -> str:
-        percent = f"quantity(string(c.resources.requests[{_text(name)}])).asInteger()"
+        percent = f"quantity(string(c.resources.requests[{text_literal(name)}])).asInteger()"
         return f'({percent} > 100 && {percent} % 100 == 0 ? string({percent} / 100) : "1")'
 
     number = (
-        f"({requests}[?{_text(GPU_RATIO)}].hasValue() ? {count(GPU_RATIO)}"
-        f' : {requests}[?{_text(GPU_CORE)}].hasValue() ? {count(GPU_CORE)} : "1")'
+        f"({requests}[?{text_literal(GPU_RATIO)}].hasValue() ? {count(GPU_RATIO)}"
+        f' : {requests}[?{text_literal(GPU_CORE)}].hasValue() ? {count(GPU_CORE)} : "1")'
     )
     has_any = f"{literal_texts(GPUS)}.exists(n, {requests}[?n].hasValue())"
     shares = ", ".join(put(kind, GPU_SHARED, number) for kind in ("requests", "limits"))
     second = (
         f"object.spec.containers.transformList(i, c, {has_any}"
-        f" && !{requests}[?{_text(GPU_SHARED)}].hasValue() ? {limits} + [{shares}]"
+        f" && !{requests}[?{text_literal(GPU_SHARED)}].hasValue() ? {limits} + [{shares}]"
         " : []).flatten()"
     )
     return _policy(DEVICES, version, [first, second])
@@ -607,14 +486,14 @@ def extended_spec_policy(version: str) -> list[Object]:
     def amounts(kind: str) -> str:
         named = f"c.?resources.?{kind}"
         items = " + ".join(
-            f"({named}[?{_text(name)}].hasValue() ? "
-            f"['\"{name}\":\"' + string(c.resources.{kind}[{_text(name)}]) + '\"'] : [])"
+            f"({named}[?{text_literal(name)}].hasValue() ? "
+            f"['\"{name}\":\"' + string(c.resources.{kind}[{text_literal(name)}]) + '\"'] : [])"
             for name in BATCH
         )
         has_any = f"{literal_texts(BATCH)}.exists(n, {named}[?n].hasValue())"
         return f"({has_any} ? ['\"{kind}\":{{' + ({items}).join(\",\") + '}}'] : [])"
 
-    key = _text(EXTENDED_RESOURCES)
+    key = text_literal(EXTENDED_RESOURCES)
     holds = (
         f"object.spec.containers.filter(c, {literal_texts(BATCH)}.exists(n, "
         "c.?resources.?requests[?n].hasValue() || c.?resources.?limits[?n].hasValue()))"

@@ -9,6 +9,7 @@ Source: Koordinator, pkg/webhook/pod/validating.
 from typing import Any
 
 from koord.api.qos import PRIORITY_CLASS_LABEL, QOS_LABEL, KoordPriorityClass, QoSClass
+from koord_manager_plugins.profiles.cel import literal, literal_texts
 from koord_manager_plugins.profiles.mutation import (
     BATCH,
     CONTAINERS,
@@ -21,8 +22,6 @@ from koord_manager_plugins.profiles.policies import (
     BANDS,
     Object,
     constraints,
-    literal,
-    literal_texts,
     managed,
 )
 from koord_manager_plugins.profiles.profile import SUB_PRIORITY

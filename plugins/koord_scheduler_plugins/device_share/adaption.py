@@ -7,9 +7,11 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 
 from koord.plugin import KoordError
-from koord_scheduler.plugin import Status
+from koord.plugin.kube import MERGE_PATCH, NODES
+from koord_scheduler.plugin import ClusterPod, Services, Status
 from koord_scheduler_plugins.device_share.allocation import Allocation, GivenDevice
 from koord_scheduler_plugins.device_share.devices import (
     CAMBRICON_LOCK,
@@ -20,6 +22,7 @@ from koord_scheduler_plugins.device_share.devices import (
     METAX_LOCK,
     NodeDevices,
 )
+from koord_scheduler_plugins.device_share.tables import DeviceTables
 
 GATE = "DevicePluginAdaption"
 BIND_TIMESTAMP = "scheduling.koordinator.sh/bind-timestamp"
@@ -123,6 +126,43 @@ _VENDORS: Mapping[str, Callable[[Adaption, Gpus, NodeDevices, int], None]] = {
 
 
 LOCKED = Status.unresolvable("node(s) have been locked for another pod's devices")
+
+
+class NodeLocks:
+    """Locks by which pods get devices of a node in turn: the vendor's device plugin unlocks it."""
+
+    def __init__(self, services: Services, tables: DeviceTables) -> None:
+        self._client = services.client
+        self._clock = services.clock
+        self._cluster = services.cluster
+        self._tables = tables
+
+    def status(self, pod: ClusterPod, node: str) -> Status | None:
+        """Return why a pod is not put on a node: it is locked for another pod; None: it may be."""
+        locks, devices = self._tables.locks.get(node), self._tables.devices.get(node)
+        if not locks or devices is None or devices.vendor not in LOCKING_VENDORS:
+            return None
+        return lock_status(locks, self._clock.wall(), partial(self._is_another, pod))
+
+    async def take(self, key: str, pod: ClusterPod, node: str) -> None:
+        """Lock a node for a pod. key: the annotation.
+
+        Raises:
+            KoordError: another pod has it, or the API server does not take it.
+        """
+        path = NODES.object(node)
+        meta = (await self._client.get(path)).get("metadata") or {}
+        held, now = (meta.get("annotations") or {}).get(key), self._clock.wall()
+        if held is not None and is_locked(held, now, partial(self._is_another, pod)):
+            raise CannotAdapt(f'failed to lock node: node "{node}" has been locked')
+        annotations = {key: lock_text(now, pod.namespace, pod.name)}
+        version = meta.get("resourceVersion")  # another pod may be about to lock it, too
+        patch = {"metadata": {"annotations": annotations, "resourceVersion": version}}
+        await self._client.patch(path, patch, MERGE_PATCH)
+
+    def _is_another(self, pod: ClusterPod, key: str) -> bool:
+        """Whether a lock is of another pod that is there: one's own is taken again."""
+        return key != pod.key and self._cluster.pod(key) is not None
 
 
 def lock_status(

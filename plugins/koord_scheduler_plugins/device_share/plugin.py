@@ -5,8 +5,6 @@ Source: Koordinator, pkg/scheduler/plugins/deviceshare; docs/differences.md for 
 
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -19,7 +17,7 @@ from koord.api.annotations import (
 )
 from koord.plugin import InvalidObject, KoordError
 from koord.plugin.args import takes_args
-from koord.plugin.kube import MERGE_PATCH, NODES, ApiResource, OneObject
+from koord.plugin.kube import ApiResource, OneObject
 from koord_scheduler.plugin import (
     Action,
     ClusterEvent,
@@ -54,7 +52,6 @@ from koord_scheduler.plugin.koordinator import (
     NUMATopologyHintProvider,
     PendingAdvice,
     PlannedReservePlugin,
-    PluginRequest,
     Reservation,
     ReservationFilterPlugin,
     ReservationRoom,
@@ -70,12 +67,8 @@ from koord_scheduler.plugin.vector import (
 )
 from koord_scheduler_plugins.device_share.adaption import (
     GATE,
-    LOCKING_VENDORS,
-    CannotAdapt,
+    NodeLocks,
     adaption,
-    is_locked,
-    lock_status,
-    lock_text,
 )
 from koord_scheduler_plugins.device_share.allocated import (
     DEVICES,
@@ -93,12 +86,6 @@ from koord_scheduler_plugins.device_share.allocation import (
     has_room,
     instance_request,
     with_memory,
-)
-from koord_scheduler_plugins.device_share.answers import (
-    DeviceMetrics,
-    device_parts,
-    fragmentation,
-    node_summary,
 )
 from koord_scheduler_plugins.device_share.args import (
     DeviceShareArgs,
@@ -129,6 +116,12 @@ from koord_scheduler_plugins.device_share.reserved import (
     designated_table,
     pods_by_devices,
     reserved_devices,
+)
+from koord_scheduler_plugins.device_share.serving import (
+    DeviceMetrics,
+    NodeSummaries,
+    device_parts,
+    fragmentation,
 )
 from koord_scheduler_plugins.device_share.tables import Answers, DeviceTables, each_once
 
@@ -225,7 +218,9 @@ class DeviceShare(
         self._templates_version = 0
         self._follow_templates(args.gpu_shared_resource_templates_config)
         self._adapts = services.gates(GATE)
-        self._clock, self._client = services.clock, services.client
+        self._clock = services.clock
+        self._locks = NodeLocks(services, self.tables)
+        self._summaries = NodeSummaries(self._cluster.view, self.tables)
         self._verdicts: Answers[Status | None] = Answers(self.tables)
         self._scores: Answers[int] = Answers(self.tables)
         self._followed_at = 0.0  # when all nodes were looked at last, in monotonic seconds
@@ -281,7 +276,7 @@ class DeviceShare(
         table = self.tables.table(node.view, node.row)
         if table is None:
             return self._no_device_object()
-        return self._verdict(asked, table) or self._lock_status(asked, pod, node.name)
+        return self._verdict(asked, table) or self._locked(asked, pod, node.name)
 
     def victim_groups(
         self, state: CycleState, pod: ClusterPod, node: NodeInfo
@@ -307,7 +302,7 @@ class DeviceShare(
         if without:
             numbers = np.where(codes == 0, without, numbers)
         for name in self.tables.locks:
-            row, found = nodes.row(name), self._lock_status(asked, pod, name)
+            row, found = nodes.row(name), self._locked(asked, pod, name)
             if row is not None and found is not None and not numbers[row] and codes[row]:
                 numbers[row] = number(found)
         return Verdicts(numbers.astype(np.int32), tuple(rejections))
@@ -316,17 +311,11 @@ class DeviceShare(
         """None while nodes are locked: a lock ends with its time, or its pod."""
         return None if self._adapts and self.tables.locks else self.tables.version
 
-    def _lock_status(self, asked: DeviceRequest, pod: ClusterPod, node: str) -> Status | None:
+    def _locked(self, asked: DeviceRequest, pod: ClusterPod, node: str) -> Status | None:
         """Why a pod is not put on a node that is locked for the devices of another one."""
-        locks = self.tables.locks.get(node) if self._adapts and asked.wanted.gpu else None
-        devices = self.tables.devices.get(node)
-        if not locks or devices is None or devices.vendor not in LOCKING_VENDORS:
+        if not self._adapts or not asked.wanted.gpu:
             return None
-        return lock_status(locks, self._clock.wall(), partial(self._is_another, pod))
-
-    def _is_another(self, pod: ClusterPod, key: str) -> bool:
-        """Whether a lock is of another pod that is there: one's own is taken again."""
-        return key != pod.key and self._cluster.pod(key) is not None
+        return self._locks.status(pod, node)
 
     def pre_score(
         self, state: CycleState, pod: ClusterPod, nodes: View, feasible: Mask
@@ -468,29 +457,13 @@ class DeviceShare(
             now = int(self._clock.wall() * 10**9)
             found = adaption(reserved.given, reserved.devices, pod.labels, now)
             if found.lock:
-                await self._lock(found.lock, pod, node_name)
+                await self._locks.take(found.lock, pod, node_name)
         except KoordError as err:
             return Status.failed(err)
         changes = pod_changes(state)
         changes.labels.update(found.labels)
         changes.annotations.update(found.annotations)
         return None
-
-    async def _lock(self, key: str, pod: ClusterPod, node_name: str) -> None:
-        """Lock a node for a pod; its device plugin takes the lock away.
-
-        Raises:
-            KoordError: another pod has it, or the API server does not take it.
-        """
-        path = NODES.object(node_name)
-        meta = (await self._client.get(path)).get("metadata") or {}
-        held, now = (meta.get("annotations") or {}).get(key), self._clock.wall()
-        if held is not None and is_locked(held, now, partial(self._is_another, pod)):
-            raise CannotAdapt(f'failed to lock node: node "{node_name}" has been locked')
-        annotations = {key: lock_text(now, pod.namespace, pod.name)}
-        version = meta.get("resourceVersion")  # another pod may be about to lock it, too
-        patch = {"metadata": {"annotations": annotations, "resourceVersion": version}}
-        await self._client.patch(path, patch, MERGE_PATCH)
 
     # NUMA admission.
 
@@ -562,29 +535,7 @@ class DeviceShare(
         return () if table is None else device_parts(table, node.view.pods(node.row))
 
     def endpoints(self) -> Iterable[Endpoint]:
-        yield Endpoint("GET", "/nodeDeviceSummaries/{name}", self._summary)
-        yield Endpoint("GET", "/nodeDeviceSummaries", self._summaries)
-
-    async def _summary(self, request: PluginRequest) -> object:
-        name = request.parameters["name"]
-        nodes = self._cluster.view()
-        row = nodes.row(name)
-        found = None if row is None else self._summary_of(nodes, row)
-        if found is None:
-            raise LookupError(f"cannot find node {name}")
-        return found
-
-    async def _summaries(self, request: PluginRequest) -> object:
-        nodes, found = self._cluster.view(), {}
-        for name, row in sorted(nodes.traits.rows.items()):
-            one = self._summary_of(nodes, row)
-            if one is not None:
-                found[name] = one
-        return found
-
-    def _summary_of(self, nodes: View, row: int) -> Mapping[str, Any] | None:
-        table = self.tables.table(nodes, row)
-        return None if table is None else node_summary(table, nodes.pods(row))
+        return self._summaries.endpoints()
 
     # What a node says.
 

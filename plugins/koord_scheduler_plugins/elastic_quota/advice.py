@@ -50,7 +50,7 @@ class QuotaChange:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Cure:
+class QuotaAdvice:
     """Changes with which the quota has room. With more nodes: these have at least so much."""
 
     objects: Mapping[str, ElasticQuota] = field(default_factory=dict)  # changed ones by name
@@ -96,7 +96,7 @@ def shortages(quotas: Quotas, waiting: Waiting, options: AdmissionOptions) -> It
                     )
 
 
-def find_cure(quotas: Quotas, waiting: Waiting, options: AdmissionOptions) -> Cure | None:
+def find_advice(quotas: Quotas, waiting: Waiting, options: AdmissionOptions) -> QuotaAdvice | None:
     """Return the smallest change found that gives a quota room; None: there is none, or it has it.
 
     First larger values of max, then guarantees besides, then more nodes or a larger tree.
@@ -106,7 +106,7 @@ def find_cure(quotas: Quotas, waiting: Waiting, options: AdmissionOptions) -> Cu
     attempt = _Attempt(quotas, waiting, options)
     for step in (attempt.connect, attempt.raise_max, attempt.raise_min, attempt.enlarge):
         if step():
-            return attempt.cure()
+            return attempt.advice()
     return None
 
 
@@ -120,11 +120,11 @@ def sentences(
         if number < MAX_LEVELS:
             yield text
     state = quotas.state_of(waiting.quota)
-    cure = find_cure(quotas, waiting, options)
-    if cure is not None and (cure.changes or cure.nodes):
-        texts = [str(one) for one in cure.changes]
-        if cure.nodes:
-            texts.append(f"nodes with {list_text(cure.nodes)} more")
+    advice = find_advice(quotas, waiting, options)
+    if advice is not None and (advice.changes or advice.nodes):
+        texts = [str(one) for one in advice.changes]
+        if advice.nodes:
+            texts.append(f"nodes with {list_text(advice.nodes)} more")
         yield f"quota {waiting.quota} would have room with {', and '.join(texts)}"
     if state is not None and waiting.quota not in state.tree.detached:
         room = {
@@ -178,7 +178,7 @@ class _Attempt:
         self._objects = dict(quotas.objects)
         self._nodes: Amounts = {}
 
-    def cure(self) -> Cure:
+    def advice(self) -> QuotaAdvice:
         """Return the changes made up to now."""
         changed = {
             name: quota
@@ -190,7 +190,7 @@ class _Attempt:
             for name, quota in changed.items()
             for one in _changes(self._before.objects[name], quota)
         ]
-        return Cure(objects=changed, changes=tuple(changes), nodes=self._nodes)
+        return QuotaAdvice(objects=changed, changes=tuple(changes), nodes=self._nodes)
 
     def connect(self) -> bool:
         """Move a quota that no path leads to below the root."""

@@ -53,7 +53,12 @@ from koord_scheduler.plugin.preemption import (
     Preemptions,
     by_namespace,
 )
-from koord_scheduler_plugins.elastic_quota.advice import Cure, Waiting, find_cure, sentences
+from koord_scheduler_plugins.elastic_quota.advice import (
+    QuotaAdvice,
+    Waiting,
+    find_advice,
+    sentences,
+)
 from koord_scheduler_plugins.elastic_quota.checks import (
     AdmissionOptions,
     Rejection,
@@ -462,12 +467,12 @@ class ElasticQuota(
         nodes = self._handle.services.cluster.view()
         return sentences(self.tracker.current(), waiting, self._admission, nodes)
 
-    def cure(self, pod: ClusterPod) -> Cure | None:
+    def advice(self, pod: ClusterPod) -> QuotaAdvice | None:
         """The change that the advice names; None: there is none."""
         waiting = self._waiting(pod)
         if waiting is None:
             return None
-        return find_cure(self.tracker.current(), waiting, self._admission)
+        return find_advice(self.tracker.current(), waiting, self._admission)
 
     def _waiting(self, pod: ClusterPod) -> Waiting | None:
         """Return what waits for room with the pod: its group too, if it failed with it."""

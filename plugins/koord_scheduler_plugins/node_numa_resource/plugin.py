@@ -77,12 +77,6 @@ from koord_scheduler_plugins.node_numa_resource.allocation import (
     pods_by_numa_node,
     reserved_cpus,
 )
-from koord_scheduler_plugins.node_numa_resource.answers import (
-    NUMAMetrics,
-    advice,
-    machine_parts,
-    node_document,
-)
 from koord_scheduler_plugins.node_numa_resource.columns import (
     REJECTIONS,
     ColumnScorer,
@@ -109,6 +103,12 @@ from koord_scheduler_plugins.node_numa_resource.pods import (
     demand_of,
     need_on,
     policy_on,
+)
+from koord_scheduler_plugins.node_numa_resource.serving import (
+    NUMAMetrics,
+    advice,
+    machine_parts,
+    node_document,
 )
 from koord_scheduler_plugins.node_numa_resource.topology import AMPLIFICATION, read_machine
 

@@ -223,10 +223,10 @@ class ReservationPlugin(
         infos = {info.uid: info for each in matched for info in each}
         found = self._cache.diagnoses(pod, demands, nodes)
         sentences = list(serving.advice(pod, found, infos, nodes, required=demands.required))
-        cure = self.cure(pod) if sentences else None
-        return sentences if cure is None else (*sentences, str(cure))
+        advice = self.advice(pod) if sentences else None
+        return sentences if advice is None else (*sentences, str(advice))
 
-    def cure(self, pod: ClusterPod) -> serving.Cure | None:
+    def advice(self, pod: ClusterPod) -> serving.ReservationAdvice | None:
         """The smallest change by which a reservation would help a pending pod; None: unknown."""
         nodes = self._services.cluster.view()
         try:
@@ -234,7 +234,7 @@ class ReservationPlugin(
         except InvalidObject:
             return None
         free = self._cache.free(pod, demands, nodes)
-        return serving.smallest_cure(pod, free, nodes, self._matching)
+        return serving.smallest_advice(pod, free, nodes, self._matching)
 
     def planned_annotations(self, pod: ClusterPod, node: NodeInfo) -> Mapping[str, str]:
         """Return which reservation a member of a group would get."""
@@ -587,7 +587,7 @@ class ReservationPlugin(
     def _report_beside(self, pod: ClusterPod, data: CycleData, node: str) -> None:
         if data.demands is not None and not data.demands.ignored and self.tracker.nodes:
             nodes = data.nodes.actual
-            found = self._cache.diagnoses(pod, data.demands, nodes, serving.MAX_CURED)
+            found = self._cache.diagnoses(pod, data.demands, nodes, serving.MAX_ADVISED)
             text = serving.beside(pod, node, found, data.by_node, nodes)
             if text:
                 self._emit(pod, EventType.NORMAL, "ReservationNotUsed", text)

@@ -276,13 +276,13 @@ def beside(
     return text[:MAX_MESSAGE] if mine and whys else ""
 
 
-MAX_CURED = 64  # reservations that are looked at for a change that would help
+MAX_ADVISED = 64  # reservations that are looked at for a change that would help
 _MAX_STEPS = 6
 _ANNOTATION = AFFINITY.rpartition("/")[2]
 
 
 @dataclass(frozen=True, slots=True)
-class Cure:
+class ReservationAdvice:
     """The changes by which a pod would be given a reservation."""
 
     reservation: str
@@ -295,80 +295,82 @@ class Cure:
         return f"reservation {self.reservation} would help with {', and '.join(self.changes)}"
 
 
-def smallest_cure(
+def smallest_advice(
     pod: ClusterPod, infos: Iterable[ReservationInfo], nodes: View, options: MatchOptions
-) -> Cure | None:
+) -> ReservationAdvice | None:
     """Return the fewest changes by which a pod would fit one of some reservations; None: unknown.
 
     nodes: with the pods of all reservations. What other plugins say is not looked at.
     """
-    found = [_cure(pod, info, nodes, options) for info in islice(infos, MAX_CURED)]
-    cures = [one for one in found if one is not None]
-    return min(cures, key=lambda one: (len(one.changes), one.reservation), default=None)
+    found = [_advice(pod, info, nodes, options) for info in islice(infos, MAX_ADVISED)]
+    advised = [one for one in found if one is not None]
+    return min(advised, key=lambda one: (len(one.changes), one.reservation), default=None)
 
 
-def _cure(
+def _advice(
     pod: ClusterPod, info: ReservationInfo, nodes: View, options: MatchOptions
-) -> Cure | None:
+) -> ReservationAdvice | None:
     name, row = info.name, nodes.row(info.reservation.node)
     if row is None:
         return None
-    cure = Cure(name, pod)
+    advice = ReservationAdvice(name, pod)
     for _ in range(_MAX_STEPS):
-        demands = read_demands(cure.pod)
-        found = match(cure.pod, demands, info, nodes.node(row).labels, options)
+        demands = read_demands(advice.pod)
+        found = match(advice.pod, demands, info, nodes.node(row).labels, options)
         if found.verdict.matches:
-            return _with_room(cure, info, demands.exact, nodes, row)
-        step = _step(cure, info, found, demands.exact)
+            return _with_room(advice, info, demands.exact, nodes, row)
+        step = _step(advice, info, found, demands.exact)
         if step is None:
             return None
-        cure, info = step
+        advice, info = step
     return None
 
 
 def _step(
-    cure: Cure, info: ReservationInfo, found: Match, exact: Sequence[str]
-) -> tuple[Cure, ReservationInfo] | None:
+    advice: ReservationAdvice, info: ReservationInfo, found: Match, exact: Sequence[str]
+) -> tuple[ReservationAdvice, ReservationInfo] | None:
     """Change what speaks against a reservation first; None: nothing can be changed about it."""
-    reservation, spec, pod = info.reservation, info.reservation.spec, cure.pod
+    reservation, spec, pod = info.reservation, info.reservation.spec, advice.pod
     if spec is None or reservation.deleting:
         return None
     match found.verdict:
         case Verdict.NOT_OWNER if pod.labels:
             owner = Owner(selector=LabelSelector(dict(pod.labels), ()))
             spec = replace(spec, owners=(*spec.owners, owner))
-            cure = replace(cure, becomes_owner=True)
+            advice = replace(advice, becomes_owner=True)
             text = "an owner that matches the pod"
         case Verdict.UNSCHEDULABLE:
-            spec, cure = replace(spec, unschedulable=False), replace(cure, uncordoned=True)
+            spec, advice = replace(spec, unschedulable=False), replace(advice, uncordoned=True)
             text = "spec.unschedulable: false"
         case Verdict.NAME_UNMATCHED | Verdict.AFFINITY_UNMATCHED:
             said = json.dumps({"name": info.name})
-            cure = replace(cure, pod=_annotated(pod, said))
+            advice = replace(advice, pod=_annotated(pod, said))
             text = f"annotation {_ANNOTATION} of the pod: {said}"
         case Verdict.TAINTED if found.taint is not None:
             known = json.loads(dict(pod.annotations).get(AFFINITY) or "{}") or {}
             toleration = {"key": found.taint.key, "operator": "Exists"}
             more = [*(known.get("tolerations") or ()), toleration]
-            cure = replace(cure, pod=_annotated(pod, json.dumps({**known, "tolerations": more})))
+            advice = replace(
+                advice, pod=_annotated(pod, json.dumps({**known, "tolerations": more}))
+            )
             text = f"a toleration of taint {found.taint.key} in annotation {_ANNOTATION} of the pod"
         case Verdict.NOT_EXACT:
             amounts = {name: info.allocatable.get(name, 0) for name in exact}
-            cure, text = replace(cure, pod=_requesting(pod, amounts)), _text(pod, amounts)
+            advice, text = replace(advice, pod=_requesting(pod, amounts)), _text(pod, amounts)
         case _:
             return None
-    cure = replace(cure, changes=(*cure.changes, text))
-    return cure, replace(info, reservation=replace(reservation, spec=spec))
+    advice = replace(advice, changes=(*advice.changes, text))
+    return advice, replace(info, reservation=replace(reservation, spec=spec))
 
 
 def _with_room(
-    cure: Cure, info: ReservationInfo, exact: Sequence[str], nodes: View, row: int
-) -> Cure | None:
+    advice: ReservationAdvice, info: ReservationInfo, exact: Sequence[str], nodes: View, row: int
+) -> ReservationAdvice | None:
     """Let the pod request no more than is left of a reservation that matches it, and on its node.
 
     None: that would be nothing, or not what must be exact.
     """
-    limits, requests = {}, dict(cure.pod.spec.requests)
+    limits, requests = {}, dict(advice.pod.spec.requests)
     free = {
         name: nodes.allocatable_of(row, column) - nodes.requested_of(row, column)
         for name, column in nodes.resources.items()
@@ -387,9 +389,9 @@ def _with_room(
     if any(limit <= 0 or name in exact for name, limit in limits.items()):
         return None
     if not limits:
-        return cure
-    changes = (*cure.changes, _text(cure.pod, limits))
-    return replace(cure, pod=_requesting(cure.pod, limits), changes=changes)
+        return advice
+    changes = (*advice.changes, _text(advice.pod, limits))
+    return replace(advice, pod=_requesting(advice.pod, limits), changes=changes)
 
 
 def _annotated(pod: ClusterPod, affinity: str) -> ClusterPod:

@@ -9,7 +9,7 @@ import pytest
 from koord.api.elasticquota import ElasticQuota, quantity_text
 from koord.api.podgroup import LIGHTWEIGHT_MIN_LABEL, LIGHTWEIGHT_NAME_LABEL
 from koord_scheduler.planning.report import Running, explanation
-from koord_scheduler_plugins.elastic_quota.advice import Cure
+from koord_scheduler_plugins.elastic_quota.advice import QuotaAdvice
 from koord_scheduler_plugins.elastic_quota.tracker import QUOTAS
 from tests.koord_scheduler.plugins.elastic_quota.test_elastic_quota import World
 
@@ -18,7 +18,7 @@ REJECTED = "Insufficient (non-preemptible )?quotas"
 WANTED = 0.95  # share of cases in which the advice must help
 
 
-async def advice(world: World, name: str) -> list[str]:
+async def sentences(world: World, name: str) -> list[str]:
     found: Any = await explanation(
         Running(world.scheduler, world.state), f"default/{name}", is_leader=True
     )
@@ -33,7 +33,7 @@ async def test_an_explanation_names_quota_level_and_the_smallest_change():
     world.add("p", "team", cpu="2")
     world.add("q", "team")
     await world.settle()
-    assert await advice(world, "q") == [
+    assert await sentences(world, "q") == [
         "quota team (level 2 of 2) lacks 1 cpu: it may use 2, its max, and uses 2; 1 more is "
         "requested",
         "quota team would have room with spec.max.cpu of quota team: 3 instead of 2",
@@ -50,7 +50,7 @@ async def test_a_guarantee_helps_where_others_have_borrowed():
     await world.settle()
     world.add("b1", "b", cpu="3")
     await world.settle()
-    assert await advice(world, "b1") == [
+    assert await sentences(world, "b1") == [
         "quota b (level 1 of 1) lacks 1 cpu: it may use 2, its share of what its parent has, and "
         "uses 0; 3 more is requested",
         "quota b would have room with spec.min.cpu of quota b: 3 instead of 0",
@@ -84,7 +84,7 @@ async def test_what_else_may_be_missing(case):
         wanted = "quota a may use nothing: a has parentName nobody", "parent of quota a: koordin"
     await world.settle()
     assert world.bound == []
-    found = await advice(world, "p")
+    found = await sentences(world, "p")
     assert [any(text in one for one in found) for text in wanted] == [True, True], found
     await world.end()
 
@@ -96,9 +96,9 @@ async def test_of_a_gang_the_advice_is_about_all_its_pods():
     for name in "xyz":
         world.add(name, "a", labels=labels)
     await world.settle()
-    (waiting,) = [name for name in "xyz" if await advice(world, name)]
+    (waiting,) = [name for name in "xyz" if await sentences(world, name)]
     assert any(
-        "spec.max.cpu of quota a: 3 instead of 2" in one for one in await advice(world, waiting)
+        "spec.max.cpu of quota a: 3 instead of 2" in one for one in await sentences(world, waiting)
     )
     await world.end()
 
@@ -124,13 +124,13 @@ def random_quotas(draw: Random) -> list[dict[str, Any]]:
     return found
 
 
-def apply(world: World, cure: Cure) -> None:
+def apply(world: World, advice: QuotaAdvice) -> None:
     """Do what is advised: change the objects, and add a node."""
-    for name, quota in cure.objects.items():
+    for name, quota in advice.objects.items():
         before: Any = world.services.informers.informer(QUOTAS).objects[f"quotas/{name}"]
         world.services.informers.apply(QUOTAS, changed(before, quota))
-    if cure.nodes:
-        world.api.add_node("more", cpu=quantity_text("cpu", cure.nodes["cpu"]))
+    if advice.nodes:
+        world.api.add_node("more", cpu=quantity_text("cpu", advice.nodes["cpu"]))
 
 
 def changed(before: dict[str, Any], quota: ElasticQuota) -> dict[str, Any]:
@@ -170,10 +170,10 @@ async def one_case(seed: int) -> bool | None:
     placed: bool | None = None
     texts = [text for name, _, text in world.events if name == "new"]
     if pod is not None and not pod.node and any(re.search(REJECTED, text) for text in texts):
-        cure = world.plugin.cure(pod)
-        found = await advice(world, "new")
-        if cure is not None:
-            apply(world, cure)
+        advice = world.plugin.advice(pod)
+        found = await sentences(world, "new")
+        if advice is not None:
+            apply(world, advice)
         if any("besides, no node has" in one for one in found):
             world.api.add_node("room", cpu="100")
         await world.settle()
@@ -184,7 +184,7 @@ async def one_case(seed: int) -> bool | None:
 
 
 @pytest.mark.parametrize("part", range(5))
-async def test_the_cure_places_the_pod(part):
+async def test_the_advice_places_the_pod(part):
     """Random trees, pods and options, until so many pods were rejected by their quota."""
     tried = placed = 0
     failed = []

@@ -5,7 +5,7 @@ from random import Random
 from typing import Any
 
 from koord.api.reservation import AFFINITY, EXACT_MATCH
-from koord_scheduler_plugins.reservation.serving import Cure
+from koord_scheduler_plugins.reservation.serving import ReservationAdvice
 from tests.support.scheduler.reservations import World
 
 CASES = 500
@@ -45,19 +45,19 @@ def affinity(draw: Random) -> str:
     return "{}"
 
 
-def apply(world: World, key: str, cure: Cure) -> None:
+def apply(world: World, key: str, advice: ReservationAdvice) -> None:
     """Do what is advised: the pod is made anew, the Reservation is changed."""
-    item = json.loads(json.dumps(world.api.reservations[cure.reservation]))
-    if cure.uncordoned:
+    item = json.loads(json.dumps(world.api.reservations[advice.reservation]))
+    if advice.uncordoned:
         item["spec"]["unschedulable"] = False
-    if cure.becomes_owner:
-        owner = {"labelSelector": {"matchLabels": dict(cure.pod.labels)}}
+    if advice.becomes_owner:
+        owner = {"labelSelector": {"matchLabels": dict(advice.pod.labels)}}
         item["spec"]["owners"].append(owner)
     world.api.put(item)
     world.api.delete_pod(key)
-    cpu = dict(cure.pod.spec.requests).get("cpu", 0)
-    world.api.add_pod("new", cpu=f"{cpu}m", labels=dict(cure.pod.labels))
-    world.api.change(key, metadata={"annotations": dict(cure.pod.annotations)})
+    cpu = dict(advice.pod.spec.requests).get("cpu", 0)
+    world.api.add_pod("new", cpu=f"{cpu}m", labels=dict(advice.pod.labels))
+    world.api.change(key, metadata={"annotations": dict(advice.pod.annotations)})
 
 
 async def one_case(seed: int) -> bool | None:
@@ -81,13 +81,13 @@ async def one_case(seed: int) -> bool | None:
     pod = world.state.pod(key)
     assert pod is not None
     if not pod.node:
-        cure = world.plugin.cure(pod)
-        assert (cure is None) or str(cure) in list(world.plugin.pending_advice(pod))
-        if cure is not None:
-            apply(world, key, cure)
+        advice = world.plugin.advice(pod)
+        assert (advice is None) or str(advice) in list(world.plugin.pending_advice(pod))
+        if advice is not None:
+            apply(world, key, advice)
             await world.settle()
             await world.advance(10.0)
-            placed = world.given(key) == cure.reservation
+            placed = world.given(key) == advice.reservation
         elif any(one["status"]["phase"] == "Available" for one in world.api.reservations.values()):
             placed = False
     await world.end()

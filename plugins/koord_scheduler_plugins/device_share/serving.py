@@ -9,8 +9,8 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from koord.plugin import InvalidObject
-from koord_scheduler.plugin import ClusterPod
-from koord_scheduler.plugin.koordinator import NodePart
+from koord_scheduler.plugin import ClusterPod, View
+from koord_scheduler.plugin.koordinator import Endpoint, NodePart, PluginRequest
 from koord_scheduler_plugins.device_share.allocated import allocated_devices, amounts_text
 from koord_scheduler_plugins.device_share.allocation import DevicesUnavailable, instance_request
 from koord_scheduler_plugins.device_share.devices import (
@@ -28,6 +28,7 @@ from koord_scheduler_plugins.device_share.devices import (
     partitions_of,
 )
 from koord_scheduler_plugins.device_share.requests import PodDevices
+from koord_scheduler_plugins.device_share.tables import DeviceTables
 
 _SUMS = {
     "total": (
@@ -111,6 +112,41 @@ class DeviceMetrics(Collector):
 
 
 Details = Mapping[str, Mapping[int, Amounts]]
+
+
+class NodeSummaries:
+    """REST endpoints that show which devices nodes have, and which pods have them."""
+
+    def __init__(self, view: Callable[[], View], tables: DeviceTables) -> None:
+        """view: returns the cluster as it is now."""
+        self._view = view
+        self._tables = tables
+
+    def endpoints(self) -> Iterable[Endpoint]:
+        """Yield the endpoint of one node, and that of all nodes with devices."""
+        yield Endpoint("GET", "/nodeDeviceSummaries/{name}", self._one)
+        yield Endpoint("GET", "/nodeDeviceSummaries", self._all)
+
+    async def _one(self, request: PluginRequest) -> object:
+        name = request.parameters["name"]
+        nodes = self._view()
+        row = nodes.row(name)
+        found = None if row is None else self._summary(nodes, row)
+        if found is None:
+            raise LookupError(f"cannot find node {name}")
+        return found
+
+    async def _all(self, request: PluginRequest) -> object:
+        nodes, found = self._view(), {}
+        for name, row in sorted(nodes.traits.rows.items()):
+            one = self._summary(nodes, row)
+            if one is not None:
+                found[name] = one
+        return found
+
+    def _summary(self, nodes: View, row: int) -> Mapping[str, Any] | None:
+        table = self._tables.table(nodes, row)
+        return None if table is None else node_summary(table, nodes.pods(row))
 
 
 def node_summary(table: DeviceTable, pods: Iterable[ClusterPod]) -> dict[str, Any]:
