@@ -30,7 +30,7 @@ from tests.support.real_runtime.nri_node import BATCH, BATCH_PODS
 RESIDENTS = "residents"  # the namespace of pods that are there from the first to the last test
 
 ORDER = (
-    "test_soakwatch.py", "test_readme.py", "test_agent.py", "test_loop.py", "test_faults.py",
+    "test_soak_watch.py", "test_readme.py", "test_agent.py", "test_loop.py", "test_faults.py",
     "test_schedulers.py", "test_upgrade.py", "test_colocation.py", "test_audit.py",
     "test_uninstall.py", "test_helm.py",
 )  # fmt: skip
