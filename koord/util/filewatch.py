@@ -4,7 +4,6 @@ inotify is called through ctypes: two functions of the C library are all we need
 that something changed. The library for it, asyncinotify, runs ldconfig when it is imported.
 """
 
-import asyncio
 import ctypes
 import errno
 import os
@@ -12,8 +11,12 @@ import stat
 import struct
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from koord.util.errors import KoordError
+
+if TYPE_CHECKING:
+    import asyncio
 
 _Identity = tuple[int, int, int, int]
 
@@ -120,12 +123,16 @@ class DirectoryWatch:
         self._on_change = on_change
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._fd = -1
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._followed: frozenset[Path] = frozenset()
 
     def open(self) -> None:
         """Begin to listen, if we do not yet. Call it on the event loop."""
         if self._fd >= 0:
             return
+        import asyncio  # here: 19 MiB, which commands that only read files do without
+
+        self._loop = asyncio.get_running_loop()
         fd = self._libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
         if fd < 0:
             self._fail(ctypes.get_errno())
@@ -157,13 +164,14 @@ class DirectoryWatch:
             self._fd = -1
 
     def _listen(self) -> None:
-        if not self._listens:
+        if not self._listens and self._loop is not None:
             self._listens = True
-            asyncio.get_running_loop().add_reader(self._fd, self._drain)
+            self._loop.add_reader(self._fd, self._drain)
 
     def _rest(self) -> None:
         self._listens = False
-        asyncio.get_running_loop().remove_reader(self._fd)
+        if self._loop is not None:
+            self._loop.remove_reader(self._fd)
 
     def _add(self, directory: Path) -> bool:
         mask = _ADDED | _REMOVED | _ONLY_DIRECTORIES
