@@ -12,6 +12,7 @@ from tests.support.kube.fixtures import (  # noqa: F401 - fixtures
     authority,
     client,
     clock,
+    let_pass,
     make_client,
     pass_time,
     server,

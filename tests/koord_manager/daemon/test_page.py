@@ -22,7 +22,7 @@ async def look(replica: Any) -> dict[str, Any]:
     return dict(line["sections"])
 
 
-async def test_the_map_has_what_is_offered_and_held(start, server, clock, pass_time):
+async def test_the_map_has_what_is_offered_and_held(start, server, let_pass, pass_time):
     """By node, in the order of their names; a node without an offer has none."""
     bare = node({"cpu": "1", "memory": "1G"})
     bare["metadata"] |= {"name": "n0", "uid": "uid-n0"}
@@ -31,7 +31,7 @@ async def test_the_map_has_what_is_offered_and_held(start, server, clock, pass_t
     server.objects.create(PODS, holder)
     replica = start()
     await pass_time(lambda: batch(server) == "25k", step=0.25)
-    await clock.advance(3)
+    await let_pass(3)
 
     sections = await look(replica)
 

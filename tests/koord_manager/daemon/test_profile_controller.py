@@ -52,7 +52,7 @@ def labels_of(server: ApiServer, name: str = "a", namespace: str = "shop") -> di
     return found
 
 
-async def test_a_waiting_pod_gets_what_may_change_once(start, server, clock, pass_time):
+async def test_a_waiting_pod_gets_what_may_change_once(start, server, let_pass, pass_time):
     """Not the scheduler nor the class; a suffix is not appended again."""
     server.objects.create(PROFILES, profile())
     server.objects.create(PODS, pod("a"))
@@ -62,7 +62,7 @@ async def test_a_waiting_pod_gets_what_may_change_once(start, server, clock, pas
     start(CONFIG, GATE)
 
     await pass_time(lambda: "team" in labels_of(server), step=1)
-    await clock.advance(95)
+    await let_pass(95)
 
     assert len(patches(server)) == 1
     found = server.objects.get(PODS, "shop/a")
@@ -86,12 +86,12 @@ async def test_a_waiting_pod_gets_what_may_change_once(start, server, clock, pas
     ],
     ids=["gate off", "no label", "no selector", "drawn", "another namespace"],
 )
-async def test_other_pods_stay_as_they_are(argv, labels, spec, start, server, clock, pass_time):
+async def test_other_pods_stay_as_they_are(argv, labels, spec, start, server, let_pass, pass_time):
     server.objects.create(PROFILES, profile(labels, **spec))
     server.objects.create(PODS, pod("a"))
     start(CONFIG, *argv)
     await pass_time(lambda: bool(server.asked("watch", PROFILES)), step=1)
-    await clock.advance(65)
+    await let_pass(65)
 
     assert patches(server) == []
 
@@ -104,7 +104,9 @@ async def test_all_profiles_by_a_flag(start, server, pass_time):
     await pass_time(lambda: "team" in labels_of(server), step=1)
 
 
-async def test_a_refused_change_is_tried_again_for_another_version(start, server, clock, pass_time):
+async def test_a_refused_change_is_tried_again_for_another_version(
+    start, server, let_pass, pass_time
+):
     """Once in five minutes else; the other pods get theirs."""
     server.objects.create(PROFILES, profile())
     server.objects.create(PODS, pod("a"))
@@ -113,7 +115,7 @@ async def test_a_refused_change_is_tried_again_for_another_version(start, server
     server.script(*[refuse(422, "Invalid", "immutable")] * 9, method="PATCH", path=path)
     replica = start(CONFIG, GATE)
     await pass_time(lambda: "team" in labels_of(server, "b"), step=1)
-    await clock.advance(200)
+    await let_pass(200)
     tried = [one for one in patches(server) if one.path == path]
     assert len(tried) == 1
     assert (await replica.healthz())["ColocationProfileController"]["status"] == "ok"
@@ -121,7 +123,7 @@ async def test_a_refused_change_is_tried_again_for_another_version(start, server
     changed = profile()
     changed["spec"]["labels"] = {"team": "red"}
     server.objects.replace(PROFILES, changed)
-    await pass_time(lambda: len([one for one in patches(server) if one.path == path]) == 2, step=5)
+    await pass_time(lambda: len([one for one in patches(server) if one.path == path]) == 2, step=1)
 
 
 async def test_a_missing_right_is_said(start, server, pass_time):
@@ -134,7 +136,7 @@ async def test_a_missing_right_is_said(start, server, pass_time):
     await pass_time(lambda: True)
 
     assert "no right" in (await replica.healthz())["ColocationProfileController"]["reason"]
-    await pass_time(lambda: "team" in labels_of(server), step=5)
+    await pass_time(lambda: "team" in labels_of(server), step=1)
 
 
 async def test_changes_are_paced(start, server, clock, pass_time, monkeypatch):

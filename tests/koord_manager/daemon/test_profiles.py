@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from koord.util.errors import OptionError
-from koord.util.simulatedclock import SimulatedClock
 from tests.support.kube.apiserver import ApiServer
 from tests.support.kube.faults import answer, refuse
 
@@ -73,7 +72,7 @@ async def test_policies_come_and_go_with_profiles(start, server, pass_time):
     assert (owner["kind"], owner["name"]) == ("ClusterColocationProfile", "b")
 
 
-async def test_an_edited_policy_is_taken_back_and_said(start, server, clock, pass_time):
+async def test_an_edited_policy_is_taken_back_and_said(start, server, let_pass, pass_time):
     serve(server, *KINDS)
     start()
     await pass_time(lambda: len(names(server, BINDINGS)) == 3, step=0.5)
@@ -84,7 +83,7 @@ async def test_an_edited_policy_is_taken_back_and_said(start, server, clock, pas
     await pass_time(lambda: "PolicyEdited" in reasons(server), step=1)
 
     writes = len(server.asked("update", GROUP)) + len(server.asked("create", GROUP))
-    await clock.advance(65)
+    await let_pass(65)
     assert len(server.asked("update", GROUP)) + len(server.asked("create", GROUP)) == writes
 
 
@@ -163,9 +162,7 @@ async def test_gates_remove_what_they_switch_off(start, server, pass_time):
     await pass_time(lambda: not names(server) and not names(server, RULES), step=0.5)
 
 
-async def test_while_profiles_are_not_known_their_policies_stay(
-    start, server, clock: SimulatedClock, pass_time
-):
+async def test_while_profiles_are_not_known_their_policies_stay(start, server, let_pass, pass_time):
     """The CRD is missing, or the list is forbidden: that deletes nothing."""
     meta = {
         "name": NAME,
@@ -178,7 +175,7 @@ async def test_while_profiles_are_not_known_their_policies_stay(
     start()
 
     await pass_time(lambda: names(server, RULES) != set(), step=0.5)
-    await clock.advance(40)
+    await let_pass(40)
 
     assert NAME in names(server)
 

@@ -12,6 +12,7 @@ from tests.support.kube.apiserver import ApiServer
 from tests.support.kube.fixtures import (  # noqa: F401 - fixtures
     authority,
     clock,
+    let_pass,
     pass_time,
     server,
 )

@@ -259,6 +259,7 @@ async def test_who_is_never_ready_holds_the_others_up_for_a_while(
     start_with: Callable[..., Replica],
     server: ApiServer,
     clock: SimulatedClock,
+    let_pass: PassTime,
     pass_time: PassTime,
 ) -> None:
     """/readyz is 503 and names the plugin; then pods are bound, and it says who is left behind."""
@@ -277,8 +278,8 @@ async def test_who_is_never_ready_holds_the_others_up_for_a_while(
         assert f"plugin {NAME}" in body
         assert part in body
 
-        await pass_time(lambda: "web" in placed(server), step=5)
-        await clock.advance(2)
+        await pass_time(lambda: "web" in placed(server), step=2)
+        await let_pass(2)
 
     status, body = await replica.get("/readyz?format=json")
     assert (status, '"degraded"' in body) == (200, True)
@@ -367,7 +368,7 @@ async def test_a_kind_of_a_plugins_own_is_listed_before_the_first_pod_is_tried(
 async def test_a_missing_kind_degrades_names_the_plugin_and_is_asked_for_again(
     start_with: Callable[..., Replica],
     server: ApiServer,
-    clock: SimulatedClock,
+    let_pass: PassTime,
     pass_time: PassTime,
 ) -> None:
     """The start does not wait for it; logged once; once it is there, pods are tried again."""
@@ -376,7 +377,7 @@ async def test_a_missing_kind_degrades_names_the_plugin_and_is_asked_for_again(
     with capture_logs() as logs:
         replica = start_with(Follows)
         await pass_time(lambda: server.watching, step=0.2)
-        await clock.advance(5)
+        await let_pass(5)
         _, body = await replica.get("/healthz?format=json")
         text = body.replace('\\"', '"')
         assert "licences.v1.example.com of plugin NodeResourcesFit: " in text
@@ -384,7 +385,7 @@ async def test_a_missing_kind_degrades_names_the_plugin_and_is_asked_for_again(
         assert "web" not in placed(server)
 
         server.objects.create(LICENCES, {"metadata": {"name": "gold"}})
-        await pass_time(lambda: "web" in placed(server), step=5)
+        await pass_time(lambda: "web" in placed(server), step=2)
     failed = [
         one for one in logs if one["event"] == "watch.failed" and one["watched"] == "licences"
     ]
@@ -404,7 +405,7 @@ class FollowsIfThere(Fit):
 async def test_a_cluster_without_an_optional_kind_is_whole(
     start_with: Callable[..., Replica],
     server: ApiServer,
-    clock: SimulatedClock,
+    let_pass: PassTime,
     pass_time: PassTime,
 ) -> None:
     server.script(*[refuse(404)] * 1000, path=LICENCES)
@@ -412,7 +413,7 @@ async def test_a_cluster_without_an_optional_kind_is_whole(
     with capture_logs() as logs:
         replica = start_with(FollowsIfThere)
         await pass_time(lambda: "web" in placed(server), step=0.2)
-        await clock.advance(5)
+        await let_pass(5)
     assert any(one.path.startswith(LICENCES) for one in server.requests)
     status, body = await replica.get("/readyz?format=json")
     assert (status, "degraded" in body) == (200, False)

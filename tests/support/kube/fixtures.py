@@ -81,6 +81,17 @@ def pass_time(clock: SimulatedClock) -> Callable[..., Any]:
 
 
 @pytest.fixture
+def let_pass(pass_time: Callable[..., Any], clock: SimulatedClock) -> Callable[..., Any]:
+    """Let so many simulated seconds pass; what a daemon renews meanwhile gets its responses."""
+
+    async def let_pass(seconds: float, *, step: float = 1.0) -> None:
+        end = clock.monotonic() + seconds
+        await pass_time(lambda: clock.monotonic() >= end, step=step)
+
+    return let_pass
+
+
+@pytest.fixture
 def service_account(tmp_path: Path) -> Path:
     """The directory of a service account with the token "first"."""
     (tmp_path / "token").write_text("first\n")
