@@ -88,12 +88,12 @@ def pointer(path: Sequence[str]) -> str:
 
 def add(path: Sequence[str], value: str) -> str:
     """Return an operation that sets a field to a value, which is CEL."""
-    return f'JSONPatch{{op: "add", path: {text_literal(pointer(path))}, value: {value}}}'
+    return add_at(text_literal(pointer(path)), value)
 
 
 def remove(path: Sequence[str]) -> str:
     """Return an operation that removes a field, which must be there."""
-    return f'JSONPatch{{op: "remove", path: {text_literal(pointer(path))}}}'
+    return remove_at(text_literal(pointer(path)))
 
 
 def optional(path: Path) -> str:
@@ -145,6 +145,11 @@ def has_items(path: Path) -> bool:
 def add_at(place: str, value: str) -> str:
     """Return an operation as add does; place is CEL, too: a JSON pointer."""
     return f'JSONPatch{{op: "add", path: {place}, value: {value}}}'
+
+
+def remove_at(place: str) -> str:
+    """Return an operation as remove does; place is CEL, too: a JSON pointer."""
+    return f'JSONPatch{{op: "remove", path: {place}}}'
 
 
 def plain(path: Path) -> tuple[str, ...]:

@@ -26,7 +26,9 @@ from koord_manager_plugins.profiles.cel import (
     located,
     optional,
     plain,
+    pointer,
     remove,
+    remove_at,
     selects,
     text_literal,
 )
@@ -338,9 +340,7 @@ def _in_items(step: _Step) -> str:
     if step.value is None:
         return located(
             step.path,
-            lambda place, present: (
-                f'({present}.hasValue() ? [JSONPatch{{op: "remove", path: {place}}}] : [])'
-            ),
+            lambda place, present: f"({present}.hasValue() ? [{remove_at(place)}] : [])",
         )
     value = step.value
     return located(step.path, lambda place, present: f"[{add_at(place, value)}]")
@@ -426,12 +426,9 @@ def _renamed(containers: str, kind: str, name: str) -> str:
     else:
         value = f"string({old})"
     path = f'"/spec/{containers}/" + string(i) + "/resources/{kind}/'
-    return (
-        f"({amounts}[?{text_literal(name)}].hasValue() ? ["
-        f'JSONPatch{{op: "add", path: {path}kubernetes.io~1" + variables.tier + "-{name}",'
-        f" value: {value}}}, "
-        f'JSONPatch{{op: "remove", path: {path}{name}"}}] : [])'
-    )
+    added = add_at(f'{path}kubernetes.io~1" + variables.tier + "-{name}"', value)
+    removed = remove_at(f'{path}{name}"')
+    return f"({amounts}[?{text_literal(name)}].hasValue() ? [{added}, {removed}] : [])"
 
 
 def device_policy(version: str) -> list[Object]:
@@ -439,18 +436,17 @@ def device_policy(version: str) -> list[Object]:
     base = '"/spec/containers/" + string(i) + "/resources/'
     requests = "c.?resources.?requests"
 
+    def place(kind: str, name: str) -> str:
+        return f'{base}{kind}{pointer((name,))}"'
+
     def put(kind: str, name: str, value: str) -> str:
-        path = f'{base}{kind}/{name.replace("/", "~1")}"'
-        return f'JSONPatch{{op: "add", path: {path}, value: {value}}}'
+        return add_at(place(kind, name), value)
 
     def drop(kind: str, name: str) -> str:
-        path = f'{base}{kind}/{name.replace("/", "~1")}"'
-        return f'JSONPatch{{op: "remove", path: {path}}}'
+        return remove_at(place(kind, name))
 
-    limits = (
-        f'(c.?resources.?limits.hasValue() ? [] : [JSONPatch{{op: "add", path: {base}limits",'
-        f" value: {{}}}}])"
-    )
+    created = add_at(f'{base}limits"', "{}")
+    limits = f"(c.?resources.?limits.hasValue() ? [] : [{created}])"
     amount = f"string(c.resources.requests[{text_literal(GPU)}])"
     whole = ", ".join(
         put(kind, name, amount) for kind in ("requests", "limits") for name in (GPU_CORE, GPU_RATIO)
