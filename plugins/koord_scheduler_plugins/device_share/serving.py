@@ -8,6 +8,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from koord.api.annotations import AllocatedDevice
 from koord.plugin import InvalidObject
 from koord_scheduler.plugin import ClusterPod, View
 from koord_scheduler.plugin.koordinator import Endpoint, NodePart, PluginRequest
@@ -154,15 +155,10 @@ def node_summary(table: DeviceTable, pods: Iterable[ClusterPod]) -> dict[str, An
     total: Details = {kind: table.total(kind) for kind in table.layout.by_type}
     free: Details = {kind: table.free(kind) for kind in table.layout.by_type}
     allocated: dict[str, dict[str, object]] = {}
-    for pod in pods:
-        try:
-            given = {} if pod.finished else allocated_devices(pod)
-        except InvalidObject:
-            continue  # it has nothing in the account either
-        for kind, devices in given.items():
-            if kind in TYPES:
-                each = {str(one.minor): dict(one.resources) for one in devices}
-                allocated.setdefault(kind, {})[pod.key] = each
+    for key, kind, devices in _held_devices(pods):
+        if kind in TYPES:
+            each = {str(one.minor): dict(one.resources) for one in devices}
+            allocated.setdefault(kind, {})[key] = each
     return {
         "deviceTotal": _sums(total),
         "deviceFree": _sums(free),
@@ -174,17 +170,25 @@ def node_summary(table: DeviceTable, pods: Iterable[ClusterPod]) -> dict[str, An
     }
 
 
-def device_parts(table: DeviceTable, pods: Iterable[ClusterPod]) -> Iterator[NodePart]:
-    """Yield the devices of a node by type, NUMA node and PCIe switch."""
-    holders: dict[tuple[str, int], list[str]] = {}
+def _held_devices(
+    pods: Iterable[ClusterPod],
+) -> Iterator[tuple[str, str, Sequence[AllocatedDevice]]]:
+    """Yield the devices of one type that a pod holds, with the pod's key and the type."""
     for pod in pods:
         try:
             given = {} if pod.finished else allocated_devices(pod)
         except InvalidObject:
             continue  # it has nothing in the account either
         for kind, devices in given.items():
-            for one in devices:
-                holders.setdefault((kind, one.minor), []).append(pod.key)
+            yield pod.key, kind, devices
+
+
+def device_parts(table: DeviceTable, pods: Iterable[ClusterPod]) -> Iterator[NodePart]:
+    """Yield the devices of a node by type, NUMA node and PCIe switch."""
+    holders: dict[tuple[str, int], list[str]] = {}
+    for key, kind, devices in _held_devices(pods):
+        for one in devices:
+            holders.setdefault((kind, one.minor), []).append(key)
     for kind, known in sorted(table.layout.by_type.items()):
         for minor, device in sorted(known.items()):
             total, free = dict(device.total), table.free(kind).get(minor, {})
