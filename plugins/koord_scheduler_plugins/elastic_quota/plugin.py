@@ -552,9 +552,10 @@ class ElasticQuota(
             if number % SLICE == 0:
                 await asyncio.sleep(0)
             pod = cluster.pod(key)
-            there = pod is not None and not pod.finished and quotas.counts(pod)
-            quota = quotas.quota_of(pod) if pod is not None and there else None
-            if pod is not None and quota is not None and quota[0] in found:
+            if pod is None or pod.finished or not quotas.counts(pod):
+                continue
+            quota = quotas.quota_of(pod)
+            if quota is not None and quota[0] in found:
                 found[quota[0]][key] = pod_summary(pod, quotas.options.request(pod))
         return {name: {"podCache": pods} for name, pods in found.items()}
 

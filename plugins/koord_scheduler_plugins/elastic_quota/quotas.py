@@ -175,6 +175,7 @@ class Quotas:
     account: FrozenAccount = NO_ACCOUNT
     now: float = -inf  # Unix seconds; when pods were last found to be overdue
     leaving: Mapping[str, float] = field(default_factory=dict)  # pools of pods that will be -> when
+    next_overdue: float = inf  # Unix seconds; the first of these: asked for in each cycle
     problems: Mapping[str, str] = field(default_factory=dict)  # of ignored objects, by their key
     admits_all: bool = False
     """There are no quotas but the fixed ones, which limit nothing: no pod lacks room."""
@@ -190,11 +191,6 @@ class Quotas:
         if self.options.leaving is LeavingPods.NEVER:
             return False
         return pod.overdue_at is None or pod.overdue_at > self.now
-
-    @property
-    def next_overdue(self) -> float:
-        """Unix seconds; when pods stop counting that count now."""
-        return min(self.leaving.values(), default=inf)
 
     def state_of(self, name: str) -> QuotaState | None:
         """Return the state of the tree of a quota; None: there is no such quota."""
@@ -221,15 +217,22 @@ class Quotas:
         if account is self.account:
             return self
         changes = _Changes(self.index, self.options.pods, self.now)
-        leaving = dict(self.leaving)
+        moved: dict[str, float] = {}
         for pool in account.other_pools(self.options.pods, self.account):
             group = changes.move(pool, self.account, account)
             if self.now < group.overdue_at < inf:
-                leaving[pool] = group.overdue_at
-                if not account.pool(self.options.pods, pool).pods:
-                    del leaving[pool]
+                moved[pool] = group.overdue_at
         found = self._changed(changes, account)
-        return found if leaving == self.leaving else replace(found, leaving=leaving)
+        if not moved:
+            return found
+        leaving = {**self.leaving, **moved}
+        for pool in moved:
+            if not account.pool(self.options.pods, pool).pods:
+                del leaving[pool]
+        return found._with_leaving(leaving)
+
+    def _with_leaving(self, leaving: Mapping[str, float]) -> "Quotas":
+        return replace(self, leaving=leaving, next_overdue=min(leaving.values(), default=inf))
 
     def with_time(self, now: float) -> "Quotas":
         """Without the pods that are overdue by now, in Unix seconds."""
@@ -240,7 +243,7 @@ class Quotas:
             if overdue_at <= now:
                 changes.move(pool, self.account, NO_ACCOUNT)
         leaving = {pool: at for pool, at in self.leaving.items() if at > now}
-        return replace(self._changed(changes, self.account), now=now, leaving=leaving)
+        return replace(self._changed(changes, self.account), now=now)._with_leaving(leaving)
 
     def with_nodes(self, nodes: Amounts) -> "Quotas":
         """With other nodes."""
