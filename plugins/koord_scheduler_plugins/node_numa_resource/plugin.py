@@ -106,11 +106,16 @@ from koord_scheduler_plugins.node_numa_resource.pods import (
 )
 from koord_scheduler_plugins.node_numa_resource.serving import (
     NUMAMetrics,
+    PinningKubelets,
     advice,
     machine_parts,
     node_document,
 )
-from koord_scheduler_plugins.node_numa_resource.topology import AMPLIFICATION, read_machine
+from koord_scheduler_plugins.node_numa_resource.topology import (
+    AMPLIFICATION,
+    MachineReport,
+    read_machine,
+)
 
 TOPOLOGIES = ApiResource("topology.node.k8s.io/v1alpha1", "noderesourcetopologies")
 MAX_TRIALS = 64  # nodes with a NUMA policy that are tried for a pod once one of them is good
@@ -239,12 +244,13 @@ class NodeNUMAResource(
         self.table = MachineTable()
         self.table.expected = self._expected
         self._metrics = services.metrics.own(NUMAMetrics)
-        self._metrics.show(self._bound_cpus, self._without_topology)
+        self._metrics.show(self.table)
+        self._pinning = PinningKubelets(services.events.emit, services.clock)
         services.cluster.keep_account(NUMA_HOLDINGS)
         services.custom_resources.follow(
             TOPOLOGIES,
             read_machine,
-            self.table.take_report,
+            self._take_report,
             without="no pod gets CPUs of its own, and NUMA policies of kubelets are not known",
         )
         services.hooks.add("NodeNUMAResource", self._catch_up)
@@ -537,6 +543,8 @@ class NodeNUMAResource(
     async def pre_bind(self, state: CycleState, pod: ClusterPod, node_name: str) -> Status | None:
         """Say in the pod's annotation which policy its CPUs have."""
         need = state.read(_DECISION, _Decision).need
+        if need.cpus:
+            self._pinning.bind_cpus(self.table.report_of(node_name))
         spec = completed_spec(annotation(pod, RESOURCE_SPEC), need)
         if spec is not None:
             pod_changes(state).annotations[RESOURCE_SPEC] = spec
@@ -675,11 +683,9 @@ class NodeNUMAResource(
         helps = self.table.is_amplified or bool(allocation_of(old))
         return QueueingHint.QUEUE if helps else QueueingHint.SKIP
 
-    def _bound_cpus(self) -> float:
-        return float(self.table.column("bound").sum())
-
-    def _without_topology(self) -> float:
-        return float((self.table.column("threads") == 0).sum())
+    def _take_report(self, old: MachineReport | None, new: MachineReport | None) -> None:
+        self.table.take_report(old, new)
+        self._pinning.take_report(old, new)
 
 
 def _report_helps(pod: ClusterPod, old: object, new: object) -> QueueingHint:

@@ -6,7 +6,8 @@ import numpy as np
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from koord.api.machine import format_cpulist
-from koord.plugin import InvalidObject
+from koord.plugin import Clock, InvalidObject
+from koord.plugin.kube import Event, EventType, ObjectRef
 from koord_scheduler.plugin import ClusterPod
 from koord_scheduler.plugin.koordinator import NodePart, NUMATopologyPolicy
 from koord_scheduler_plugins.node_numa_resource.accumulator import CORES_OF_A_SOCKET, BindPolicy
@@ -19,7 +20,7 @@ from koord_scheduler_plugins.node_numa_resource.holdings import (
 )
 from koord_scheduler_plugins.node_numa_resource.machine import Machine
 from koord_scheduler_plugins.node_numa_resource.pods import PodDemand
-from koord_scheduler_plugins.node_numa_resource.topology import Amounts, Zones
+from koord_scheduler_plugins.node_numa_resource.topology import Amounts, MachineReport, Zones
 
 
 class NUMAMetrics:
@@ -47,10 +48,53 @@ class NUMAMetrics:
             registry=registry,
         )
 
-    def show(self, bound: Callable[[], float], without: Callable[[], float]) -> None:
-        """Compute the gauges when they are asked for."""
-        self.bound_cpus.set_function(bound)
-        self.without_topology.set_function(without)
+    def show(self, table: MachineTable) -> None:
+        """Compute the gauges of a table when they are asked for."""
+        self.bound_cpus.set_function(lambda: float(table.column("bound").sum()))
+        self.without_topology.set_function(lambda: float((table.column("threads") == 0).sum()))
+
+
+_PINS = "KubeletPinsCPUs"  # reason of an event
+_PINS_TEXT = (
+    "the kubelet has the CPU manager policy static: it may give Guaranteed pods the CPUs that "
+    "pods of this node have of their own, and the scheduler knows that only afterwards; set "
+    "cpuManagerPolicy none where pods of class LSE or LSR run"
+)
+_MAX_EVENTS = 20  # in _WINDOW; the others come with the next pods of their nodes
+_WINDOW = 60.0  # seconds
+
+
+class PinningKubelets:
+    """Reports nodes on which two give CPUs away: the kubelet and the scheduler.
+
+    One event for a node, and another one when what its kubelet reports has changed.
+    """
+
+    def __init__(self, emit: Callable[[Event], None], clock: Clock) -> None:
+        self._emit = emit
+        self._clock = clock
+        self._reported: set[str] = set()  # names of nodes
+        self._began = float("-inf")  # of the window; monotonic seconds
+        self._emitted = 0  # since then
+
+    def take_report(self, old: MachineReport | None, new: MachineReport | None) -> None:
+        """A NodeResourceTopology has come, changed or gone."""
+        if old is not None and (new is None or new.kubelet != old.kubelet):
+            self._reported.discard(old.name)
+
+    def bind_cpus(self, report: MachineReport) -> None:
+        """A pod is bound to a node with CPUs of its own."""
+        if not report.pins_cpus or report.name in self._reported:
+            return
+        now = self._clock.monotonic()
+        if now - self._began >= _WINDOW:
+            self._began, self._emitted = now, 0
+        if self._emitted == _MAX_EVENTS:
+            return
+        self._emitted += 1
+        self._reported.add(report.name)
+        about = ObjectRef("v1", "Node", report.name, uid=report.name)  # as the kubelet's events
+        self._emit(Event(about, EventType.WARNING, _PINS, _PINS_TEXT, "koord-scheduler"))
 
 
 Json = dict[str, object]

@@ -71,7 +71,12 @@ class MachineReport:
     def full_cores_only(self) -> bool:
         """Whether the kubelet gives whole cores only."""
         options = self.kubelet.get("options") or {}
-        return self.kubelet.get("policy") == "static" and options.get("full-pcpus-only") == "true"
+        return self.pins_cpus and options.get("full-pcpus-only") == "true"
+
+    @property
+    def pins_cpus(self) -> bool:
+        """Whether the kubelet gives CPUs to Guaranteed pods by itself."""
+        return self.kubelet.get("policy") == "static"
 
 
 NO_REPORT = MachineReport()
