@@ -55,6 +55,7 @@ _COLUMNS = np.dtype(
         ("free", np.int32),  # CPUs that a pod could have
         ("whole", np.int32),  # those of whole cores
         ("cores", np.int32),  # cores with at least one
+        ("broken", np.int32),  # cores with some free CPUs, and some that are not
         ("threads", np.int32),  # of a core; 0: the topology is not known
         ("uneven", np.bool_),  # cores differ in their threads
         ("bound", np.int32),  # CPUs that pods have
@@ -263,28 +264,29 @@ def _is_waiting(pod: ClusterPod) -> bool:
     return not pod.node and not pod.finished and not annotation(pod, RESOURCE_STATUS)
 
 
-_NO_MACHINE = np.array([(0, 0, 0, 0, False, 0, 0, 0, 0, 0, 0, 1.0)], _COLUMNS)[0]
+_NO_MACHINE = np.array([(0, 0, 0, 0, 0, False, 0, 0, 0, 0, 0, 0, 1.0)], _COLUMNS)[0]
 
 
-def _free_counts(machine: Machine) -> tuple[int, int, int]:
-    """Free CPUs, those of whole cores, and cores with at least one."""
+def _free_counts(machine: Machine) -> tuple[int, int, int, int]:
+    """Free CPUs, those of whole cores, cores with at least one, and those with others, too."""
     if not machine.use.counts:  # as most nodes of a cluster, which are of few kinds
         return _counts(machine.layout, machine.report.reserved)
     return _counted(machine.layout, machine.free)
 
 
 @lru_cache(maxsize=256)
-def _counts(layout: CpuLayout, reserved: frozenset[int]) -> tuple[int, int, int]:
+def _counts(layout: CpuLayout, reserved: frozenset[int]) -> tuple[int, int, int, int]:
     return _counted(layout, layout.all - reserved)
 
 
-def _counted(layout: CpuLayout, free: frozenset[int]) -> tuple[int, int, int]:
-    whole = cores = 0
+def _counted(layout: CpuLayout, free: frozenset[int]) -> tuple[int, int, int, int]:
+    whole = cores = broken = 0
     for cpus in layout.cores.values():
         there = sum([cpu in free for cpu in cpus])
         cores += there > 0
         whole += there if there == len(cpus) else 0
-    return len(free), whole, cores
+        broken += 0 < there < len(cpus)
+    return len(free), whole, cores, broken
 
 
 def bind_number(policy: BindPolicy | None) -> int:

@@ -42,6 +42,11 @@ class NUMAMetrics:
         self.bound_cpus = Gauge(
             "scheduler_numa_bound_cpus", "CPUs that pods have of their own.", registry=registry
         )
+        self.fragmented_cores = Gauge(
+            "scheduler_numa_fragmented_cores",
+            "Cores with free CPUs and others: pods with whole cores cannot have them.",
+            registry=registry,
+        )
         self.without_topology = Gauge(
             "scheduler_numa_nodes_without_topology",
             "Nodes of which no CPU is known: pods with CPUs of their own cannot be placed there.",
@@ -51,6 +56,7 @@ class NUMAMetrics:
     def show(self, table: MachineTable) -> None:
         """Compute the gauges of a table when they are asked for."""
         self.bound_cpus.set_function(lambda: float(table.column("bound").sum()))
+        self.fragmented_cores.set_function(lambda: float(table.column("broken").sum()))
         self.without_topology.set_function(lambda: float((table.column("threads") == 0).sum()))
 
 

@@ -1,4 +1,4 @@
-"""Events on Nodes about their CPUs."""
+"""What nodes report about CPUs: events on Nodes, and metrics."""
 
 from collections.abc import Mapping
 
@@ -16,7 +16,7 @@ from koord_scheduler_plugins.node_numa_resource.topology import (
     MachineReport,
     read_machine,
 )
-from tests.support.scheduler.numa import topology_object
+from tests.support.scheduler.numa import held, topology_object
 
 KUBELET = "kubelet.koordinator.sh/cpu-manager-policy"
 STATIC = {"policy": "static"}
@@ -120,3 +120,25 @@ def test_a_node_that_has_gone_is_reported_again() -> None:
         kubelets.bind_cpus(NO_REPORT)
         kubelets.take_report(report, None)
     assert told == ["n1", "n1"]
+
+
+@pytest.mark.parametrize(
+    ("cpus", "reserved", "wanted"),
+    [
+        pytest.param("", "", 0, id="nothing is used"),
+        pytest.param("0-3", "", 0, id="whole cores"),
+        pytest.param("0,2,4", "", 3, id="one thread of three cores"),
+        pytest.param("0", "1", 0, id="the other thread is reserved"),
+        pytest.param("", "0", 1, id="one thread is reserved"),
+    ],
+)
+async def test_fragmented_cores_are_counted(cpus: str, reserved: str, wanted: int) -> None:
+    scheduler = Scheduler()
+    scheduler.report({"reservedCPUs": reserved} if reserved else None)
+    if cpus:
+        scheduler.cluster.pod("a", "n1", cpu=4, annotations=held(cpus))
+    async with scheduler.harness as harness:
+        plugin = harness.subject
+        assert isinstance(plugin, NodeNUMAResource)
+        plugin.table.follow(scheduler.cluster.state.view())
+        assert harness.metric("scheduler_numa_fragmented_cores") == wanted
