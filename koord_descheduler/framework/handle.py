@@ -44,7 +44,7 @@ from koord_descheduler.framework.interfaces import (
     OpenGate,
     Status,
 )
-from koord_descheduler.rules.nodefit import (
+from koord_descheduler.rules.hardware import (
     GPU,
     NUMA_NODE,
     NodeHardware,
@@ -182,11 +182,11 @@ class Hardware:
     def fits(self, pod: ClusterPod, view: View) -> Mask | None:
         """Return the nodes with as many devices and CPUs free as a pod has; None: it has none.
 
-        It is a necessary condition; see koord_descheduler.rules.nodefit. No node fits while
+        It is a necessary condition; see koord_descheduler.rules.hardware. No node fits while
         the objects are being listed for the first time. All do where there are none, or where
         their CRD is missing.
         """
-        need = need_of(pod)
+        need = need_of(pod) if pod.annotations else None
         if need is None:
             return None
         followed = []

@@ -50,7 +50,8 @@ from koord_descheduler.framework.interfaces import (
     Plugin,
     Status,
 )
-from koord_descheduler.rules.nodefit import HARDWARE_FIELDS, FitTime
+from koord_descheduler.rules.hardware import HARDWARE_FIELDS
+from koord_descheduler.rules.nodefit import FitTime
 
 PluginFactory = Callable[[Any, Handle], Plugin | Awaitable[Plugin]]
 """Makes a plugin from its args (None: the profile has none) and the handle of its profile."""

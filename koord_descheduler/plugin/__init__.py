@@ -100,14 +100,8 @@ from koord_descheduler.rules.evictorfilter import (
     least_important,
     not_selected,
 )
-from koord_descheduler.rules.nodefit import (
-    PART_KINDS,
-    HardwarePart,
-    NodeFit,
-    nodes_matching,
-    nodes_named,
-    parts_wanted,
-)
+from koord_descheduler.rules.hardware import PART_KINDS, HardwarePart, parts_wanted
+from koord_descheduler.rules.nodefit import NodeFit, nodes_matching, nodes_named
 from koord_descheduler.rules.utilization import Move, MoveSource, Utilization, plan_moves
 
 __all__ = [

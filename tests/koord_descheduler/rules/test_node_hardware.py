@@ -13,17 +13,17 @@ from koord.cluster.facts import ClusterPod
 from koord.cluster.view import View
 from koord.kube.client import DEVICES, NODE_TOPOLOGIES
 from koord_descheduler.plugin.testing import FakeCluster, fake_services
-from koord_descheduler.rules.nodefit import (
+from koord_descheduler.rules.hardware import (
     CORE,
     CPU_TOPOLOGY,
     HardwareNeed,
-    NodeFit,
     cpus_of,
     devices_of,
     free_cpus,
     free_devices,
     need_of,
 )
+from koord_descheduler.rules.nodefit import NodeFit
 
 GI = 2**30
 WHOLE = {"gpu-core": 100, "gpu-memory-ratio": 100, "gpu-memory": 80 * GI}

@@ -12,7 +12,7 @@ from koord.api.machine import parse_cpulist
 from koord_descheduler.framework.handle import DEVICES, NODE_TOPOLOGIES
 from koord_descheduler.plugin import Action
 from koord_descheduler.plugin.testing import FakeCluster, PluginHarness
-from koord_descheduler.rules.nodefit import CPU_TOPOLOGY
+from koord_descheduler.rules.hardware import CPU_TOPOLOGY
 from koord_descheduler_plugins.fragmentation_aware import (
     FragmentationAware,
     FragmentationAwareArgs,
