@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from koord.api.annotations import DEVICE_ALLOCATED, MAX_DEVICES, RESOURCE_STATUS, annotation_fields
 from koord.api.annotations import device_allocations as read_devices
 from koord.api.machine import parse_cpulist
+from koord.api.nodetopology import CPU_TOPOLOGY, withheld_cpus
 from koord.api.quantity import Quantity
 from koord.cluster.columns import Mask
 from koord.cluster.facts import ClusterPod
@@ -28,7 +29,6 @@ _SHARED, _PERCENT = f"{_PREFIX}gpu.shared", f"{_PREFIX}gpu"
 _CARDS = ("nvidia.com/gpu", "amd.com/gpu", "dcu.com/gpu")
 _AMOUNTS = {GPU: (CORE, RATIO, MEMORY), RDMA: (f"{_PREFIX}rdma",), FPGA: (f"{_PREFIX}fpga",)}
 _WHOLE = 100  # percent of one device
-CPU_TOPOLOGY = "node.koordinator.sh/cpu-topology"  # annotation of a NodeResourceTopology
 MAX_CPUS = 4096  # of one node
 _MAX_AMOUNT = 2**62
 
@@ -158,7 +158,11 @@ def devices_of(device: Object) -> dict[tuple[str, int], Each]:
 
 
 def cpus_of(topology: Object) -> frozenset[int]:
-    """Return the CPUs of a NodeResourceTopology; none where it is malformed."""
+    """Return the CPUs of a node that pods can have; none where the object is malformed.
+
+    Those that the kubelet or the system keeps, or the kubelet has given to pods, are not among
+    them.
+    """
     return frozenset(numa_nodes_of(topology))
 
 
@@ -294,15 +298,20 @@ def parts_wanted(pod: ClusterPod, kind: str) -> tuple[int, Each] | None:
 
 
 def numa_nodes_of(topology: Object) -> dict[int, int]:
-    """Return the NUMA node of each CPU of a NodeResourceTopology; none where it is malformed."""
-    text = _dict(_dict(topology.get("metadata")).get("annotations")).get(CPU_TOPOLOGY)
-    if not isinstance(text, str):
+    """Return the NUMA node of each CPU that pods can have; as cpus_of."""
+    found = _dict(_dict(topology.get("metadata")).get("annotations"))
+    annotations = {key: text for key, text in found.items() if isinstance(text, str)}
+    if CPU_TOPOLOGY not in annotations:
         return {}
     try:
-        detail = islice(annotation_fields(text, CPU_TOPOLOGY).objects("detail"), MAX_CPUS)
-        return {one.integer("id") or 0: one.integer("node") or 0 for one in detail}
+        fields = annotation_fields(annotations[CPU_TOPOLOGY], CPU_TOPOLOGY)
+        detail = islice(fields.objects("detail"), MAX_CPUS)
+        nodes = {one.integer("id") or 0: one.integer("node") or 0 for one in detail}
+        for cpu in withheld_cpus(annotations):
+            nodes.pop(cpu, None)
     except InvalidObject:
         return {}
+    return nodes
 
 
 @lru_cache(maxsize=4096)

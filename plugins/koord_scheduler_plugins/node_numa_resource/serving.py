@@ -121,7 +121,7 @@ def node_document(machine: Machine, pods: Iterable[ClusterPod]) -> Json:
         },
         "reservedCPUs": format_cpulist(report.reserved),
         "maxRefCount": machine.use.max_count,
-        "policy": dict(report.kubelet),
+        "policy": report.kubelet.to_json(),
         "numaTopologyPolicy": rules.policy or "",
         "numaNodeResources": _zones(machine.zones),
         "amplificationRatios": dict(ratios or {}),

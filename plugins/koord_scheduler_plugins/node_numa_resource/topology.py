@@ -3,7 +3,6 @@
 Source: Koordinator, pkg/scheduler/plugins/nodenumaresource/topology_eventhandler.go.
 """
 
-import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -13,8 +12,12 @@ from typing import Any
 
 from koord.api.annotations import annotation_fields
 from koord.api.fields import Fields
-from koord.api.machine import parse_cpulist
-from koord.api.node import NODE_RESERVATION, SYSTEM_QOS_RESOURCE, system_qos
+from koord.api.nodetopology import (
+    CPU_TOPOLOGY,
+    CpuManagerPolicy,
+    cpu_manager_policy,
+    withheld_cpus,
+)
 from koord.api.quantity import Quantity
 from koord.plugin import InvalidObject
 from koord_scheduler.plugin.koordinator import NUMATopologyPolicy
@@ -26,9 +29,6 @@ from koord_scheduler_plugins.node_numa_resource.accumulator import (
     CpuLayout,
 )
 
-CPU_TOPOLOGY = "node.koordinator.sh/cpu-topology"
-POD_CPU_ALLOCS = "node.koordinator.sh/pod-cpu-allocs"
-CPU_MANAGER_POLICY = "kubelet.koordinator.sh/cpu-manager-policy"
 AMPLIFICATION = "node.koordinator.sh/resource-amplification-ratio"  # of a Node, too
 ZONE_TYPE = "Node"
 
@@ -62,21 +62,18 @@ class MachineReport:
     reserved: frozenset[int] = frozenset()  # CPUs that no pod gets
     zones: Zones = field(default_factory=dict)
     policy: NUMATopologyPolicy | None = None  # of the kubelet
-    kubelet: Mapping[str, Any] = field(
-        default_factory=dict
-    )  # its CPU manager: policy, options, reservedCPUs
+    kubelet: CpuManagerPolicy = field(default_factory=CpuManagerPolicy)
     ratios: Mapping[str, float] | None = None  # None: zones are not amplified yet
 
     @property
     def full_cores_only(self) -> bool:
         """Whether the kubelet gives whole cores only."""
-        options = self.kubelet.get("options") or {}
-        return self.pins_cpus and options.get("full-pcpus-only") == "true"
+        return self.pins_cpus and self.kubelet.options.get("full-pcpus-only") == "true"
 
     @property
     def pins_cpus(self) -> bool:
         """Whether the kubelet gives CPUs to Guaranteed pods by itself."""
-        return self.kubelet.get("policy") == "static"
+        return self.kubelet.policy == "static"
 
 
 NO_REPORT = MachineReport()
@@ -124,8 +121,7 @@ def read_machine(found: Mapping[str, Any]) -> MachineReport:
     meta = Fields(found, "nodeResourceTopology").nested("metadata")
     annotations = meta.texts("annotations")
     layout = _layout(annotations.get(CPU_TOPOLOGY, ""))
-    kubelet = _kubelet(annotations)
-    reserved = _reserved(annotations, kubelet)
+    reserved = withheld_cpus(annotations)
     text = annotations.get(AMPLIFICATION)
     ratios = None if text is None else parse_ratios(text)
     ratio = 1.0 if ratios is None else ratios.get(_CPU, 1.0)
@@ -135,7 +131,7 @@ def read_machine(found: Mapping[str, Any]) -> MachineReport:
         reserved=reserved,
         zones=_without_reserved(dict(_zones(found)), layout, reserved, ratio),
         policy=_policy(found.get("topologyPolicies")),
-        kubelet=kubelet,
+        kubelet=cpu_manager_policy(annotations),
         ratios=ratios,
     )
 
@@ -159,56 +155,6 @@ def _number(fields: Fields, key: str, most: int) -> int:
     if not 0 <= found <= most:
         raise InvalidObject(fields.path(key), wanted=f"0 to {most}", found=found)
     return found
-
-
-def _kubelet(annotations: Mapping[str, str]) -> Mapping[str, Any]:
-    text = annotations.get(CPU_MANAGER_POLICY)
-    if text is None:
-        return _NOTHING
-    fields = annotation_fields(text, CPU_MANAGER_POLICY)
-    found: dict[str, Any] = {}
-    for key in ("policy", "reservedCPUs"):
-        if fields.text(key):
-            found[key] = fields.text(key)
-    if options := fields.texts("options"):
-        found["options"] = options
-    return found
-
-
-def _reserved(annotations: Mapping[str, str], kubelet: Mapping[str, Any]) -> frozenset[int]:
-    """CPUs that are the kubelet's, the system's, or of pods whose CPUs the kubelet chooses."""
-    found = set(_cpus(kubelet.get("reservedCPUs", ""), f"{CPU_MANAGER_POLICY}.reservedCPUs"))
-    for text, key in _allocated(annotations.get(POD_CPU_ALLOCS)):
-        found |= _cpus(text, key)
-    kept = annotations.get(NODE_RESERVATION)
-    if kept is not None:
-        fields = annotation_fields(kept, NODE_RESERVATION)
-        found |= _cpus(fields.text("reservedCPUs"), fields.path("reservedCPUs"))
-    system = system_qos(annotations)
-    if system.exclusive is not False:
-        found |= _cpus(system.cpuset, f"{SYSTEM_QOS_RESOURCE}.cpuset")
-    return frozenset(found)
-
-
-def _allocated(text: str | None) -> Iterator[tuple[str, str]]:
-    """Yield the CPUs of pods that have them from the kubelet."""
-    if text is None:
-        return
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as err:
-        raise InvalidObject(POD_CPU_ALLOCS, wanted="JSON", found=str(err)) from err
-    listed = Fields({"pods": value}, POD_CPU_ALLOCS, fold_case=True)
-    for each in listed.objects("pods"):
-        if each.boolean("managedByKubelet") and each.text("uid"):
-            yield each.text("cpuset"), each.path("cpuset")
-
-
-def _cpus(text: str, where: str) -> frozenset[int]:
-    try:
-        return parse_cpulist(text)
-    except ValueError as err:
-        raise InvalidObject(where, wanted="a list of CPUs", found=text) from err
 
 
 def _zones(found: Mapping[str, Any]) -> Iterator[tuple[int, dict[str, int]]]:

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 from koord.api.annotations import DEVICE_ALLOCATED, RESOURCE_STATUS
+from koord.api.node import NODE_RESERVATION, SYSTEM_QOS_RESOURCE
+from koord.api.nodetopology import CPU_MANAGER_POLICY, CPU_TOPOLOGY, POD_CPU_ALLOCS
 from koord.cluster.facts import ClusterPod
 from koord.cluster.view import View
 from koord.kube.client import DEVICES, NODE_TOPOLOGIES
 from koord_descheduler.plugin.testing import FakeCluster, fake_services
 from koord_descheduler.rules.hardware import (
     CORE,
-    CPU_TOPOLOGY,
     HardwareNeed,
     cpus_of,
     devices_of,
@@ -42,10 +43,11 @@ def device(name: str, gpus: int = 8, **changes: Any) -> dict[str, Any]:
     return {"metadata": {"name": name}, "spec": {"devices": devices}}
 
 
-def topology(name: str, cpus: int) -> dict[str, Any]:
+def topology(name: str, cpus: int, annotations: Mapping[str, Any] | None = None) -> dict[str, Any]:
     detail = [{"id": cpu, "core": cpu // 2, "socket": 0, "node": 0} for cpu in range(cpus)]
-    annotations = {CPU_TOPOLOGY: json.dumps({"detail": detail})}
-    return {"metadata": {"name": name, "annotations": annotations}}
+    every = {CPU_TOPOLOGY: {"detail": detail}, **(annotations or {})}
+    texts = {key: json.dumps(value) for key, value in every.items()}
+    return {"metadata": {"name": name, "annotations": texts}}
 
 
 class Hardware:
@@ -140,6 +142,33 @@ def test_cpus_of_its_own_need_as_many_that_no_pod_has(hardware: Hardware) -> Non
     assert hardware.reason(pod) == ""
     hardware.informers.apply(NODE_TOPOLOGIES, topology("there", 60))
     assert hardware.reason(pod) == NONE_FREE
+
+
+@pytest.mark.parametrize(
+    "annotations",
+    [
+        {CPU_MANAGER_POLICY: {"policy": "static", "reservedCPUs": "0-3"}},
+        {NODE_RESERVATION: {"reservedCPUs": "60-63"}},
+        {SYSTEM_QOS_RESOURCE: {"cpuset": "0-3"}},
+        {POD_CPU_ALLOCS: [{"uid": "u", "cpuset": "60-63", "managedByKubelet": True}]},
+        {SYSTEM_QOS_RESOURCE: "malformed"},
+    ],
+)
+def test_cpus_that_no_pod_gets_are_not_free(
+    hardware: Hardware, annotations: Mapping[str, Any]
+) -> None:
+    """60 of 64 CPUs are left by the kubelet and the system; 56 of them have a pod."""
+    pod = hardware.bound_pod("lsr", "here", "0-7", 8)
+    hardware.bound_pod("a", "there", "4-59", 56)
+    assert hardware.reason(pod) == ""
+    hardware.informers.apply(NODE_TOPOLOGIES, topology("there", 64, annotations))
+    assert hardware.reason(pod) == NONE_FREE
+
+
+def test_cpus_that_the_system_shares_are_free(hardware: Hardware) -> None:
+    shared = {SYSTEM_QOS_RESOURCE: {"cpuset": "0-3", "cpusetExclusive": False}}
+    hardware.informers.apply(NODE_TOPOLOGIES, topology("there", 64, shared))
+    assert hardware.reason(hardware.bound_pod("lsr", "here", "0-63", 64)) == ""
 
 
 def test_without_objects_nothing_is_known_and_all_nodes_do() -> None:

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.api.machine import parse_cpulist
+from koord.api.nodetopology import CPU_TOPOLOGY
 from koord_descheduler.framework.handle import DEVICES, NODE_TOPOLOGIES
 from koord_descheduler.plugin import Action
 from koord_descheduler.plugin.testing import FakeCluster, PluginHarness
-from koord_descheduler.rules.hardware import CPU_TOPOLOGY
 from koord_descheduler_plugins.fragmentation_aware import (
     FragmentationAware,
     FragmentationAwareArgs,

@@ -1,0 +1,92 @@
+"""NodeResourceTopology: the CPUs of a node that no pod gets, by the object's annotations.
+
+Source: Koordinator, apis/extension/numa_aware.go.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from koord.api.annotations import annotation_fields
+from koord.api.fields import Fields
+from koord.api.machine import parse_cpulist
+from koord.api.node import NODE_RESERVATION, SYSTEM_QOS_RESOURCE, system_qos
+from koord.util.errors import InvalidObject
+
+CPU_TOPOLOGY = "node.koordinator.sh/cpu-topology"
+POD_CPU_ALLOCS = "node.koordinator.sh/pod-cpu-allocs"
+CPU_MANAGER_POLICY = "kubelet.koordinator.sh/cpu-manager-policy"
+
+
+@dataclass(frozen=True, slots=True)
+class CpuManagerPolicy:
+    """The CPU manager of a kubelet."""
+
+    policy: str = ""
+    reserved_cpus: str = ""  # a list of CPUs
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, object]:
+        """The object as on the wire; what is empty is left out."""
+        parts = (
+            ("policy", self.policy),
+            ("reservedCPUs", self.reserved_cpus),
+            ("options", dict(self.options)),
+        )
+        return {key: value for key, value in parts if value}
+
+
+def cpu_manager_policy(annotations: Mapping[str, str]) -> CpuManagerPolicy:
+    """Return what a kubelet reports of its CPU manager.
+
+    Raises:
+        InvalidObject: the annotation is malformed.
+    """
+    text = annotations.get(CPU_MANAGER_POLICY)
+    if text is None:
+        return CpuManagerPolicy()
+    fields = annotation_fields(text, CPU_MANAGER_POLICY)
+    return CpuManagerPolicy(
+        fields.text("policy"), fields.text("reservedCPUs"), fields.texts("options")
+    )
+
+
+def withheld_cpus(annotations: Mapping[str, str]) -> frozenset[int]:
+    """Return CPUs that are the kubelet's, the system's, or of pods whose CPUs the kubelet chooses.
+
+    Raises:
+        InvalidObject: a part of that is malformed.
+    """
+    kubelet = cpu_manager_policy(annotations)
+    found = set(_cpus(kubelet.reserved_cpus, f"{CPU_MANAGER_POLICY}.reservedCPUs"))
+    for text, key in _allocated(annotations.get(POD_CPU_ALLOCS)):
+        found |= _cpus(text, key)
+    kept = annotations.get(NODE_RESERVATION)
+    if kept is not None:
+        fields = annotation_fields(kept, NODE_RESERVATION)
+        found |= _cpus(fields.text("reservedCPUs"), fields.path("reservedCPUs"))
+    system = system_qos(annotations)
+    if system.exclusive is not False:
+        found |= _cpus(system.cpuset, f"{SYSTEM_QOS_RESOURCE}.cpuset")
+    return frozenset(found)
+
+
+def _allocated(text: str | None) -> Iterator[tuple[str, str]]:
+    """Yield the CPUs of pods that have them from the kubelet."""
+    if text is None:
+        return
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as err:
+        raise InvalidObject(POD_CPU_ALLOCS, wanted="JSON", found=str(err)) from err
+    listed = Fields({"pods": value}, POD_CPU_ALLOCS, fold_case=True)
+    for each in listed.objects("pods"):
+        if each.boolean("managedByKubelet") and each.text("uid"):
+            yield each.text("cpuset"), each.path("cpuset")
+
+
+def _cpus(text: str, where: str) -> frozenset[int]:
+    try:
+        return parse_cpulist(text)
+    except ValueError as err:
+        raise InvalidObject(where, wanted="a list of CPUs", found=text) from err
