@@ -35,7 +35,7 @@ from koord_descheduler.framework.evictor import (
     NodeDecision,
     PodDecision,
 )
-from koord_descheduler.framework.handle import Migrations, Services
+from koord_descheduler.framework.handle import Informers, Migrations, Services
 from koord_descheduler.framework.profile import (
     Descheduler,
     PluginRegistry,
@@ -81,13 +81,18 @@ def default_plan_configuration(
     return json.dumps(document).encode()
 
 
-def offline_services(cluster: ClusterState, now: float) -> Services:
-    """Return services for a cluster as it was at so many Unix seconds."""
+def offline_services(
+    cluster: ClusterState, now: float, informers: Informers | None = None
+) -> Services:
+    """Return services for a cluster as it was at so many Unix seconds.
+
+    informers: of the objects that the state does not have; None: nothing is known of them.
+    """
     clock = FixedWallClock(now)
     return Services(
         client=ApiClient(UnreachableTransport(), clock),
         events=DiscardingEventRecorder(),
-        informers=EmptyInformers(),
+        informers=EmptyInformers() if informers is None else informers,
         cluster=cluster,
         decisions=Decisions(),
         migrations=Migrations(),
@@ -109,6 +114,7 @@ class Plan:
     nodes: tuple[NodeDecision, ...]
     pods: tuple[PodDecision, ...]
     errors: tuple[str, ...] = ()  # of plugins; the rest of the cycle was done
+    unknown: tuple[str, ...] = ()  # what nodes have, though pods have some of it
 
     def only(self, node: str) -> "Plan":
         """Return the part of the plan that concerns one node, as a source or as a candidate."""
@@ -134,6 +140,7 @@ async def make_plan(
         UnbuildableProfiles: as it says.
     """
     services = replace(services, decisions=Decisions())
+    await services.hardware.listed()
     limits = configuration.limits
     limiter = EvictionLimiter(
         per_node=limits.per_node, per_namespace=limits.per_namespace, total=limits.total
@@ -157,6 +164,7 @@ async def make_plan(
             nodes=tuple(cycle.nodes()),
             pods=tuple(cycle.pods()),
             errors=tuple(result.errors),
+            unknown=tuple(services.hardware.gaps(services.cluster.view())),
         )
     finally:
         await _close(profiles)
@@ -223,6 +231,7 @@ def plan_report(plan: Plan, dump: Dump | None = None) -> Json:
         "evictions": plan.count(Action.EVICT),
         **decisions_report(plan.nodes, plan.pods),
         "errors": list(plan.errors),
+        "unknown": list(plan.unknown),
     }
     if dump is not None:
         report["input"] = dump_report(dump)
@@ -341,6 +350,8 @@ def plan_view(report: _Report) -> Iterator[RenderableType]:
         yield from dump_view(report["input"])
     for error in report["errors"]:
         yield prose(f"failed: {error}", "red")
+    for text in report["unknown"]:
+        yield prose(text, "yellow")
     yield from decisions_view(report)
 
 

@@ -436,6 +436,7 @@ class Replay:
     unplaced: tuple[str, ...] = ()  # pods that fitted nowhere in the end
     errors: list[str] = field(default_factory=list)  # of plugins, the first ones
     damage: str = ""  # as in RecordSummary
+    unknown: tuple[str, ...] = ()  # what nodes have, which a record does not say
 
     @property
     def hours(self) -> float:
@@ -591,6 +592,7 @@ class _Player:
         self.replay.nodes = len(self._simulated.state.nodes())
         self.replay.unplaced = tuple(self._simulated.unplaced())
         self.replay.damage = reader.damage
+        self.replay.unknown = tuple(self._services.hardware.gaps(self._simulated.state.view()))
 
     def _take(self, tick: Tick) -> None:
         state = self._simulated.state

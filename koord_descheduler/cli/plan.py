@@ -11,6 +11,7 @@ from koord.cluster.dump import Dump, read_dump
 from koord.cluster.state import ClusterState
 from koord.component.config.document import read_config
 from koord.component.terminal import show
+from koord.controlplane.cluster_access import live_informers
 from koord.controlplane.commands import (
     NOW_HELP,
     command_parser,
@@ -19,10 +20,18 @@ from koord.controlplane.commands import (
     time_of,
     time_option,
 )
-from koord.controlplane.offline import find_cluster, read_cluster
+from koord.controlplane.offline import (
+    LIST_TIMEOUT,
+    ClusterReadError,
+    DumpInformers,
+    find_cluster,
+    read_cluster,
+)
 from koord.util.clock import SystemClock
 from koord.util.errors import KoordError, OptionError
+from koord.util.health import OK
 from koord_descheduler.config import Configuration, ReadConfig, config_parser, parse_configuration
+from koord_descheduler.framework.handle import Hardware, Informers
 from koord_descheduler.framework.profile import PluginRegistry, fields_read, known_plugins
 from koord_descheduler.planning import (
     DEFAULT_HIGH_THRESHOLDS,
@@ -45,7 +54,8 @@ where, to which nodes, and why; for what stays, the reason. Nothing is changed. 
 one that kubectl would ask, or with --from a dump, for which no API server is asked: what
     kubectl get nodes,pods,pdb,nodemetrics,replicasets,deployments,statefulsets,priorityclasses \\
         -A -o json > cluster.json
-prints; more kinds make it more exact: persistentvolumeclaims, persistentvolumes, namespaces."""
+prints; more kinds make it more exact: persistentvolumeclaims, persistentvolumes, namespaces, and
+for pods with devices or CPUs of their own devices and noderesourcetopologies."""
 
 
 class IncompletePlan(KoordError):
@@ -96,14 +106,24 @@ async def _live_plan(
     kept = fields_read(configuration, registry)
     warn = partial(print_message, f"{NAME}: warning")
     cluster = await read_cluster(config, NAME, warn, kept=kept)
-    return await _plan(options, configuration, registry, cluster, SystemClock().wall())
+    async with live_informers(config, NAME) as informers:
+        try:
+            async with asyncio.timeout(LIST_TIMEOUT):
+                await Hardware(informers).listed()
+        except TimeoutError as err:
+            raise ClusterReadError(informers.start_health().reason) from err
+        now = SystemClock().wall()
+        plan = await _plan(options, configuration, registry, cluster, now, informers)
+        if plan.unknown and informers.start_health() != OK:
+            warn(informers.start_health().reason)
+        return plan
 
 
 async def _dump_plan(
     options: PlanOptions, configuration: Configuration, registry: PluginRegistry, dump: Dump
 ) -> Plan:
     now = time_of(dump, options.source)
-    return await _plan(options, configuration, registry, dump.cluster, now)
+    return await _plan(options, configuration, registry, dump.cluster, now, DumpInformers(dump))
 
 
 async def _plan(
@@ -112,11 +132,12 @@ async def _plan(
     registry: PluginRegistry,
     cluster: ClusterState,
     now: float,
+    informers: Informers,
 ) -> Plan:
     """The plan for a cluster, at the time that the options say, else now."""
     if options.node and all(node.name != options.node for node in cluster.nodes()):
         raise OptionError("--node", options.node, "wanted the name of a node of the cluster")
-    services = offline_services(cluster, now if options.now is None else options.now)
+    services = offline_services(cluster, now if options.now is None else options.now, informers)
     plan = await make_plan(configuration, registry, services)
     return plan.only(options.node) if options.node else plan
 

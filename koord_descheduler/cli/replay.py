@@ -79,6 +79,7 @@ def replay_report(replay: Replay) -> dict[str, Any]:
         "fitNowhere": list(replay.unplaced),
         "errors": list(replay.errors),
         "damage": replay.damage or found.damage,
+        "unknown": list(replay.unknown),
     }
 
 
@@ -101,7 +102,7 @@ def replay_view(report: _Report) -> Iterator[RenderableType]:
     if by_plugin:
         facts.append(("by plugin", prose(by_plugin)))
     yield pairs(facts)
-    for text in (*report["errors"], report["damage"]):
+    for text in (*report["errors"], report["damage"], *report["unknown"]):
         if text:
             yield prose(text, "yellow")
     if report["fitNowhere"]:

@@ -217,6 +217,33 @@ class Hardware:
                 found[row] = parts
         return found
 
+    async def listed(self) -> None:
+        """Follow the objects now; return when they are listed, or cannot be."""
+        for what, resource in _PART_OBJECTS.values():
+            await self._follow(what, resource).wait_answered()
+
+    def gaps(self, view: View) -> Iterator[str]:
+        """Yield what pods of a view have of their nodes while no object says who has any.
+
+        Each node counts as having enough of it.
+        """
+        needs = [
+            need
+            for row in range(len(view))
+            for pod in view.pods(row)
+            if pod.annotations and (need := need_of(pod)) is not None
+        ]
+        for what, count in (
+            ("devices", sum(bool(need.devices) for need in needs)),
+            ("CPUs", sum(bool(need.cpus) for need in needs)),
+        ):
+            if count and not self._objects(what):
+                kind = _OBJECT_KINDS[what]
+                yield (
+                    f"{count} pods have {what} of their own, and no {kind} is known: each node "
+                    "counts as having enough"
+                )
+
     def _follow(self, what: str, resource: "Resource") -> "SharedInformer[Any]":
         found = self._kinds.get(what)
         if found is None:
@@ -238,6 +265,7 @@ class Hardware:
 
 
 _PART_OBJECTS = {GPU: ("devices", DEVICES), NUMA_NODE: ("CPUs", NODE_TOPOLOGIES)}
+_OBJECT_KINDS = {"devices": "Device", "CPUs": "NodeResourceTopology"}
 
 
 class PluginsRunner(Protocol):

@@ -136,3 +136,19 @@ async def test_a_pod_that_fits_nowhere_is_named(tmp_path: Path) -> None:
     assert set(replay.unplaced) <= {one.pod for one in replay.evictions}
     assert replay.unplaced
     assert replay.evictions[0].target == ""
+
+
+async def test_a_replay_says_which_hardware_it_does_not_know(tmp_path: Path) -> None:
+    """A record has no Device and NodeResourceTopology objects."""
+    path = tmp_path / "record"
+    cluster = ScriptedCluster(path, config_text(999), scripted_registry())
+    annotations = {
+        "scheduling.koordinator.sh/resource-status": '{"cpuset":"0-1"}',
+        "scheduling.koordinator.sh/device-allocated": '{"gpu":[{"minor":0}]}',
+    }
+    cluster.fake.pod("bound", "n1", cpu=2, annotations=annotations)
+    await cluster.live(0.2)
+
+    assert [text.partition(",")[0] for text in (await played(path, config_text(75))).unknown] == [
+        "1 pods have CPUs of their own"
+    ]
