@@ -8,6 +8,7 @@ from functools import lru_cache
 from koord.api.fields import Fields
 from koord.api.gojson import parse_json
 from koord.api.reservation import ALLOCATED
+from koord.plugin import InvalidObject
 from koord_scheduler.plugin import POD_COUNT, ClusterPod
 from koord_scheduler.plugin.koordinator import AccountKind, Holding
 from koord_scheduler_plugins.reservation.amounts import Amounts, masked, minus
@@ -27,6 +28,14 @@ def allocated_reservation(pod: ClusterPod) -> tuple[str, str] | None:
     """
     text = next((value for key, value in pod.annotations if key == ALLOCATED), "")
     return _parsed(text) if text else None
+
+
+def is_consumer(pod: ClusterPod) -> bool:
+    """Whether a pod consumes a reservation; one whose annotation is malformed consumes none."""
+    try:
+        return allocated_reservation(pod) is not None
+    except InvalidObject:
+        return False
 
 
 @lru_cache(maxsize=4096)  # it is asked several times for each change of a pod

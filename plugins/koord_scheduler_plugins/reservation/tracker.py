@@ -18,6 +18,7 @@ from koord_scheduler_plugins.reservation.amounts import Amounts
 from koord_scheduler_plugins.reservation.consumers import (
     CONSUMERS,
     ReservationInfo,
+    is_consumer,
     pool_name,
     reservation_info,
 )
@@ -170,6 +171,7 @@ class ReservationTracker:
         self._infos: dict[str, tuple[Pool, ReservationInfo]] = {}  # the last ones, by uid
         self._changes: list[str] = []  # uids of reservations that have changed
         self._changes_before = 0
+        self._put_since: dict[str, None] = {}  # uids whose pods were put since the last refresh
         self._reserved: dict[str, str] = {}  # nodes by uid, of those that are being bound
         self._followers: list[Callable[[str], None]] = []
         self._failures: dict[str, tuple[str, str | None]] = {}  # by uid, to be written
@@ -275,8 +277,12 @@ class ReservationTracker:
     ) -> ClusterPod:
         """A pod in operating mode with what consumers have left. Its devices and CPUs are its own.
 
-        They are no owner's, so that nobody can take them out of its annotations.
+        They are no owner's, so that nobody can take them out of its annotations. One that consumes
+        a reservation itself takes all: two that name each other would else have their room for
+        nothing, and each would grow whenever the other one shrinks.
         """
+        if is_consumer(pod):
+            return pod
         used = self.info(found, account).used
         return reduced(pod, used, {}, ()) if used else pod
 
@@ -331,6 +337,7 @@ class ReservationTracker:
                 self._place(found)
                 control = self._scheduler()
                 if control is not None and new.node:  # what consumers have of it is theirs already
+                    self._put_since[new.uid] = None
                     account = self._services.cluster.account
                     control.put_smaller_pod(self._operating_left(new, found, account))
         elif old is not None and old.uid in self._operating:
@@ -418,6 +425,7 @@ class ReservationTracker:
         if control is None:
             return
         if found.available:
+            self._put_since[found.uid] = None
             pod = self._left(pod, found, self._services.cluster.account)
         try:
             control.put_own_pod(pod)
@@ -435,9 +443,18 @@ class ReservationTracker:
         return self._control
 
     def _refresh(self, before: FrozenAccount, now: FrozenAccount) -> Iterable[ClusterPod]:
-        """Reserve pods of reservations whose consumers have changed."""
+        """Reserve pods of reservations whose consumers have changed.
+
+        Pods that were put since then are as an account wanted them that no view has had: what has
+        changed until now shows in no difference to the one before.
+        """
         self.account = now
-        for name in now.other_pools(CONSUMERS, before):
+        names = dict.fromkeys(now.other_pools(CONSUMERS, before))
+        for uid in self._put_since:
+            if (one := self._by_uid.get(uid)) is not None:
+                names[pool_name(uid, one.node)] = None
+        self._put_since = {}
+        for name in names:
             found = self._by_uid.get(name.partition("@")[0])
             if found is None or pool_name(found.uid, found.node) != name:
                 continue

@@ -433,3 +433,32 @@ async def test_after_a_restart_the_room_of_a_pod_in_operating_mode_counts_once(f
     await world.settle()
     assert world.requested("n0") == 5000  # it is no reservation any more
     await world.end()
+
+
+async def test_pods_that_are_each_others_reservation_take_their_room() -> None:
+    """Also one that names itself. Else their room would be free to others."""
+    world = await World().begin(8)
+    for name, other in (("a", "b"), ("b", "a"), ("self", "self")):
+        key = world.api.add_pod(name, cpu="2", bound="n0", labels=OPERATING)
+        given = {ALLOCATED: allocated_text(other, f"uid-default-{other}")}
+        world.api.change(key, metadata={"annotations": {**HOLDS, **given}}, status=RUNS)
+    await world.settle()
+    assert [world.requested("n0") for _ in range(3)] == [6000] * 3
+    await world.end()
+
+
+async def test_what_a_consumer_leaves_is_reserved_although_nobody_has_looked_since() -> None:
+    """No pod waits, so no view is taken between the news of both."""
+    world = await World().begin(4)
+    await world.reservation(cpu="3", node="n0", phase="Available")
+    assert world.requested("n0") == 3000
+    given = {ALLOCATED: allocated_text("r", "uid-r")}
+    key = world.api.add_pod("web", cpu="3", bound="n0")
+    world.api.change(key, metadata={"annotations": given})
+    item = json.loads(json.dumps(world.api.reservations["r"]))
+    item["metadata"]["labels"] = {"seen": "yes"}
+    world.api.put(item)
+    world.api.delete_pod(key)
+    world.api.deliver()
+    assert world.requested("n0") == 3000
+    await world.end()
