@@ -11,10 +11,11 @@ from koord.api.reservation import ALLOCATED
 from koord.plugin import InvalidObject
 from koord_scheduler.plugin import POD_COUNT, ClusterPod
 from koord_scheduler.plugin.koordinator import AccountKind, Holding
-from koord_scheduler_plugins.reservation.amounts import Amounts, masked, minus
+from koord_scheduler_plugins.reservation.amounts import Amounts, masked
 from koord_scheduler_plugins.reservation.objects import AllocatePolicy, Reservation
 
 
+@lru_cache(maxsize=4096)
 def allocated_text(name: str, uid: str) -> str:
     """Return the annotation of a pod that consumes a reservation."""
     return json.dumps({"name": name, "uid": uid}, separators=(",", ":"))
@@ -101,6 +102,24 @@ class ReservationInfo:
         """Whether a pod may be given it."""
         return self.reservation.available and self.reservation.spec is not None and not self.taken
 
+    def with_used(self, used: Amounts) -> "ReservationInfo":
+        """Return the same reservation, where consumers hold something else."""
+        counted = masked(used, self.names)
+        amounts, inner = self.allocatable, self.inner
+        left = {
+            name: max(0, amounts[name] - counted.get(name, 0) - inner.get(name, 0))
+            for name in self.names
+        }
+        return ReservationInfo(
+            reservation=self.reservation,
+            names=self.names,
+            allocatable=amounts,
+            used=counted,
+            consumers=used.get(POD_COUNT, 0),
+            inner=inner,
+            remaining=left,
+        )
+
 
 def reservation_info(reservation: Reservation, used: Amounts) -> ReservationInfo:
     """Return a reservation with what consumers hold.
@@ -112,17 +131,15 @@ def reservation_info(reservation: Reservation, used: Amounts) -> ReservationInfo
     names = tuple(sorted(name for name in allocatable if name != POD_COUNT))
     if spec is not None and spec.policy is AllocatePolicy.RESTRICTED and spec.restricted:
         names = tuple(name for name in names if name in spec.restricted) or names
-    counted = masked(used, names)
-    inner = {} if spec is None else masked(spec.inner, names)
-    return ReservationInfo(
+    empty = ReservationInfo(
         reservation=reservation,
         names=names,
         allocatable=allocatable,
-        used=counted,
-        consumers=used.get(POD_COUNT, 0),
-        inner=inner,
-        remaining=minus({name: allocatable[name] for name in names}, counted, inner),
+        used={},
+        consumers=0,
+        inner={} if spec is None else masked(spec.inner, names),
     )
+    return empty.with_used(used)
 
 
 def effective_allocatable(reservation: Reservation) -> Amounts:

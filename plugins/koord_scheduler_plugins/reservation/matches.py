@@ -16,7 +16,14 @@ from koord_scheduler.plugin.koordinator import FrozenAccount, HypotheticalCluste
 from koord_scheduler.plugin.vector import Mask, Scores
 from koord_scheduler_plugins.reservation.consumers import CONSUMERS, ReservationInfo
 from koord_scheduler_plugins.reservation.fit import FitOptions
-from koord_scheduler_plugins.reservation.matching import Demands, MatchOptions, NodeDiagnosis, match
+from koord_scheduler_plugins.reservation.matching import (
+    Demands,
+    Match,
+    MatchOptions,
+    NodeDiagnosis,
+    Verdict,
+    match,
+)
 from koord_scheduler_plugins.reservation.objects import AllocatePolicy, Reservation
 from koord_scheduler_plugins.reservation.tracker import ReservationTracker
 
@@ -80,6 +87,8 @@ class ByNode(Mapping[str, Infos]):
         return self._length
 
 
+_NO_NODES = ByNode()
+_MATCHED = Match(Verdict.MATCHED)
 _ROWS = 64  # slots for so many at first
 _NO_LIMIT = 2**62  # of the number of consumers
 _MAX_NAMES = 15  # of requested resources that are judged as columns
@@ -272,6 +281,7 @@ class Matches:
     columns: MatchColumns = field(default_factory=MatchColumns)
     _version: int = -1
     _account: FrozenAccount | None = None  # by which infos are as they are
+    _is_actual: bool = False  # whether the tracker notes what is another in a later account
     _infos: dict[str, ReservationInfo] = field(default_factory=dict)  # by uid
     _missing: set[str] = field(default_factory=set)  # uids whose node is not there
     _absent: set[str] = field(default_factory=set)  # uids that match, whose pod is not there
@@ -290,9 +300,11 @@ class Matches:
         """Take over what has changed since the last time. Costs the changes."""
         changed = tracker.changed_since(self._version)
         before, self._account = self._account, nodes.account
-        if changed is not None and before is not None:
+        is_actual = nodes.account is tracker.account
+        if changed is not None and before is not None and not (is_actual and self._is_actual):
             pools = nodes.account.other_pools(CONSUMERS, before)
             changed = list(dict.fromkeys((*changed, *(name.partition("@")[0] for name in pools))))
+        self._is_actual = is_actual
         depends = self.demands.affinity is not None and not options.omit_node_labels
         moved = self._traits is not nodes.traits
         if self._traits is None or changed is None or (depends and moved):
@@ -308,13 +320,15 @@ class Matches:
                 gone = (uid for uid, one in self._infos.items() if one.reservation.node not in rows)
                 changed = list(dict.fromkeys((*changed, *self._missing, *gone)))
             if changed and not self.demands.ignored:
-                known = [uid for uid in changed if uid in self._infos]
-                changed = list(dict.fromkeys((*known, *tracker.index.among(changed, pod))))
+                others = [uid for uid in changed if uid not in self._infos]
+                if others:
+                    known = [uid for uid in changed if uid in self._infos]
+                    changed = [*known, *tracker.index.among(others, pod)]
         self._version, self._traits = tracker.version, nodes.traits
         if changed:
             by_node: dict[str, Infos] = {}
             for uid in changed:
-                self._look(tracker, uid, pod, nodes, options, by_node)
+                self._look(tracker, uid, pod, nodes, options, by_node, moved=moved)
             self.by_node = self.by_node.with_changes(by_node)
             self.columns.changed(by_node)
         if self._cluster is not None and not self._keys:
@@ -344,8 +358,10 @@ class Matches:
         nodes: View,
         options: MatchOptions,
         by_node: dict[str, Infos],
+        *,
+        moved: bool,
     ) -> None:
-        """Match one reservation again. by_node: takes what has changed."""
+        """Match one reservation again. by_node: takes what has changed; moved: nodes have, too."""
         before, found = self._infos.pop(uid, None), tracker.get(uid)
         after = None
         self._missing.discard(uid)
@@ -354,8 +370,12 @@ class Matches:
             if row is None:
                 self._missing.add(uid)
             elif info.matchable:
-                labels = nodes.node(row).labels
-                if match(pod, self.demands, info, labels, options).verdict.matches:
+                # What consumers hold of it changes with each of them, and is not what matches.
+                matches = before is not None and before.reservation is found and not moved
+                if not matches:
+                    labels = nodes.node(row).labels
+                    matches = match(pod, self.demands, info, labels, options).verdict.matches
+                if matches:
                     after = self._infos[uid] = info
         if before is not None:
             name = before.reservation.node
@@ -429,9 +449,17 @@ class MatchCache:
         return found
 
     def diagnoses(
-        self, pod: ClusterPod, demands: Demands, nodes: View, most: int | None = None
+        self,
+        pod: ClusterPod,
+        demands: Demands,
+        nodes: View,
+        most: int | None = None,
+        matched: ByNode = _NO_NODES,
     ) -> list[tuple[Reservation, NodeDiagnosis]]:
-        """Return why each reservation of the pod's owners matches or not; of so many at most."""
+        """Return why each reservation of the pod's owners matches or not; of so many at most.
+
+        matched: those that are known to match already; of them it is not asked again.
+        """
         found = []
         for uid in self._tracker.index.candidates(pod)[:most]:
             reservation = self._tracker.get(uid)
@@ -441,8 +469,11 @@ class MatchCache:
             info = self._tracker.info(reservation, nodes.account)
             if not info.matchable:
                 continue
-            labels, one = nodes.node(row).labels, NodeDiagnosis()
-            verdict = match(pod, demands, info, labels, self._options)
+            one = NodeDiagnosis()
+            if any(each.reservation is reservation for each in matched.get(reservation.node, ())):
+                verdict = _MATCHED
+            else:
+                verdict = match(pod, demands, info, nodes.node(row).labels, self._options)
             one.add(verdict, named=bool(demands.name))
             found.append((reservation, one))
         return found

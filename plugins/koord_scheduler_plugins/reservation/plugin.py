@@ -447,21 +447,22 @@ class ReservationPlugin(
     ) -> Status | None:
         """Find the feasible node whose reservation is the first by order."""
         data = state.find(_DATA, CycleData)
-        if data is not None and data.reservation is not None and data.candidates:
-            return None
-        if data is None or data.demands is None or data.demands.ignored or not data.by_node:
-            return Status.skip()
-        preferred = None
-        if data.ordered:
+        if data is not None and data.ordered:
             rows = ((name, nodes.row(name)) for name in data.by_node)
             good = [name for name, row in rows if row is not None and feasible[row]]
             preferred = preferred_node({name: data.by_node[name] for name in sorted(good)})
-        state.write(_PREFERRED, Preferred(preferred))
+            state.write(_PREFERRED, Preferred(preferred))
         return None
 
     def pre_score_reuse_key(self, pod: ClusterPod, nodes: View) -> Hashable | None:
-        """Score is skipped for the pods to which no reservation matters."""
-        return None if self._matters(pod) else ()
+        """Nothing is written while no reservation has an order; scores_pod says what is skipped."""
+        return None if self.tracker.has_order else ()
+
+    def scores_pod(self, state: CycleState, pod: ClusterPod) -> bool:
+        data = state.find(_DATA, CycleData)
+        if data is None or data.reservation is not None:
+            return data is not None and bool(data.candidates)
+        return data.demands is not None and not data.demands.ignored and bool(data.by_node)
 
     def score_reuse_key(self, state: CycleState, pod: ClusterPod, nodes: View) -> Hashable | None:
         data = state.find(_DATA, CycleData)
@@ -587,8 +588,9 @@ class ReservationPlugin(
     def _report_beside(self, pod: ClusterPod, data: CycleData, node: str) -> None:
         if data.demands is not None and not data.demands.ignored and self.tracker.nodes:
             nodes = data.nodes.actual
-            found = self._cache.diagnoses(pod, data.demands, nodes, serving.MAX_ADVISED)
-            text = serving.beside(pod, node, found, data.by_node, nodes)
+            most, matched = serving.MAX_ADVISED, data.by_node
+            found = self._cache.diagnoses(pod, data.demands, nodes, most, matched)
+            text = serving.beside(pod, node, found, matched, nodes)
             if text:
                 self._emit(pod, EventType.NORMAL, "ReservationNotUsed", text)
 

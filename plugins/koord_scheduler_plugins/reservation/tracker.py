@@ -165,6 +165,7 @@ class ReservationTracker:
         self._by_name: dict[str, Reservation] = {}
         self._by_uid: dict[str, Reservation] = {}
         self._on_node: dict[str, dict[str, None]] = {}  # uids of available ones by node
+        self._ordered: set[str] = set()  # uids of available ones with an order
         self._pods: dict[str, ClusterPod] = {}  # reserve pods by uid, as if nobody consumed them
         self._operating: dict[str, ClusterPod] = {}  # pods that act as reservations, by uid
         self._said: dict[str, str] = {}  # problems that were reported, by uid
@@ -212,13 +213,21 @@ class ReservationTracker:
         """Nodes that have available reservations."""
         return self._on_node.keys()
 
+    @property
+    def has_order(self) -> bool:
+        """Whether any available reservation has an order."""
+        return bool(self._ordered)
+
     def info(self, reservation: Reservation, account: FrozenAccount) -> ReservationInfo:
         """A reservation with what consumers hold of it, as an account says."""
         pool = account.pool(CONSUMERS, pool_name(reservation.uid, reservation.node))
-        known = self._infos.get(reservation.uid)
-        if known is not None and known[0] is pool and known[1].reservation is reservation:
-            return known[1]
-        info = reservation_info(reservation, pool.allocated)
+        before, known = self._infos.get(reservation.uid, (None, None))
+        if known is not None and known.reservation is reservation:
+            if before is pool:
+                return known
+            info = known.with_used(pool.allocated)
+        else:
+            info = reservation_info(reservation, pool.allocated)
         if reservation.uid in self._by_uid:
             self._infos[reservation.uid] = pool, info
         return info
@@ -377,11 +386,14 @@ class ReservationTracker:
         if found.available:
             self._reserved.pop(found.uid, None)
             self._on_node.setdefault(found.node, {})[found.uid] = None
+            if found.order is not None:
+                self._ordered.add(found.uid)
             self.index.put(found)
         self._note(found.uid)
 
     def _displace(self, known: Reservation) -> None:
         self.index.remove(known.uid)
+        self._ordered.discard(known.uid)
         uids = self._on_node.get(known.node, {})
         uids.pop(known.uid, None)
         if not uids:

@@ -1,5 +1,6 @@
 """Both forms of the plugin, and what is kept from cycle to cycle, against a plain recount."""
 
+from itertools import chain
 from random import Random
 from typing import Any
 
@@ -7,14 +8,20 @@ import pytest
 from msgspec.structs import replace as changed
 
 from koord.api.node import NODE_RESERVATION
-from koord.api.reservation import AFFINITY, ALLOCATED, RESTRICTED_OPTIONS
+from koord.api.reservation import AFFINITY, ALLOCATED, EXACT_MATCH, RESTRICTED_OPTIONS
 from koord_scheduler.plugin import ClusterPod, CycleState, NodeInfo
 from koord_scheduler.plugin.koordinator import HypotheticalCluster, Transformed
 from koord_scheduler.plugin.testing import PluginHarness, make_pod
 from koord_scheduler.plugin.vector import Verdicts
 from koord_scheduler_plugins.node_resources import NodeResourcesFit
 from koord_scheduler_plugins.reservation import rooms
-from koord_scheduler_plugins.reservation.consumers import allocated_text
+from koord_scheduler_plugins.reservation.consumers import (
+    CONSUMERS,
+    allocated_text,
+    pool_name,
+    reservation_info,
+)
+from koord_scheduler_plugins.reservation.matches import MatchCache
 from koord_scheduler_plugins.reservation.matching import read_demands
 from koord_scheduler_plugins.reservation.plugin import ReservationPlugin
 from koord_scheduler_plugins.reservation.status import RESERVATIONS
@@ -67,8 +74,10 @@ class Model:
         app = self.draw.choice(APPS)
         one = {"node": node, "cpu": cpu, "policy": policy, "once": once, "app": app}
         self.reservations[name] = one
+        labels = {"team": self.draw.choice("ab")}
         if self.draw.random() < 0.2:
-            one["labels"] = {"scheduling.koordinator.sh/reservation-order": str(self.number)}
+            labels["scheduling.koordinator.sh/reservation-order"] = str(self.number)
+        one["labels"] = labels
         self.put(name)
 
     def put(self, name: str) -> None:
@@ -179,6 +188,52 @@ async def test_pods_fit_where_one_reservation_and_free_room_suffice(seed: int) -
             pod = asking(number, app, cpu, required=required)
             found = set(harness.decide(pod).feasible)
             assert found == model.feasible(app, cpu, required=required), (number, app, cpu)
+
+
+AFFINITIES = (
+    "{}",
+    '{"name":"r3"}',
+    '{"reservationSelector":{"team":"a"}}',
+    '{"requiredDuringSchedulingIgnoredDuringExecution":{"reservationSelectorTerms":'
+    '[{"matchExpressions":[{"key":"zone","operator":"In","values":["z1"]}]}]}}',
+)
+EXACT = '{"resourceNames":["cpu"]}'
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_kept_matches_are_those_that_are_found_anew(seed: int) -> None:
+    """Whatever has changed since: reservations, what consumers hold, or the nodes."""
+    draw, matched = Random(seed), 0
+    harness = PluginHarness(ReservationPlugin, name="Reservation")
+    for number in range(NODES):
+        harness.cluster.node(f"n{number}", cpu="8")
+    async with harness:
+        plugin, model = harness.subject, Model(harness, draw)
+        assert isinstance(plugin, ReservationPlugin)
+        for number in range(3 * ROUNDS):
+            model.change()
+            if draw.random() < 0.1:
+                labels = {"zone": draw.choice(("z1", "z2"))}
+                harness.cluster.node(f"n{draw.randrange(NODES)}", cpu="8", labels=labels)
+            pod = asking(0, draw.choice(APPS), draw.choice((1, 2)) * CORE, required=False)
+            annotations = [(AFFINITY, draw.choice(AFFINITIES))] if draw.random() < 0.5 else []
+            if draw.random() < 0.3:
+                annotations.append((EXACT_MATCH, EXACT))
+            pod = changed(pod, annotations=tuple(annotations))
+            demands, nodes = read_demands(pod), harness.cluster.state.view()
+            kept = plugin._cache.of(pod, demands, nodes)
+            anew = MatchCache(plugin.tracker, plugin._matching).of(pod, demands, nodes)
+            assert dict(kept.by_node) == dict(anew.by_node), number
+            assert kept.ordered == anew.ordered
+            for info in chain.from_iterable(kept.by_node.values()):
+                pool = nodes.account.pool(CONSUMERS, pool_name(info.uid, info.reservation.node))
+                assert info == reservation_info(info.reservation, pool.allocated)
+                matched += 1
+            if kept.nodes is not None:
+                assert anew.nodes is not None
+                for row in range(len(nodes)):
+                    assert kept.nodes.pods(row) == anew.nodes.pods(row)
+    assert matched > ROUNDS
 
 
 async def test_a_result_is_not_reused_when_only_the_reservation_has_changed() -> None:
