@@ -89,7 +89,7 @@ class ElasticQuota:
     forced: bool = False  # sums of min are not checked
     min: Amounts = field(default_factory=dict)
     max: Amounts = field(default_factory=dict)
-    weight: Amounts = field(default_factory=dict)  # as it counts: max where none is declared
+    weight: Amounts = field(default_factory=dict)  # of the resources of max, as it counts
     namespaces: tuple[str, ...] = ()  # whose pods belong to it
     total: Amounts | None = None  # of the tree that it is the root of; None: not declared
     admission: Amounts | None = None  # limit of created pods; None: max
@@ -118,6 +118,13 @@ class ElasticQuotaProfile:
     @property
     def key(self) -> str:
         return f"{self.namespace}/{self.name}"
+
+
+def _weight(declared: Amounts, high: Amounts) -> Amounts:
+    """The weight that counts: max where none is declared."""
+    if not any(declared.values()):
+        return high
+    return {key: declared.get(key, amount) for key, amount in high.items()}
 
 
 def read_elastic_quota(item: object) -> ElasticQuota:
@@ -152,7 +159,7 @@ def read_elastic_quota(item: object) -> ElasticQuota:
         forced=labels.get(ALLOW_FORCE_UPDATE) == "true",
         min=low,
         max=high,
-        weight=weight if weight and any(weight.values()) else high,
+        weight=_weight(weight or {}, high),
         namespaces=names,
         total=_declared(annotations, TOTAL_RESOURCE, _amounts, problems),
         admission=_declared(annotations, ADMISSION, _amounts, problems),

@@ -85,6 +85,15 @@ def test_a_weight_that_makes_no_sense_is_max(weight):
     assert quota.weight == {"cpu": 3000}
 
 
+def test_a_resource_without_a_weight_has_its_max():
+    """Worked example 60."""
+    quota = read_elastic_quota(
+        quota_json({}, {"cpu": "3", "memory": "8"}, **{SHARED_WEIGHT: '{"cpu":"2"}'})
+    )
+
+    assert quota.weight == {"cpu": 2000, "memory": 8}
+
+
 @pytest.mark.parametrize(
     ("low", "high", "wanted"),
     [
