@@ -144,6 +144,24 @@ class World(Loop):
         return state.used(quota).get("cpu", 0)
 
 
+async def test_of_two_pods_that_come_at_once_the_quota_takes_one():
+    """Worked example 62, by the scheduler: the other one is created, and placed when it can be."""
+    world = await World().begin(16)
+    world.quota("a", "10")
+    first = world.add("first", "a", cpu="9")
+    await world.settle()
+    for name in ("p", "q"):
+        world.add(name, "a")
+    await world.settle()
+    assert world.bound == ["first", "p"]
+    assert "used: cpu:10, pod's request: cpu:1, exceedDimensions: [cpu]" in world.message("q")
+    world.api.delete_pod(first)
+    await world.settle()
+    await world.pass_time()
+    assert world.bound == ["first", "p", "q"]
+    await world.end()
+
+
 async def test_pods_are_placed_until_their_quota_is_full():
     world = await World().begin(8)
     world.quota("a", "2")
