@@ -165,6 +165,14 @@ class SchedulerControl(ABC):
         be fast; if it fails, that is logged, and they stay as they are.
         """
 
+    @abstractmethod
+    def report_unschedulable(self, pod: ClusterPod, message: str) -> None:
+        """Write into the condition PodScheduled of a pod why it is not scheduled; never waits.
+
+        For a pod that was not tried, as another one of its group has failed for all of them. One
+        that has gone or has a node is left alone, as are own pods.
+        """
+
 
 class ControlSlot:
     """Where the scheduler is found once it is there."""

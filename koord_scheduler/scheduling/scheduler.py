@@ -52,12 +52,14 @@ from koord_scheduler.scheduling.cycle import (
     SchedulingCycle,
 )
 from koord_scheduler.scheduling.failures import (
+    UNSCHEDULABLE,
     Attempt,
     AttemptMonitor,
     AttemptTimeouts,
     FailedAttempts,
     Failure,
     PodEvents,
+    PodScheduledCondition,
     PodStatuses,
     ProfileCycle,
     RecentAttempts,
@@ -334,9 +336,17 @@ def next_pod_of(profiles: Sequence[ProfilePlugins]) -> NextPod | None:
 class CacheControl(SchedulerControl):
     """See SchedulerControl. One event loop."""
 
-    def __init__(self, state: SchedulerCache, forgotten: ForgetHandlers, clock: Clock) -> None:
+    def __init__(
+        self,
+        state: SchedulerCache,
+        forgotten: ForgetHandlers,
+        clock: Clock,
+        statuses: PodStatuses | None = None,
+    ) -> None:
+        """statuses: None: nothing is written into pods."""
         self._state = state
         self._forgotten = forgotten
+        self._statuses = statuses
         self._failures = FailureLog(log, clock)
 
     def pod(self, key: str) -> ClusterPod | None:
@@ -370,6 +380,14 @@ class CacheControl(SchedulerControl):
                 return ()
 
         self._state.refresh_own_pods(guarded)
+
+    def report_unschedulable(self, pod: ClusterPod, message: str) -> None:
+        there, placed = self._state.get(kinds.POD, pod.key), self._state.pod(pod.key)
+        if self._statuses is None or there is None or placed is None or there.uid != pod.uid:
+            return
+        if not (placed.node or there.deleting or self._state.is_own_pod(pod.key)):
+            condition = PodScheduledCondition(UNSCHEDULABLE, message)
+            self._statuses.report(there, condition, None)
 
 
 TIME_SLICE = (
@@ -478,7 +496,8 @@ class Scheduler:
         )
         plugins.watch_custom(services.custom_resources, frozenset(RESOURCES.values()))
         services.custom_resources.deliver_to(self.queue.on_cluster_event)
-        services.control.set(CacheControl(state, services.forgotten, clock))
+        control = CacheControl(state, services.forgotten, clock, self._statuses)
+        services.control.set(control)
         self._next_pod = next_pod_of(profiles)
         self._waiting = services.waiting
         self._auditor = services.auditor

@@ -61,6 +61,7 @@ from koord_scheduler.plugin.koordinator import (
     APIServiceProvider,
     ControllerProvider,
     Endpoint,
+    FailedPod,
     FindOneNodePlugin,
     GroupPlan,
     NextPodPlugin,
@@ -70,7 +71,7 @@ from koord_scheduler.plugin.koordinator import (
     PostFilterTransformer,
     PreFilterTransformer,
 )
-from koord_scheduler.plugin.preemption import NodeStatuses
+from koord_scheduler.plugin.preemption import Diagnosis, NodeStatuses
 from koord_scheduler.plugin.vector import Mask, Scores, VectorScorePlugin
 from koord_scheduler_plugins.coscheduling.gangs import (
     GangDefaults,
@@ -177,6 +178,7 @@ class Coscheduling(
         metrics = services.metrics.own(GangMetrics)
         gangs = Gangs(services.cluster, defaults)
         self._gangs = gangs
+        self._handle = handle
         self._rounds = Rounds(handle, gangs, self._gathering, metrics)
         self._preemptor = (
             GangPreemptor(handle, gangs, self._rounds) if args.enable_preemption else None
@@ -192,6 +194,8 @@ class Coscheduling(
         if self._gathering is not None and services.network is not None:
             services.network.subscribe(self._rounds.network_changed)
         services.changes.subscribe(POD, self._pod_changed)
+        if services.gates("GangPendingPodsConditionPatch"):
+            services.failures.register(after=self._attempt_failed)
 
     # The queue.
 
@@ -264,7 +268,16 @@ class Coscheduling(
     def after_post_filter(
         self, state: CycleState, pod: ClusterPod, statuses: NodeStatuses, result: PostFilterResult
     ) -> None:
-        self._rounds.failed(pod, result.status.message)
+        diagnosis = Diagnosis(nodes=len(statuses.numbers), node_statuses=statuses)
+        diagnosis.post_filter_message = result.status.message
+        self._rounds.failed(pod, diagnosis.message())
+
+    def _attempt_failed(self, failed: FailedPod) -> bool:
+        """Write into members that were not tried why not: who adds nodes counts pods by that."""
+        if failed.status.rejected and not failed.nominated_node:
+            for pod in self._rounds.untried(failed.pod):
+                self._handle.scheduler().report_unschedulable(pod, failed.status.message)
+        return False
 
     def group_members(self, pod: ClusterPod) -> Sequence[ClusterPod] | Status:
         found = self._rounds.members_of(pod)

@@ -396,6 +396,15 @@ class Rounds:
                 self._only = {}
         return isinstance(found, GroupPlan)
 
+    def untried(self, pod: ClusterPod) -> list[ClusterPod]:
+        """The members that wait for nodes of a group that is complete, but for one that failed."""
+        gang = self.gang(pod)
+        group = {} if gang is None else self._gangs.group(gang)
+        if gang is None or basic_check(group) or self.once_satisfied(gang, group):
+            return []
+        found = self._pending(one for one in group.values() if one is not None)
+        return [one for one in found if one.uid != pod.uid]
+
     @contextmanager
     def _planning(self, members: Iterable[ClusterPod]) -> Iterator[None]:
         """Treat members as ordinary pods, which their own nominations do not keep from nodes."""

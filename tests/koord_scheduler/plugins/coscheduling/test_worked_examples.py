@@ -1,5 +1,6 @@
 """Worked examples of the specification that no other test has: queue, Permit, failure, PreBind."""
 
+from dataclasses import replace as replace_fields
 from typing import Any
 
 import pytest
@@ -128,6 +129,108 @@ async def test_29_and_30_permit_of_gangs_of_one_group(
     for number, gang in enumerate(waiting):
         assert isinstance(permitted(world, f"w{number}", gang), Wait)
     assert permitted(world, "last", last) == answer
+    await world.end()
+
+
+class FailsLate(FilterPlugin):
+    """Lets members pass until so many are on their nodes: a plan holds, and then it does not."""
+
+    def __init__(self, world: World, count: int) -> None:
+        self.world, self.count = world, count
+
+    def filter(self, state: CycleState, pod: ClusterPod, node: NodeInfo) -> Status | None:
+        late = self.world.state.assumed_count >= self.count
+        return Status.unschedulable("late") if late and pod.name != "other" else None
+
+
+@pytest.mark.parametrize(
+    ("mode", "held"), [("Strict", 0), ("NonStrict", 2)], ids=["33", "31 NonStrict"]
+)
+async def test_31_and_33_a_member_that_fails_after_two_have_got_nodes(mode: str, held: int) -> None:
+    """In mode Strict both give up their nodes, and say for whom."""
+    world = World()
+    world.more = {"filter": {"FailsLate": FailsLate(world, 2)}}
+    await world.begin(8)
+    world.pod_group("g", 4, **{MODE: mode})
+    for name in "abcd":
+        world.add_of_group(name)
+    await world.settle()
+    assert world.state.assumed_count == held
+    assert world.bound == []
+    text = (
+        'GangGroup "default/g" gets rejected due to member Pod "default/b" is unschedulable with '
+        'reason "0/1 nodes are available: 1 late.", alreadyWaitForBound: 2'
+    )
+    told = sorted(pod for pod, _, message in world.events if text in message)
+    assert told == ([] if held else ["a", "d"])
+    await world.end()
+
+
+@pytest.mark.parametrize("gang", ["", "g"], ids=["no gang", "once satisfied"])
+async def test_31_a_pod_that_is_nobodys_member_fails_alone(gang: str) -> None:
+    """No gang, or one that was satisfied once: who waits goes on waiting, and nothing is said."""
+    world = await World().begin(2)
+    world.pod_group("g", 1)
+    world.pod_group("h", 2)
+    put(world, "bound", "g", node="n0")
+    assert isinstance(permitted(world, "waits", "h"), Wait)
+    key = world.add_of_group("p", gang, cpu="9") if gang else world.api.add_pod("p", cpu="9")
+    await world.settle()
+    assert world.where(key) == ""
+    assert world.message("p") == "0/1 nodes are available: 1 Insufficient cpu."
+    assert [name for name, _, _ in world.events] == ["p"]
+    assert list(world.plugin._rounds.waiting("default/h")) == ["default/waits"]
+    await world.end()
+
+
+def conditions(world: World) -> dict[str, str]:
+    """The messages of PodScheduled by pod, as the API server has them."""
+    found = {}
+    for key, one in world.api.pods.items():
+        for condition in one["status"].get("conditions", ()):
+            found[key.partition("/")[2]] = condition["message"]
+    return found
+
+
+@pytest.mark.parametrize("gate", [True, False], ids=["35", "the gate is off"])
+async def test_35_members_that_were_not_tried_say_why_they_wait(gate: bool) -> None:
+    """So who adds nodes for pods that are unschedulable adds enough for the gang."""
+    world = World()
+    world.services = replace_fields(world.services, gates=lambda name: gate)
+    await world.begin(2)
+    for name in "abcd":
+        world.add(name, 4)
+    world.add("other", 4, schedulerName=OTHER)
+    await world.settle()
+    found = conditions(world)
+    assert sorted(found) == (["a", "b", "c", "d"] if gate else ["d"])
+    assert set(found.values()) == {world.message("d")}
+    patches = len(world.api.patches)
+    await world.advance(15.0)
+    world.api.add_node("small", cpu="1")
+    await world.settle()  # it is tried again
+    more = [key for key, _ in world.api.patches[patches:]]
+    assert sorted(more) == [f"default/{name}" for name in sorted(found)]
+    world.api.add_node("large", cpu="4")
+    await world.settle()
+    await world.advance(15.0)
+    assert world.bound == ["a", "b", "c", "d"]
+    await world.end()
+
+
+async def test_36_without_members_that_were_not_tried_nothing_more_is_written() -> None:
+    """One that is alone, one whose group is not complete, and the first of one without a plan."""
+    world = World()
+    world.services = replace_fields(world.services, gates=lambda name: True)
+    await world.begin(1)
+    world.add("alone", 1, "alone", cpu="2")
+    world.add("few", 2, "few")
+    world.add("ready", 2, "pair", cpu="2")
+    await world.settle()
+    assert sorted(conditions(world)) == ["alone"]
+    world.add("second", 2, "pair", cpu="2")
+    await world.settle()
+    assert sorted(conditions(world)) == ["alone", "ready", "second"]
     await world.end()
 
 

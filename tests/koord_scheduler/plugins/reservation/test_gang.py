@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from koord.api.podgroup import GROUP_ID_KEYS, MEMBER_COUNT_KEYS
 from koord.api.reservation import AFFINITY
 from koord.cluster.decoder import Decoder
 from koord.cluster.keptfields import reads_of
@@ -79,4 +80,20 @@ async def test_a_member_is_not_planned_in_the_room_of_another_ones_reservation(
     await world.advance(1)
     assert (world.where(owner), world.given(owner)) == ("n0", "r")
     assert (world.where(other), world.given(other)) == ("n1", "")
+    await world.end()
+
+
+async def test_a_reservation_that_is_a_member_says_with_how_many_it_was_placed() -> None:
+    """Worked example 40 of gangs: in the annotations of the Reservation."""
+    world = await ganging(4)
+    await world.reservation("r", cpu="2", labels=labels_of(2))
+    assert world.status()["phase"] == "Pending"
+    key = add(world, "a", "2", 2, app="other")
+    await world.settle()
+    await world.advance(1)
+    assert world.where(key) == "n0"
+    assert world.status()["phase"] == "Available"
+    annotations = world.api.reservations["r"]["metadata"]["annotations"]
+    assert {annotations.get(one) for one in MEMBER_COUNT_KEYS} == {"2"}
+    assert {annotations.get(one) for one in GROUP_ID_KEYS} == {"default/g"}
     await world.end()
