@@ -92,6 +92,7 @@ def run(*, smoke: bool) -> Iterator[Row]:
             declared=kept.node_annotations,
             max_decrease_percent=30,
             call=plugins.calculate,
+            limits=plugins.limits,
             failed=plugins.failed,
         ),
         lambda: config,

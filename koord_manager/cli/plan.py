@@ -295,6 +295,7 @@ def _plan(options: PlanOptions, registry: PluginRegistry | None) -> None:
         declared=kept.node_annotations,
         max_decrease_percent=100,
         call=made.calculate,
+        limits=made.limits,
         failed=made.failed,
     )
     plan = make_plan(

@@ -154,6 +154,7 @@ class Daemon:
             declared=cluster.kept.node_annotations,
             max_decrease_percent=configuration.max_decrease_percent,
             call=self._plugins.calculate,
+            limits=self._plugins.limits,
             failed=self._plugins.failed,
         )
         self._resources = NodeResources(

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 from koord.api.quantity import Quantity
@@ -174,25 +175,31 @@ class Calculator:
         declared: Iterable[str],
         max_decrease_percent: int,
         call: Call = lambda plugin, node, earlier: plugin.calculate(node, earlier),
+        limits: AbstractContextManager[object] | None = None,
         failed: Callable[[str, str, Exception], None] = lambda plugin, node, error: None,
     ) -> None:
-        """declared: the annotations of nodes that are kept. failed gets errors of plugins."""
+        """declared: the annotations of nodes that are kept. failed gets errors of plugins.
+
+        limits is entered for all calls about a node; None: call needs nothing around it.
+        """
         self.plugins: Sequence[NodeResourcePlugin] = sorted(plugins, key=lambda one: one.order)
         self._declared = frozenset(declared)
         self.max_decrease_percent = max_decrease_percent  # of an offer, by one report
         self._call = call
+        self._limits = nullcontext() if limits is None else limits
         self._failed = failed
 
     def calculate(self, node: NodeFacts, history: History) -> NodeResult:
         """Return what a node is to have; history is that of this node, and is brought up to date"""
         merged = _Merged()
-        for plugin in self.plugins:
-            try:
-                found = self._call(plugin, node, merged.view())
-                self._take(merged, plugin.name, found)
-            except Exception as err:  # third party's code: the others go on
-                merged.problems.append(f"{plugin.name}: {type(err).__name__}: {err}"[:300])
-                self._failed(plugin.name, node.name, err)
+        with self._limits:
+            for plugin in self.plugins:
+                try:
+                    found = self._call(plugin, node, merged.view())
+                    self._take(merged, plugin.name, found)
+                except Exception as err:  # third party's code: the others go on
+                    merged.problems.append(f"{plugin.name}: {type(err).__name__}: {err}"[:300])
+                    self._failed(plugin.name, node.name, err)
         return self._settle(node, merged, history)
 
     def _take(self, merged: _Merged, plugin: str, found: Calculation) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from koord.cluster.keptfields import KeptFields, reads, reads_of, union
 from koord.component.flags import FeatureGates
 from koord.component.plugins.args import ArgsType, args_type_of
-from koord.component.plugins.execution import FailureLog, PluginCode
+from koord.component.plugins.execution import FailureLog, PluginCode, RepeatedTimeLimit
 from koord.util.clock import Clock
 from koord.util.errors import error_text
 from koord.util.health import OK, HealthStatus, PartHealth
@@ -92,6 +92,8 @@ class Plugins:
         services: Services | None = None,
     ) -> None:
         """A plugin that cannot be made is left out and named; the others work without it."""
+        self.limits = RepeatedTimeLimit()
+        """Entered around several calls of calculate: one alarm is set for all, not one for each."""
         self.broken: dict[str, str] = {}
         self.failing: dict[str, str] = {}  # the latest failure of each, until it works again
         self._failures = FailureLog(log, clock)
@@ -101,7 +103,7 @@ class Plugins:
             entry = registry.get(name)
             if entry is None:
                 continue
-            code = PluginCode(name, clock, step_seconds=STEP, accounted=False)
+            code = PluginCode(name, clock, step_seconds=STEP, limits=self.limits, accounted=False)
             handle = Handle(name=name, clock=clock, gates=gates, services=services)
             try:
                 plugin = code.call(entry.plugin, args.get(name), handle)

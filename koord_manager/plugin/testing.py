@@ -85,6 +85,7 @@ class PluginHarness:
             declared=kept.node_annotations,
             max_decrease_percent=max_decrease_percent,
             call=self._plugins.calculate,
+            limits=self._plugins.limits,
             failed=lambda plugin, node, error: self.errors.append(f"{node}: {error}"),
         )
         self._config = ClusterConfig()

@@ -1,10 +1,15 @@
 """What plugins may say, and what becomes of one that fails."""
 
+import signal
+
 import pytest
 
+from koord.util.simulatedclock import SimulatedClock
+from koord_manager.config import feature_gates
+from koord_manager.framework import loading
 from koord_manager.framework.calculator import Calculator, History
 from koord_manager.framework.facts import NOTHING, Calculation, Offered
-from koord_manager.framework.interfaces import NodeResourcePlugin
+from koord_manager.framework.interfaces import NodeResourcePlugin, PluginRegistry
 from tests.support.manager import facts, node, quantities
 
 WHOLE = quantities(cpu=10, memory="10G")
@@ -78,3 +83,45 @@ def test_a_plugin_that_fails_says_nothing_and_the_rest_goes_on(bad):
     assert list(result.resources) == ["b"]
     assert failures == [("bad", "n1")]
     assert result.problems[0].startswith("bad: ")
+
+
+class _Endless(NodeResourcePlugin):
+    order = 1
+
+    def __init__(self, args, handle):
+        pass
+
+    def calculate(self, found, earlier):
+        while True:
+            pass
+
+
+class _Quick(_Endless):
+    order = 2
+
+    def calculate(self, found, earlier):
+        return offer(b=1)
+
+
+def test_a_plugin_that_holds_the_loop_is_interrupted_and_the_rest_goes_on(monkeypatch):
+    monkeypatch.setattr(loading, "STEP", 0.02)
+    registry = PluginRegistry()
+    registry.register("Endless", _Endless)
+    registry.register("Quick", _Quick)
+    names = ["Endless", "Quick"]
+    plugins = loading.Plugins(registry, names, {}, feature_gates(names), SimulatedClock())
+    made = Calculator(
+        plugins.node_resource,
+        declared=(),
+        max_decrease_percent=30,
+        call=plugins.calculate,
+        limits=plugins.limits,
+        failed=plugins.failed,
+    )
+    before = signal.getsignal(signal.SIGALRM)
+
+    result = made.calculate(facts(node(WHOLE)), History())
+
+    assert list(result.resources) == ["b"]
+    assert "within 0.02 s" in plugins.failing["Endless"]
+    assert signal.getsignal(signal.SIGALRM) is before
