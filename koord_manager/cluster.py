@@ -1,6 +1,7 @@
 """The cluster as the manager follows it: nodes, pods, reports, and objects beside each node."""
 
 from collections.abc import Callable, Iterable, Mapping
+from enum import Enum
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -9,6 +10,7 @@ import msgspec
 from msgspec import Raw
 
 from koord.api.gojson import JsonObject
+from koord.api.slocontroller import STRATEGY_ANNOTATION
 from koord.cluster import kinds, wire
 from koord.cluster.decoder import ObjectKind
 from koord.cluster.facts import ClusterNode, ClusterPod
@@ -18,15 +20,17 @@ from koord.cluster.lenient_decoding import UNREADABLE, DecodingFaults
 from koord.cluster.pod_specs import SharedSpecs
 from koord.cluster.state import ClusterState
 from koord.controlplane.clusterfeed import SERVED_KINDS, ServedKind
+from koord.kube import reflector
 from koord.kube.client import DEVICES, NODE_SLOS, NODE_TOPOLOGIES, ApiClient, Resource
 from koord.kube.informer import SharedInformer
-from koord.kube.managedobjects import StoredObject, parse_stored
-from koord.kube.reflector import Change, MissingKind, Watched
+from koord.kube.managedobjects import BANDWIDTH_ANNOTATION, StoredObject, parse_stored
+from koord.kube.reflector import MissingKind, Watched
 from koord.kube.transport import Object
 from koord.util.clock import Clock
 from koord_manager.framework.facts import NodeDevices, NodeTopology, read_devices, read_topology
 
 T = TypeVar("T")
+_SPEC_ANNOTATIONS = frozenset({STRATEGY_ANNOTATION, BANDWIDTH_ANNOTATION})
 POD_DELAY = 2.0  # seconds in which the pods of a node change together
 
 
@@ -91,8 +95,22 @@ FOLLOWED: Mapping[ObjectKind[Any], ServedKind] = {
 }
 """Objects that a ManagerCluster is fed with."""
 
-Listener = Callable[[str, float], None]
-"""Takes the name of a node of which something has changed, and how long that may wait."""
+
+class Change(Enum):
+    """What has changed of a node, or beside it."""
+
+    NODE = "anything of the Node"
+    METADATA = "uid or labels of the Node, or annotations that specs depend on"
+    PODS = "its pods"
+    REPORT = "its NodeMetric"
+    METRIC_SPEC = "uid, owners or spec of its NodeMetric"
+    SLO = "its NodeSLO"
+    TOPOLOGY = "its NodeResourceTopology"
+    DEVICES = "its Device object"
+
+
+Listener = Callable[[str, Change, float], None]
+"""Takes the name of a node, what has changed, and how many seconds that may wait."""
 
 
 class ManagerCluster(ClusterState):
@@ -119,42 +137,61 @@ class ManagerCluster(ClusterState):
             if before is None or before.report.update_time != item.report.update_time:
                 self.seen[name] = (item.report.update_time, self.now())
             super().put(kinds.NODE_METRIC, item.report)
-            self._tell(name, 0.0)
+            self._tell(name, Change.REPORT)
+            if before is None or _has_other_spec(before.stored, item.stored):
+                self._tell(name, Change.METRIC_SPEC)
             return
         if isinstance(item, ClusterNode):
             known = self.snapshot.node(item.name)
             super().put(kind, item)
             if known != item:
-                self._tell(item.name, 0.0)
+                self._tell(item.name, Change.NODE)
+                if known is None or _has_other_metadata(known, item):
+                    self._tell(item.name, Change.METADATA)
             return
         if isinstance(item, ClusterPod):
             old = self.snapshot.pod(item.key)
             super().put(kind, item)
             if old is None or (old.node, old.phase, old.spec) != (item.node, item.phase, item.spec):
                 for name in {item.node, old.node if old else ""} - {""}:
-                    self._tell(name, POD_DELAY)
+                    self._tell(name, Change.PODS, POD_DELAY)
             return
         super().put(kind, item)
 
     def remove(self, kind: ObjectKind[Any], key: str, uid: str = "") -> None:
-        name = key
         if kind is METRIC:
             self.metrics.pop(key, None)
             self.seen.pop(key, None)
             super().remove(kinds.NODE_METRIC, key, uid)
-        else:
-            pod = self.snapshot.pod(key) if kind is kinds.POD else None
-            name = pod.node if pod else key
-            super().remove(kind, key, uid)
-        if name:
-            self._tell(name, POD_DELAY if kind is kinds.POD else 0.0)
+            self._tell(key, Change.REPORT)
+            self._tell(key, Change.METRIC_SPEC)
+            return
+        pod = self.snapshot.pod(key) if kind is kinds.POD else None
+        super().remove(kind, key, uid)
+        if kind is kinds.NODE:
+            self._tell(key, Change.NODE)
+            self._tell(key, Change.METADATA)
+        elif pod is not None and pod.node:
+            self._tell(pod.node, Change.PODS, POD_DELAY)
 
     def keys(self, kind: ObjectKind[Any]) -> Iterable[str]:
         return self.metrics if kind is METRIC else super().keys(kind)
 
-    def _tell(self, name: str, delay: float) -> None:
+    def _tell(self, name: str, change: Change, delay: float = 0.0) -> None:
         for listener in self._listeners:
-            listener(name, delay)
+            listener(name, change, delay)
+
+
+def _has_other_spec(old: StoredObject, new: StoredObject) -> bool:
+    return (old.uid, old.spec, old.owners) != (new.uid, new.spec, new.owners)
+
+
+def _has_other_metadata(old: ClusterNode, new: ClusterNode) -> bool:
+    return (old.uid, old.labels, _for_specs(old)) != (new.uid, new.labels, _for_specs(new))
+
+
+def _for_specs(node: ClusterNode) -> list[tuple[str, str]]:
+    return [one for one in node.annotations if one[0] in _SPEC_ANNOTATIONS]
 
 
 _DISCOVERY = 60.0  # seconds between questions for a kind whose CRD is missing
@@ -169,13 +206,23 @@ class NodeObjects:
         self._specs: dict[bytes, JsonObject] = {}
         make = self._informer
         self.topologies: SharedInformer[NodeTopology] = make(
-            client, clock, NODE_TOPOLOGIES, read_topology, "zones and CPU models are not known"
+            client,
+            clock,
+            NODE_TOPOLOGIES,
+            read_topology,
+            Change.TOPOLOGY,
+            "zones and CPU models are not known",
         )
         self.devices: SharedInformer[NodeDevices] = make(
-            client, clock, DEVICES, read_devices, "GPUs and RDMA devices are not known"
+            client,
+            clock,
+            DEVICES,
+            read_devices,
+            Change.DEVICES,
+            "GPUs and RDMA devices are not known",
         )
         self.slos: SharedInformer[StoredObject] = make(
-            client, clock, NODE_SLOS, self._read_slo, "no NodeSLO is kept"
+            client, clock, NODE_SLOS, self._read_slo, Change.SLO, "no NodeSLO is kept"
         )
         self.all: Mapping[str, SharedInformer[Any]] = {
             "topologies": self.topologies,
@@ -189,11 +236,12 @@ class NodeObjects:
         clock: Clock,
         resource: Resource,
         read: Callable[[Object], T],
+        kind: Change,
         without: str,
     ) -> SharedInformer[T]:
-        def note(change: Change[T]) -> None:
+        def note(change: reflector.Change[T]) -> None:
             if change.key and change.old != change.new:
-                self._changed(change.key, 0.0)
+                self._changed(change.key, kind, 0.0)
 
         watched = Watched(
             name=resource.plural,

@@ -13,7 +13,7 @@ from koord.kube.transport import METADATA
 from koord.util.clock import Clock
 from koord.util.logs import get_logger
 from koord_manager import NAME
-from koord_manager.cluster import ManagerCluster, NodeObjects
+from koord_manager.cluster import Change, ManagerCluster, NodeObjects
 from koord_manager.controllers.worker import (
     DOUBTFUL,
     ENABLED,
@@ -70,6 +70,7 @@ class NodeResources(NodeWorker):
     """Keeps the resources of nodes. Belongs to the event loop."""
 
     name = "noderesource"
+    follows = frozenset({Change.NODE, Change.PODS, Change.REPORT, Change.TOPOLOGY, Change.DEVICES})
 
     def __init__(
         self,

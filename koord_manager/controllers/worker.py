@@ -21,6 +21,7 @@ from koord.util.logs import LogState, get_logger
 from koord.util.stop import Stop
 from koord.util.timebudget import WorkQueue
 from koord_manager import PREFIX
+from koord_manager.cluster import Change
 
 AT_ONCE = 64  # requests
 FIRST_PAUSE, MAX_PAUSE = 1.0, 60.0  # seconds after an error of one node, doubled each time
@@ -35,6 +36,8 @@ class NodeWorker(ABC):
     """Works through nodes while it runs; a node that fails is tried again, ever later."""
 
     name: str
+    follows: frozenset[Change]
+    """Changes after which a node is looked at."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
