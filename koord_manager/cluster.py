@@ -97,7 +97,7 @@ FOLLOWED: Mapping[ObjectKind[Any], ServedKind] = {
 
 
 class Change(Enum):
-    """What has changed of a node, or beside it."""
+    """The part of a node, or of what is beside it, that has changed."""
 
     NODE = "anything of the Node"
     METADATA = "uid or labels of the Node, or annotations that specs depend on"

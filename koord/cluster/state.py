@@ -70,6 +70,11 @@ class Snapshot:
         row = self._rows.get(name)
         return None if row is None else self._nodes[row]
 
+    def pods_of_node(self, name: str) -> tuple[ClusterPod, ...]:
+        """The pods of a node, without a view; the same tuple until one of them changes."""
+        row = self._rows.get(name)
+        return () if row is None else self._placement.pods(row)
+
     def claim(self, key: str) -> Claim | None:
         """A claim by namespace/name; None: not known."""
         return self._claims.get(key)

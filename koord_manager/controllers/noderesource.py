@@ -26,7 +26,10 @@ from koord_manager.framework.calculator import Calculator, History, NodeResult
 from koord_manager.framework.facts import ClusterConfig, NodeFacts, gather_facts
 from koord_manager.framework.writing import node_patch, zone_operations
 
-SWEEP = 60.0  # seconds in which each node is looked at, also when nothing happens
+# seconds in which each node is looked at, also when nothing happens; more than from one report to
+# the next, or nearly each report would mean two looks
+SWEEP = 180.0
+PROMPT = 30.0  # seconds after a report in which a patch is counted as caused by it
 MAX_NAMED = 5  # pods in an event
 
 log = get_logger("koord_manager.noderesource")
@@ -116,7 +119,7 @@ class NodeResources(NodeWorker):
             now=self._clock.wall(),
             report=self._cluster.reports.get(name),
             seen=seen[1] if seen else None,
-            pods=self._cluster.pods_of_node(name),
+            pods=self._cluster.snapshot.pods_of_node(name),
             topology=objects.topologies.objects.get(name) if objects else None,
             devices=objects.devices.objects.get(name) if objects else None,
         )
@@ -138,7 +141,8 @@ class NodeResources(NodeWorker):
         if facts is None:
             self._forget(name)
             return
-        self.queue.add_after(name, SWEEP)
+        fresh_for = facts.fresh_for
+        self.queue.add_after(name, SWEEP if fresh_for is None else min(SWEEP, fresh_for + 1))
         state = self._states.setdefault(name, _NodeState())
         result = self._calculator.calculate(facts, state.history)
         self._metrics.offered[name] = {key: one.calculated for key, one in result.resources.items()}
@@ -170,7 +174,7 @@ class NodeResources(NodeWorker):
         state.written = now
         self._count("succeeded", "reconcileSuccess")
         seen = self._cluster.seen.get(name)
-        if seen is not None and now - seen[1] < SWEEP / 2:
+        if seen is not None and now - seen[1] < PROMPT:
             self._metrics.latency.observe(max(self._clock.wall() - seen[1], 0.0))
 
     async def _write_zones(self, facts: NodeFacts, result: NodeResult, state: _NodeState) -> None:

@@ -219,16 +219,29 @@ class NodeFacts:
         """
         if self.report is None:
             return "there is no NodeMetric"
-        at = self.report.update_time
-        if at is None:
+        age, limit = self._age, self._age_limit
+        if age is None:
             return "the NodeMetric has no status yet"
-        if self.seen is not None:
-            at = min(at, self.seen)
-        age = self.now - at
-        limit = self.strategy.degrade_time_minutes * 60
         if age > limit:
             return f"the NodeMetric is {age:.0f} s old, of at most {limit} s"
         return ""
+
+    @property
+    def fresh_for(self) -> float | None:
+        """Seconds for which the report will count; None: it does not already."""
+        age = self._age
+        return None if age is None or age > self._age_limit else self._age_limit - age
+
+    @property
+    def _age(self) -> float | None:
+        at = self.report.update_time if self.report else None
+        if at is None:
+            return None
+        return self.now - (at if self.seen is None else min(at, self.seen))
+
+    @property
+    def _age_limit(self) -> int:
+        return self.strategy.degrade_time_minutes * 60
 
 
 def effective_strategy(
