@@ -6,7 +6,7 @@ Thresholds, resource QoS, CPU burst, system, host applications and colocation.
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from koord.api.gojson import (
     DURATION,
@@ -157,14 +157,16 @@ COLOCATION = shape_of(ColocationStrategy)
 
 
 def colocation_of_node(
-    strategy: JsonObject, node: Node
+    config: "StrategyConfig", node: Node
 ) -> tuple[ColocationStrategy, tuple[InvalidObject, ...]]:
     """Return the strategy of the configuration with what annotation and labels of the node say.
 
-    strategy is canonical JSON. What is wrong with the annotation or a label is noted, and it does
-    not count. When a value that the annotation sets is forbidden, the node has no strategy: the
-    defaults, disabled.
+    What is wrong with the annotation or a label is noted, and it does not count. When a value that
+    the annotation sets is forbidden, the node has no strategy: the defaults, disabled.
     """
+    if STRATEGY_ANNOTATION not in node.annotations and RATIO_LABELS.keys().isdisjoint(node.labels):
+        return config.load(COLOCATION, node.labels), ()
+    strategy = config.for_labels(node.labels)
     problems: list[InvalidObject] = []
     try:
         strategy = _with_annotation(strategy, node.annotations)
@@ -212,6 +214,7 @@ def ratio_percent(text: str, where: str) -> int:
     return int(ratio * 100)
 
 
+T = TypeVar("T")
 CONFIG_MAP = "slo-controller-config"
 CONFIG_NAMESPACE = "koordinator-system"
 
@@ -230,11 +233,30 @@ class StrategyConfig:
 
     cluster: JsonObject
     entries: tuple[NodeEntry, ...] = ()
+    _loaded: dict[tuple[Struct[Any], int], Any] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+    """Loaded strategies, by shape and id of the JSON, which lives as long."""
 
     def for_labels(self, labels: Mapping[str, str]) -> JsonObject:
         """Return the strategy of the first entry that matches, else that of the cluster."""
         matching = (one.strategy for one in self.entries if one.selector.matches(labels))
         return next(matching, self.cluster)
+
+    def load(self, shape: Struct[T], labels: Mapping[str, str]) -> T:
+        """Return the strategy for labels as an object: one for all nodes of an entry."""
+        return self._load(shape, self.for_labels(labels))
+
+    def load_cluster(self, shape: Struct[T]) -> T:
+        """Return the cluster's strategy as an object."""
+        return self._load(shape, self.cluster)
+
+    def _load(self, shape: Struct[T], strategy: JsonObject) -> T:
+        key = (shape, id(strategy))
+        if key not in self._loaded:
+            self._loaded[key] = shape.load(strategy)
+        found: T = self._loaded[key]
+        return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,7 @@ def node_metric_spec_for(
     """
     if current is not None and not config.colocation_known:
         return dict(current), ()
-    strategy, problems = colocation_of_node(config.colocation.for_labels(node.labels), node)
+    strategy, problems = colocation_of_node(config.colocation, node)
     if not strategy.enable:
         strategy = ColocationStrategy()
     interval = max(strategy.metric_report_interval_seconds, int(MIN_REPORT_INTERVAL))

@@ -251,16 +251,13 @@ def effective_strategy(
 
     Source: Koordinator, GetNodeColocationStrategy.
     """
-    found, problems = colocation_of_node(
-        config.slo.colocation.for_labels(node.labels),
-        Node(node.name, labels=node.labels, annotations=dict(node.annotations)),
-    )
-    return found, problems
+    facts = Node(node.name, labels=node.labels, annotations=dict(node.annotations))
+    return colocation_of_node(config.slo.colocation, facts)
 
 
 def is_colocation_enabled(config: ClusterConfig, strategy: ColocationStrategy) -> bool:
     """Whether a node offers resources: both the cluster and the node must say so."""
-    return strategy.enable and COLOCATION.load(config.slo.colocation.cluster).enable
+    return strategy.enable and config.slo.colocation.load_cluster(COLOCATION).enable
 
 
 def gather_facts(

@@ -44,7 +44,7 @@ def normalization_ratio(node: NodeFacts) -> float:
     Raises:
         ValueError: there is none for its CPU, or it is invalid.
     """
-    strategy = NORMALIZATION.load(node.config.ratios.normalization.for_labels(node.labels))
+    strategy = node.config.ratios.normalization.load(NORMALIZATION, node.labels)
     enabled, label = strategy.enable, node.labels.get(CPU_NORMALIZATION_ENABLED)
     if label is not None:
         if label not in _FLAGS:
@@ -89,7 +89,7 @@ class ResourceAmplification(NodeResourcePlugin):
 
     def calculate(self, node: NodeFacts, earlier: Calculation) -> Calculation:
         text = earlier.annotations.get(CPU_NORMALIZATION) or node.annotation(CPU_NORMALIZATION)
-        strategy = AMPLIFICATION.load(node.config.ratios.amplification.for_labels(node.labels))
+        strategy = node.config.ratios.amplification.load(AMPLIFICATION, node.labels)
         try:
             ratios = amplification_ratios(strategy.ratios if strategy.enable else {}, text)
         except ValueError as err:

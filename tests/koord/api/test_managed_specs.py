@@ -194,7 +194,7 @@ def test_labels_beat_configuration_and_annotation():
         },
         annotations={STRATEGY: '{"enable": true, "cpuReclaimThresholdPercent": 1}'},
     )
-    strategy, problems = colocation_of_node(SLOConfig().colocation.for_labels({}), node)
+    strategy, problems = colocation_of_node(SLOConfig().colocation, node)
     assert strategy == ColocationStrategy(
         enable=True,
         cpu_reclaim_threshold_percent=70,

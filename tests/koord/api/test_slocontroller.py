@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from koord.api.slocontroller import COLOCATION as COLOCATION_SHAPE
 from koord.api.slocontroller import SLOConfig, load_config
 from koord.util.errors import InvalidObject
 
@@ -308,3 +309,19 @@ def test_any_data_is_loaded_or_refused_by_key(data, labels):
     assert load_config(data, config)[0] == config
     for key in (config.threshold, config.colocation, config.host_applications):
         assert isinstance(key.for_labels(labels), dict)
+    fresh = COLOCATION_SHAPE.load(config.colocation.for_labels(labels))
+    for _ in range(2):
+        assert config.colocation.load(COLOCATION_SHAPE, labels) == fresh
+
+
+def test_a_strategy_is_loaded_once_for_all_nodes_of_an_entry():
+    pool = {"nodeSelector": POOL_A, "metricReportIntervalSeconds": 90}
+    found = load(colocation={"enable": True, "nodeConfigs": [pool]}).colocation
+
+    def loaded(**labels):
+        return found.load(COLOCATION_SHAPE, labels)
+
+    assert loaded(pool="a", zone="1") is loaded(pool="a", zone="2")
+    assert loaded(pool="b") is loaded() is found.load_cluster(COLOCATION_SHAPE)
+    intervals = [loaded(pool=one).metric_report_interval_seconds for one in "ab"]
+    assert intervals == [90, 60]
