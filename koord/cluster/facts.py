@@ -444,6 +444,17 @@ class ReportedPods(Sequence[ReportedPodUsage]):
         pairs = zip(self._kinds, self._names, strict=True)
         return [f"{kind[0]}/{name}" for kind, name in pairs]
 
+    def figures(self) -> dict[tuple[str, str], tuple[str, float, float]]:
+        """Priority class, cores and bytes of each, by namespace and name; no entry is made."""
+        figures = iter(self._figures)
+        columns = zip(self._kinds, self._names, figures, figures, strict=False)
+        return {(kind[0], name): (kind[1], cores, memory) for kind, name, cores, memory in columns}
+
+    def largest(self) -> tuple[float, float]:
+        """The most cores and the most bytes that one of them uses."""
+        figures = self._figures
+        return max(figures[::2], default=0.0), max(figures[1::2], default=0.0)
+
     def __len__(self) -> int:
         return len(self._names)
 

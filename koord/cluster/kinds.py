@@ -89,6 +89,10 @@ class UsageReport:
             return pods.keys()
         return [f"{one.namespace}/{one.name}" for one in pods]
 
+    def pod_columns(self) -> ReportedPods:
+        """The pods' usage as columns."""
+        return self.pods if isinstance(self.pods, ReportedPods) else ReportedPods(self.pods)
+
     @property
     def key(self) -> str:
         return self.node

@@ -128,7 +128,7 @@ def make_plan(
                 node.name,
                 {name: each.amount for name, each in first.resources.items()},
                 {name: each.amount for name, each in second.resources.items()},
-                shortages(second, other.pods),
+                shortages(second, other),
                 "; ".join(sorted(reasons - {""})),
                 {
                     zone: {name: None if one is None else str(one) for name, one in each.items()}

@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from koord.api.slocontroller import ColocationStrategy
 from koord.cluster.facts import ClusterPod
@@ -41,6 +42,8 @@ class _NodeState:
     written: float | None = None  # Unix seconds
     zones_written: float | None = None
     short: frozenset[str] = frozenset()  # resources of which pods hold more than is offered
+    pods: tuple[ClusterPod, ...] = ()
+    derived: dict[object, Any] = field(default_factory=dict)  # from these pods
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,20 +55,29 @@ class Shortage:
     pods: tuple[str, ...]  # namespace/name, the largest first
 
 
-def shortages(result: NodeResult, pods: Iterable[ClusterPod]) -> Mapping[str, Shortage]:
-    """Return, by resource, where the pods of a node hold more than it offers."""
-    holders: dict[str, list[tuple[int, str]]] = {}
+def held_amounts(pods: Iterable[ClusterPod]) -> Mapping[str, int]:
+    """Return what the unfinished pods of a node hold together, by resource."""
+    found: dict[str, int] = {}
     for pod in pods:
         if not pod.finished:
             for name, amount in pod.spec.requests:
-                if name in result.resources and amount:
-                    holders.setdefault(name, []).append((amount, pod.key))
+                found[name] = found.get(name, 0) + amount
+    return found
+
+
+def shortages(result: NodeResult, node: NodeFacts) -> Mapping[str, Shortage]:
+    """Return, by resource, where the pods of a node hold more than it offers."""
     found: dict[str, Shortage] = {}
-    for name, held in holders.items():
-        total, offered = sum(amount for amount, _ in held), result.resources[name].amount or 0
-        if total > offered:
-            names = tuple(key for _, key in sorted(held, reverse=True))
-            found[name] = Shortage(offered, total, names)
+    for name, total in node.of_pods(held_amounts).items():
+        settled = result.resources.get(name)
+        if settled is not None and total > (offered := settled.amount or 0):
+            holders = [
+                (amount, pod.key)
+                for pod in node.pods
+                if not pod.finished and (amount := dict(pod.spec.requests).get(name, 0))
+            ]
+            keys = tuple(key for _, key in sorted(holders, reverse=True))
+            found[name] = Shortage(offered, total, keys)
     return found
 
 
@@ -112,20 +124,30 @@ class NodeResources(NodeWorker):
         if node is None or config is None:
             return None
         seen = self._cluster.seen.get(name)
-        objects = self._objects
+        objects, pods = self._objects, self._cluster.snapshot.pods_of_node(name)
         facts, problems = gather_facts(
             node,
             config,
             now=self._clock.wall(),
             report=self._cluster.reports.get(name),
             seen=seen[1] if seen else None,
-            pods=self._cluster.snapshot.pods_of_node(name),
+            pods=pods,
             topology=objects.topologies.objects.get(name) if objects else None,
             devices=objects.devices.objects.get(name) if objects else None,
+            derived=self._derived(name, pods),
         )
         if problems:
             log.debug("node.partly_rejected", node=name, problems=[str(one) for one in problems])
         return facts
+
+    def _derived(self, name: str, pods: tuple[ClusterPod, ...]) -> dict[object, Any] | None:
+        """Return what was made of these pods; None: nothing is kept of the node."""
+        state = self._states.get(name)
+        if state is None:
+            return None
+        if state.pods is not pods:  # a changed pod makes another tuple
+            state.pods, state.derived = pods, {}
+        return state.derived
 
     def explain(self, name: str) -> tuple[NodeFacts, NodeResult, Mapping[str, Shortage]] | None:
         """Return what a node is to have now, and why; None: it is not known."""
@@ -134,7 +156,7 @@ class NodeResources(NodeWorker):
             return None
         state = self._states.get(name) or _NodeState()
         result = self._calculator.calculate(facts, copy.deepcopy(state.history))
-        return facts, result, shortages(result, facts.pods)
+        return facts, result, shortages(result, facts)
 
     async def reconcile(self, name: str) -> None:
         facts = self.facts(name)
@@ -193,7 +215,7 @@ class NodeResources(NodeWorker):
             state.zones_written = facts.now
 
     def _note_shortages(self, facts: NodeFacts, result: NodeResult, state: _NodeState) -> None:
-        found = shortages(result, facts.pods)
+        found = shortages(result, facts)
         for name in found.keys() - state.short:
             one = found[name]
             named = ", ".join(one.pods[:MAX_NAMED])

@@ -25,14 +25,18 @@ def doubts(node: NodeFacts) -> tuple[str, ...]:
     if report.system_usage is None:
         found.append("the usage of the system is missing")
     capacity = dict(node.node.capacity)
+    most_milli = capacity.get("cpu", 0) * MOST_CPU
+    most_memory = capacity.get("memory", 0) * MOST_MEMORY
     parts = [("node", report.usage), ("system", report.system_usage)]
-    parts += [(f"pod {one.namespace}/{one.name}", one.usage) for one in report.pods]
+    cores, memory = report.pod_columns().largest()
+    if cores * 1000 > most_milli or memory > most_memory:
+        parts += [(f"pod {one.namespace}/{one.name}", one.usage) for one in report.pods]
     for name, usage in parts:
         if usage is None:
             continue
-        if usage.cores * 1000 > capacity.get("cpu", 0) * MOST_CPU:
+        if usage.cores * 1000 > most_milli:
             found.append(f"{name}: {usage.cores:g} cores in use")
-        if usage.memory_bytes > capacity.get("memory", 0) * MOST_MEMORY:
+        if usage.memory_bytes > most_memory:
             found.append(f"{name}: {usage.memory_bytes:.0f} bytes in use")
     return tuple(found[:5])
 

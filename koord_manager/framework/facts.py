@@ -1,9 +1,9 @@
 """A node as plugins see it, with what is beside it, and what they say that it is to have."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from koord.api.annotations import annotation_fields
 from koord.api.fields import Fields
@@ -25,10 +25,12 @@ from koord.cluster.kinds import UsageReport
 from koord.kube.transport import Object
 from koord.util.errors import InvalidObject
 
+T = TypeVar("T")
 _NONE: Mapping[str, Any] = MappingProxyType({})
 MAX_ZONES = 64  # of a node
 MAX_ZONE_RESOURCES = 64
 MAX_DEVICES = 256  # of a node
+MAX_DERIVED = 32  # results that are kept of the pods of a node
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +194,20 @@ class NodeFacts:
     pods: tuple[ClusterPod, ...] = ()  # finished ones too
     topology: NodeTopology | None = None  # None: there is no NodeResourceTopology
     devices: NodeDevices | None = None  # None: there is no Device
+    derived: dict[object, Any] = field(default_factory=dict, repr=False, compare=False)
+    """Results of of_pods, kept until a pod of the node changes."""
+
+    def of_pods(self, work: Callable[[tuple[ClusterPod, ...]], T]) -> T:
+        """Return what a function makes of the pods; it is called once until one of them changes.
+
+        work depends on nothing else. What it returns must be small, and not be changed.
+        """
+        if work not in self.derived:
+            if len(self.derived) >= MAX_DERIVED:  # a new function for each call
+                self.derived.clear()
+            self.derived[work] = work(self.pods)
+        found: T = self.derived[work]
+        return found
 
     @property
     def name(self) -> str:
@@ -270,8 +286,12 @@ def gather_facts(
     pods: tuple[ClusterPod, ...] = (),
     topology: NodeTopology | None = None,
     devices: NodeDevices | None = None,
+    derived: dict[object, Any] | None = None,
 ) -> tuple[NodeFacts, tuple[InvalidObject, ...]]:
-    """Return a node with the strategy in force there, and what is wrong with its own settings."""
+    """Return a node with the strategy in force there, and what is wrong with its own settings.
+
+    derived: that of the last facts with these very pods; None: there is none.
+    """
     strategy, problems = effective_strategy(config, node)
     if not is_colocation_enabled(config, strategy):
         strategy = replace(strategy, enable=False)
@@ -285,6 +305,7 @@ def gather_facts(
         pods=pods,
         topology=topology,
         devices=devices,
+        derived={} if derived is None else derived,
     )
     return facts, problems
 

@@ -8,6 +8,7 @@ from koord.cluster.facts import ClusterNode, ClusterPod, ReportedPodUsage, Repor
 from koord.cluster.keptfields import KeptFields, reads
 from koord.cluster.kinds import UsageReport
 from koord_manager.framework.facts import (
+    MAX_ZONES,
     NOTHING,
     Calculation,
     CpuModel,
@@ -29,6 +30,7 @@ from koord_manager.framework.interfaces import (
 )
 
 __all__ = [
+    "MAX_ZONES",
     "NOTHING",
     "Calculation",
     "ClusterNode",

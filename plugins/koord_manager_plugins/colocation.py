@@ -3,6 +3,8 @@
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
 
 from koord.api.annotations import RESOURCE_STATUS, annotation_fields
 from koord.api.fields import Fields
@@ -26,6 +28,7 @@ from koord.api.slocontroller import (
 )
 from koord.plugin import InvalidObject
 from koord_manager.plugin import (
+    MAX_ZONES,
     Calculation,
     ClusterPod,
     Handle,
@@ -116,14 +119,50 @@ def qos_class(pod: ClusterPod) -> QoSClass:
     return qos_with_default(pod.labels, kube)
 
 
-@dataclass(frozen=True, slots=True)
-class PodShare:
-    """The share of one pod that is neither batch nor free, or of usage without a pod."""
+class CountedPod(NamedTuple):
+    """A pod that runs or will, as it counts in each report. Milli-cores and bytes."""
 
-    request: Amounts
-    used: Amounts
-    most: Amounts  # the higher of the two
-    numa: tuple[int, ...] = ()  # NUMA nodes that were chosen for it; empty: it may be on all
+    request_cpu: int  # with mid resources, which native ones of a mid pod have become
+    request_memory: int
+    priority: KoordPriorityClass
+    is_exclusive: bool  # nobody else may use its CPUs
+    numa: tuple[int, ...]  # NUMA nodes that were chosen for it; empty: it may be on all
+
+    @property
+    def is_low(self) -> bool:
+        return self.priority in LOW_CLASSES
+
+
+_counted_pod = lru_cache(maxsize=8192)(CountedPod)  # pods of a workload share one
+
+
+def count_pods(pods: Iterable[ClusterPod]) -> tuple[CountedPod | None, ...]:
+    """Return how each pod counts; None: not at all."""
+    return tuple([_count(pod) if pod.phase in _COUNTED_PHASES else None for pod in pods])
+
+
+def _count(pod: ClusterPod) -> CountedPod:
+    priority, requests = priority_class(pod), dict(pod.spec.requests)
+    cpu, memory = requests.get("cpu", 0), requests.get("memory", 0)
+    if priority is KoordPriorityClass.MID:
+        cpu += requests.get(MID_CPU, 0)
+        memory += requests.get(MID_MEMORY, 0)
+    return _counted_pod(cpu, memory, priority, qos_class(pod) is QoSClass.LSE, _numa_nodes(pod))
+
+
+class PodShare(NamedTuple):
+    """The share of one pod that is neither batch nor free, or of usage without a pod.
+
+    Milli-cores and bytes. most is the higher of request and usage.
+    """
+
+    request_cpu: int
+    request_memory: int
+    used_cpu: int
+    used_memory: int
+    most_cpu: int
+    most_memory: int
+    numa: tuple[int, ...] = ()  # as CountedPod's
 
 
 def counted_pods(node: NodeFacts) -> Iterator[PodShare]:
@@ -135,41 +174,33 @@ def counted_pods(node: NodeFacts) -> Iterator[PodShare]:
     Source: Koordinator, batchresource calculateOnNode; there a pod without a report is missing in
     the higher of request and usage.
     """
-    report = node.report
-    used = {(one.namespace, one.name): one for one in report.pods} if report else {}
-    for pod in node.pods:
-        if pod.phase not in _COUNTED_PHASES:
+    used = node.report.pod_columns().figures() if node.report else {}
+    for pod, counted in zip(node.pods, node.of_pods(count_pods), strict=True):
+        if counted is None:
             continue
         reported = used.pop((pod.namespace, pod.name), None)
-        found = priority_class(pod)
-        if found in LOW_CLASSES:
+        if counted.is_low:
             continue
-        requests = dict(pod.spec.requests)
-        request = amounts(requests)
-        if found is KoordPriorityClass.MID:  # its native requests have become mid resources
-            request += Amounts(requests.get(MID_CPU, 0), requests.get(MID_MEMORY, 0))
-        numa = _numa_nodes(pod)
+        cpu, memory, _, is_exclusive, numa = counted
         if reported is None:
-            yield PodShare(request, request, request, numa)
+            yield PodShare(cpu, memory, cpu, memory, cpu, memory, numa)
             continue
-        usage = usage_amounts(reported.usage)
-        most = request.higher(usage)
-        if qos_class(pod) is QoSClass.LSE:  # nobody else may use its CPUs
-            usage = Amounts(request.milli_cores, usage.memory_bytes)
-        yield PodShare(request, usage, most, numa)
-    for one in used.values():
-        if one.priority not in LOW_CLASSES:
-            usage = usage_amounts(one.usage)
-            yield PodShare(NOTHING, usage, usage)
+        used_cpu, used_memory = round(reported[1] * 1000), round(reported[2])
+        most_cpu, most_memory = max(cpu, used_cpu), max(memory, used_memory)
+        used_cpu = cpu if is_exclusive else used_cpu
+        yield PodShare(cpu, memory, used_cpu, used_memory, most_cpu, most_memory, numa)
+    for priority, cores, size in used.values():
+        if priority not in LOW_CLASSES:
+            used_cpu, used_memory = round(cores * 1000), round(size)
+            yield PodShare(0, 0, used_cpu, used_memory, used_cpu, used_memory)
 
 
-def prod_requests(node: NodeFacts) -> Amounts:
+def prod_requests(pods: Iterable[ClusterPod]) -> Amounts:
     """Return the requests of the pods that are neither mid nor batch nor free."""
-    found = NOTHING
-    for pod in node.pods:
-        if pod.phase in _COUNTED_PHASES and priority_class(pod) not in _LOWER_THAN_PROD:
-            found += amounts(dict(pod.spec.requests))
-    return found
+    found = [
+        one for one in count_pods(pods) if one is not None and one.priority not in _LOWER_THAN_PROD
+    ]
+    return Amounts(sum(one.request_cpu for one in found), sum(one.request_memory for one in found))
 
 
 def _numa_nodes(pod: ClusterPod) -> tuple[int, ...]:
@@ -178,9 +209,10 @@ def _numa_nodes(pod: ClusterPod) -> tuple[int, ...]:
         return ()
     try:
         found = annotation_fields(text, RESOURCE_STATUS).objects("numaNodeResources")
-        return tuple(sorted({one.integer("node") or 0 for one in found}))
+        numbers = {one.integer("node") or 0 for one in found}
     except InvalidObject:
         return ()
+    return tuple(sorted(number for number in numbers if 0 <= number < MAX_ZONES))
 
 
 THIRD_PARTY = "node.koordinator.sh/thirdPartyAllocations"  # annotation of a Node
@@ -338,12 +370,12 @@ def _margin(whole: Amounts, strategy: ColocationStrategy) -> Amounts:
 
 def _sums(pods: Iterable[PodShare]) -> tuple[Amounts, Amounts, Amounts]:
     """Requests, usage, and the higher of the two, of all pods together."""
-    request = used = most = NOTHING
-    for one in pods:
-        request += one.request
-        used += one.used
-        most += one.most
-    return request, used, most
+    columns = [sum(column) for column in zip(*(one[:6] for one in pods), strict=True)]
+    return _three(columns or [0] * 6)
+
+
+def _three(found: list[int]) -> tuple[Amounts, Amounts, Amounts]:
+    return Amounts(*found[:2]), Amounts(*found[2:4]), Amounts(*found[4:])
 
 
 def zone_amounts(
@@ -358,16 +390,18 @@ def zone_amounts(
     count = len(zones)
     kept = _split(reserved(node), count)
     system = _split(system_usage(node, of_prod_only=False), count).higher(kept)
-    sums = [[NOTHING, NOTHING, NOTHING] for _ in zones]
+    sums = [[0] * 6 for _ in zones]
     for pod in pods:
-        chosen = [number for number in pod.numa if 0 <= number < count] or range(count)
-        for at, each in enumerate((pod.request, pod.used, pod.most)):
-            part = _split(each, len(chosen))
+        chosen = [number for number in pod.numa if number < count] or range(count)
+        for at, each in enumerate(pod[:6]):
+            part = -(-each // len(chosen))
             for number in chosen:
                 sums[number][at] += part
     return {
-        zone.name: _of_zone(Amounts(zone.milli_cores, zone.memory_bytes), strategy, kept, system, s)
-        for zone, s in zip(zones, sums, strict=True)
+        zone.name: _of_zone(
+            Amounts(zone.milli_cores, zone.memory_bytes), strategy, kept, system, _three(found)
+        )
+        for zone, found in zip(zones, sums, strict=True)
     }
 
 
@@ -376,7 +410,7 @@ def _of_zone(
     strategy: ColocationStrategy,
     kept: Amounts,
     system: Amounts,
-    sums: list[Amounts],
+    sums: tuple[Amounts, Amounts, Amounts],
 ) -> Amounts:
     request, used, most = sums
     margin = _margin(whole, strategy)
@@ -499,7 +533,7 @@ def _reclaimable(node: NodeFacts, whole: Amounts) -> Amounts:
 
 def _unallocated(node: NodeFacts, whole: Amounts) -> Amounts:
     base = system_usage(node, of_prod_only=True).higher(reserved(node))
-    return whole.less(base + prod_requests(node))
+    return whole.less(base + node.of_pods(prod_requests))
 
 
 def _offered(parts: list[tuple[str, int]], cap: int) -> Offered:

@@ -1,35 +1,59 @@
-"""When a node is looked at again though nothing has happened."""
+"""When a node is looked at, and that what is kept from look to look is what a fresh one finds."""
 
+import asyncio
 import json
+from types import SimpleNamespace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from koord.cluster import kinds
 from koord.cluster.decoder import Decoder
-from koord.cluster.keptfields import NO_FIELDS
+from koord.cluster.keptfields import reads_of, union
 from koord.util.simulatedclock import SimulatedClock
 from koord_manager.cluster import METRIC, ManagerCluster
-from koord_manager.controllers.noderesource import NodeResources
+from koord_manager.controllers.noderesource import NodeResources, shortages
 from koord_manager.controllers.worker import NodeResourceMetrics
-from tests.support.manager import NOW, calculator, config, node, quantities, report, usage
+from koord_manager.framework.facts import NOTHING, gather_facts, read_topology
+from koord_manager_plugins.colocation import count_pods
+from tests.support.manager import (
+    NOW,
+    PLUGINS,
+    calculator,
+    config,
+    node,
+    plugins,
+    pod,
+    pod_usage,
+    quantities,
+    report,
+    topology,
+    usage,
+)
 
 
 class Bench:
     """Node n1 of which nothing is written."""
 
-    def __init__(self, age=0.0, **strategy):
+    def __init__(self, age=0.0, *, topologies=None, **strategy):
         self.clock = SimulatedClock(wall=NOW)
-        self.cluster = ManagerCluster()
+        self.decoder = Decoder(union(map(reads_of, PLUGINS.values())))
+        self.cluster = ManagerCluster(self.decoder.kept)
         self.cluster.now = self.clock.wall
         self.put(kinds.NODE, node(quantities(cpu=10, memory="10G")))
         self.report(age)
-        found = config(colocation_config={"enable": True, **strategy})
+        self.config = config(colocation_config={"enable": True, **strategy})
+        objects = SimpleNamespace(
+            topologies=SimpleNamespace(objects=topologies or {}),
+            devices=SimpleNamespace(objects={}),
+        )
         self.resources = NodeResources(
             self.cluster,
-            None,
+            objects,
             calculator("BatchResource"),
-            lambda: found,
+            lambda: self.config,
             None,
             self.clock,
             NodeResourceMetrics(CollectorRegistry()),
@@ -40,7 +64,7 @@ class Bench:
         self.cluster.listen(lambda name, change, delay: add(name, delay))
 
     def put(self, kind, manifest):
-        item = Decoder(NO_FIELDS).object(kind, json.dumps(manifest).encode())
+        item = self.decoder.object(kind, json.dumps(manifest).encode())
         self.cluster.put(kind, item)
 
     def report(self, age=0.0):
@@ -84,3 +108,148 @@ async def test_reports_once_a_minute_leave_no_look_between_them():
     for _ in range(6):
         bench.report()
         assert await bench.looks(62) == [0]
+
+
+PREFIX = "node.koordinator.sh/"
+RESOURCE_STATUS = "scheduling.koordinator.sh/resource-status"
+CONFIGS = (
+    {"colocation_config": {"enable": True}},
+    {"colocation_config": {"enable": False}},
+    {
+        "colocation_config": {
+            "enable": True,
+            "midUnallocatedPercent": 50,
+            "nodeConfigs": [
+                {
+                    "nodeSelector": {"matchLabels": {"pool": "a"}},
+                    "cpuReclaimThresholdPercent": 90,
+                    "memoryCalculatePolicy": "request",
+                }
+            ],
+        },
+        "cpu_normalization_config": {"enable": True, "defaultRatio": 1.2},
+    },
+)
+names = st.sampled_from("abc")
+pods = st.fixed_dictionaries(
+    {
+        "name": names,
+        "request": st.fixed_dictionaries(
+            {},
+            optional={
+                "cpu": st.sampled_from(["1", "2500m"]),
+                "memory": st.sampled_from(["1G", "3G"]),
+                "kubernetes.io/batch-cpu": st.just("90000"),
+                "kubernetes.io/mid-cpu": st.just("500"),
+            },
+        ),
+        "qos": st.sampled_from(["", "LSE", "LS", "BE", "wrong"]),
+        "priority": st.sampled_from([None, 3500, 5500, 7500, 9500]),
+        "phase": st.sampled_from(["", "Pending", "Running", "Succeeded"]),
+        "annotations": st.sampled_from(
+            [
+                {},
+                {RESOURCE_STATUS: '{"numaNodeResources":[{"node":1}]}'},
+                {RESOURCE_STATUS: '{"numaNodeResources":[{"node":-1},{"node":99}]}'},
+                {RESOURCE_STATUS: "{"},
+            ]
+        ),
+    }
+)
+nodes = st.fixed_dictionaries(
+    {
+        "labels": st.sampled_from([{}, {"pool": "a"}, {f"{PREFIX}cpu-reclaim-ratio": "0.8"}]),
+        "annotations": st.sampled_from(
+            [
+                {},
+                {f"{PREFIX}colocation-strategy": '{"memoryReclaimThresholdPercent":90}'},
+                {f"{PREFIX}colocation-strategy": '{"degradeTimeMinutes":0}'},
+                {f"{PREFIX}reservation": '{"resources":{"cpu":"2"}}'},
+            ]
+        ),
+    }
+)
+usages = st.lists(
+    st.tuples(names, st.sampled_from(["1", "3500m", "90"])), unique_by=lambda one: one[0]
+)
+events = st.one_of(
+    st.tuples(st.just("pod"), pods, st.sampled_from(["n1", "n2"])),
+    st.tuples(st.just("remove"), names),
+    st.tuples(st.just("node"), nodes),
+    st.tuples(st.just("config"), st.sampled_from(CONFIGS)),
+    st.tuples(st.just("report"), usages),
+)
+
+
+async def happen(bench, kind, what, where=""):
+    if kind == "pod":
+        manifest = pod(**what)
+        manifest["spec"]["nodeName"] = where
+        bench.put(kinds.POD, manifest)
+    elif kind == "remove":
+        bench.cluster.remove(kinds.POD, f"default/{what}", f"uid-{what}")
+    elif kind == "node":
+        bench.put(kinds.NODE, node(quantities(cpu=10, memory="10G"), **what))
+    elif kind == "config":
+        bench.config = config(**what)
+    else:
+        await bench.clock.advance(60)
+        at = NOW - bench.clock.wall()
+        found = [pod_usage(name, cpu, "1G") for name, cpu in what]
+        bench.put(METRIC, report(node=usage(3, "3G"), system=usage(1, "1G"), pods=found, age=at))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(events, max_size=12))
+def test_what_is_kept_of_a_node_is_what_a_fresh_look_finds(happened):
+    """After any events, for the pods' classes, the strategy, and all that plugins make of them."""
+
+    async def check():
+        zones = read_topology(topology((4, "4G"), (6, "6G")))
+        bench, last = Bench(topologies={"n1": zones}), CONFIGS[0]
+        made = plugins()
+        for event in happened:
+            await happen(bench, *event)
+            last = event[1] if event[0] == "config" else last
+            await bench.resources.reconcile("n1")
+            kept, result, short = bench.resources.explain("n1")
+            cluster = bench.cluster
+            fresh, _ = gather_facts(
+                cluster.snapshot.node("n1"),
+                config(**last),
+                now=bench.clock.wall(),
+                report=cluster.reports["n1"],
+                seen=cluster.seen["n1"][1],
+                pods=cluster.pods_of_node("n1"),
+                topology=zones,
+            )
+            assert kept == fresh
+            assert kept.of_pods(count_pods) == count_pods(fresh.pods)
+            assert short == shortages(result, fresh)
+            for plugin in made:
+                assert plugin.calculate(kept, NOTHING) == plugin.calculate(fresh, NOTHING)
+
+    asyncio.run(check())
+
+
+def test_what_is_made_of_pods_is_kept_until_a_pod_changes_and_no_longer():
+    bench = Bench()
+    bench.put(kinds.POD, pod("a", quantities(cpu=1)))
+    asyncio.run(bench.resources.reconcile("n1"))
+    calls = []
+
+    def count(pods):
+        calls.append(len(pods))
+        return len(pods)
+
+    for change in (
+        lambda: None,
+        bench.report,
+        lambda: bench.put(kinds.POD, pod("b", quantities(cpu=1))),
+        lambda: bench.put(kinds.POD, pod("b", quantities(cpu=1))),
+        lambda: bench.cluster.remove(kinds.POD, "default/a", "uid-a"),
+    ):
+        change()
+        bench.resources.facts("n1").of_pods(count)
+
+    assert calls == [1, 2, 1]

@@ -140,7 +140,7 @@ def test_an_explanation_shows_what_takes_off(capsys):
         report(node=usage(1, 1), system=usage(1, "1G")),
     )
     result = calculate(found)
-    text = node_report(found, result, shortages(result, found.pods))
+    text = node_report(found, result, shortages(result, found))
 
     show(text, lambda: explanation_view(text), "table")
 
