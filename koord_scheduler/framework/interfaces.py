@@ -247,6 +247,9 @@ class NormalizeScorePlugin(Plugin, ABC):
 class VectorNormalizeScorePlugin(Plugin, ABC):
     """Brings the scores of one plugin into the range from 0 to 100, all at once."""
 
+    scales_to_highest: bool = False
+    """Whether normalize_scores is default_normalize: then only what has changed is scaled again."""
+
     @abstractmethod
     def normalize_scores(self, state: CycleState, pod: ClusterPod, scores: Scores) -> Scores:
         """Return the scores of the feasible nodes, normalized; shape (feasible nodes,)."""

@@ -258,6 +258,8 @@ class NodeAffinity(
     def score_all(self, state: CycleState, pod: ClusterPod, nodes: View) -> Scores:
         return preferences_met(self._preferred_terms(pod), nodes)
 
+    scales_to_highest = True
+
     def normalize_scores(self, state: CycleState, pod: ClusterPod, scores: Scores) -> Scores:
         return default_normalize(scores)
 

@@ -1,11 +1,12 @@
 """Adapters: call either form of a plugin as the vector form, and check what it returns."""
 
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from koord.cluster.columns import Mask
+from koord.cluster.columns import FrozenColumn, Mask
 from koord.cluster.facts import ClusterPod
 from koord.component.plugins.registry import PluginError
 from koord_scheduler.framework.interfaces import (
@@ -29,6 +30,7 @@ from koord_scheduler.framework.status import (
     Scores,
     Status,
     Verdicts,
+    default_normalize,
     status_of,
 )
 from koord_scheduler.framework.types import NodeInfo
@@ -156,13 +158,72 @@ def score_rows(plugin: ScorePlugin, cycle: CycleInput, rows: Mask) -> Scores:
     """
     scores = np.zeros(len(cycle.nodes), np.int64)
     for row in np.flatnonzero(rows).tolist():
-        node = NodeInfo(cycle.nodes, row)
-        score = plugin.score(cycle.state, cycle.pod, node)
-        try:
-            scores[row] = int(score)
-        except (TypeError, ValueError, OverflowError):
-            raise _no_score(plugin, node, score) from None
+        scores[row] = _score_of(plugin, cycle, row)
     return scores
+
+
+class ScaledScores:
+    """Scores of a plugin that scales them to the highest, for equal pods from cycle to cycle.
+
+    A row that has changed costs only itself, and all are scaled again when the highest is another.
+    """
+
+    def __init__(self) -> None:
+        self._key: Hashable | None = None  # of what is known; None: nothing is
+        self._generations: FrozenColumn | None = None
+        self._feasible: Mask | None = None
+        self._raw: Scores = np.zeros(0, np.int64)  # as the plugin gives them, of feasible nodes
+        self._scaled: Scores = self._raw
+        self._highest = 0
+
+    def look(self, plugin: Scoring, cycle: CycleInput, feasible: Mask, rows: Rows) -> Scores:
+        """Normalized scores of the feasible rows; right until the next look, never changed.
+
+        feasible: never written; where it is another one, all is computed.
+
+        Raises:
+            PluginError: as score_nodes; or a score is below 0.
+        """
+        key = plugin.score_reuse_key(cycle.state, cycle.pod, cycle.nodes)
+        is_same = key == self._key and feasible is self._feasible
+        generations, self._key = cycle.nodes.generations, None  # unless the plugin fails
+        changed: Sequence[int] | None = None
+        if is_same and key is not None:
+            changed = generations.other_rows(self._generations)
+        if changed is None or len(changed) > FEW_ROWS or not isinstance(plugin, ScorePlugin):
+            self._raw = score_nodes(plugin, cycle, feasible)[rows]
+            self._scale(plugin)
+        else:
+            for row in changed:
+                if feasible[row]:
+                    self._take(plugin, cycle, row, int(rows.searchsorted(row)))
+        self._key, self._generations, self._feasible = key, generations, feasible
+        return self._scaled
+
+    def _take(self, plugin: ScorePlugin, cycle: CycleInput, row: int, place: int) -> None:
+        """Take over the score of a row that has changed."""
+        score, before = _score_of(plugin, cycle, row), int(self._raw[place])
+        self._raw[place] = score
+        if score > self._highest or score < before == self._highest:
+            self._scale(plugin)
+        elif self._highest:
+            self._scaled[place] = MAX_NODE_SCORE * score // self._highest
+
+    def _scale(self, plugin: Scoring) -> None:
+        if self._raw.min(initial=0) < MIN_NODE_SCORE:
+            raise _out_of_range(plugin, int(self._raw.min()))
+        self._highest = int(self._raw.max(initial=0))
+        self._scaled = default_normalize(self._raw)
+
+
+def _score_of(plugin: ScorePlugin, cycle: CycleInput, row: int) -> int:
+    """The score of one node, not normalized."""
+    node = NodeInfo(cycle.nodes, row)
+    score = plugin.score(cycle.state, cycle.pod, node)
+    try:
+        return int(np.int64(int(score)))  # one that is too large for a column overflows here
+    except (TypeError, ValueError, OverflowError):
+        raise _no_score(plugin, node, score) from None
 
 
 def score_node(plugin: ScorePlugin, state: CycleState, pod: ClusterPod, node: NodeInfo) -> int:
@@ -196,6 +257,11 @@ def checked_range(plugin: Plugin, scores: Scores, rows: Mask) -> None:
 def is_normalizing(plugin: type[Plugin]) -> bool:
     """Whether plugins normalize their scores, in whichever form."""
     return issubclass(plugin, VectorNormalizeScorePlugin | NormalizeScorePlugin)
+
+
+def is_scaling(plugin: Plugin) -> bool:
+    """Whether a plugin's scores are only scaled to the highest."""
+    return isinstance(plugin, VectorNormalizeScorePlugin) and plugin.scales_to_highest
 
 
 def score_nodes(plugin: Scoring, cycle: CycleInput, rows: Mask) -> Scores:

@@ -36,6 +36,7 @@ from koord_scheduler.framework.nodes.adapters import (
     filter_results,
     filter_rows,
     filter_vector,
+    is_scaling,
     normalized,
     score_nodes,
 )
@@ -629,6 +630,8 @@ class NodeScoring:
         look = score_nodes if cached is None else cached.score
 
         def scored() -> Scores:
+            if cached is not None and is_scaling(plugin):
+                return cached.scaled_scores[loaded.name].look(plugin, cycle, feasible, rows)
             raw = look(plugin, cycle, feasible)
             if len(rows) < len(raw):
                 raw = raw[rows]

@@ -4,7 +4,7 @@ All that a profile keeps from one cycle for the next stands here. Only rows of n
 changed since are computed again.
 """
 
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
@@ -31,6 +31,7 @@ from koord_scheduler.framework.interfaces import (
 from koord_scheduler.framework.nodes.adapters import (
     FEW_ROWS,
     Rows,
+    ScaledScores,
     checked_range,
     filter_node,
     filter_nodes,
@@ -531,6 +532,7 @@ class EquivalenceClass:
         self.fused_scores = FusedScores()
         self._verdicts: dict[str, _Column] = {}  # by plugin
         self._scores: dict[str, _Column] = {}
+        self.scaled_scores: defaultdict[str, ScaledScores] = defaultdict(ScaledScores)  # by plugin
 
     @cached_property
     def with_nominated(self) -> "EquivalenceClass":

@@ -172,6 +172,8 @@ class ReservationPlugin(
         }
     )
 
+    scales_to_highest = True
+
     def __init__(self, args: ReservationArgs, handle: Handle) -> None:
         services = handle.services
         self._args = args

@@ -14,6 +14,7 @@ from koord.cluster.columns import Mask
 from koord.cluster.facts import ClusterPod
 from koord.cluster.state import Snapshot
 from koord.cluster.view import View
+from koord_scheduler.framework.calls import ExtensionPointError
 from koord_scheduler.framework.interfaces import (
     FilterPlugin,
     Plugin,
@@ -212,6 +213,16 @@ class Normalizes(Both, VectorNormalizeScorePlugin):
         return default_normalize(scores)
 
 
+class Scales(Normalizes):
+    """The same; of its scores only those that have changed are scaled again."""
+
+    scales_to_highest = True
+    raw: int | None = None  # the score of each node; None: what is free there
+
+    def score(self, state: CycleState, pod: ClusterPod, node: NodeInfo) -> int:
+        return super().score(state, pod, node) if self.raw is None else self.raw
+
+
 @given(
     changes=st.lists(
         st.tuples(
@@ -222,8 +233,9 @@ class Normalizes(Both, VectorNormalizeScorePlugin):
         max_size=10,
     ),
     order=st.one_of(
-        st.permutations(["both", "strict", "plain", "vector", "without", "normalizes"]),
+        st.permutations(["both", "strict", "plain", "vector", "without", "normalizes", "scales"]),
         st.permutations(["both", "strict"]),  # all are taken together
+        st.permutations(["both", "scales"]),  # feasible nodes stay the same
     ),
 )
 async def test_a_cycle_with_kept_results_is_one_without(
@@ -233,7 +245,7 @@ async def test_a_cycle_with_kept_results_is_one_without(
     earlier: list[tuple[NodeStatuses, list[int]]] = []
     plugins: dict[str, Plugin] = {
         "both": Both(), "strict": Strict(), "plain": Plain(), "vector": Vector(),
-        "without": Both(None), "normalizes": Normalizes(),
+        "without": Both(None), "normalizes": Normalizes(), "scales": Scales(),
     }  # fmt: skip
     chosen = {name: plugins[name] for name in order}
     made = snapshot(30)
@@ -261,7 +273,7 @@ async def test_a_cycle_with_kept_results_is_one_without(
             for name, column in fresh.columns.items():
                 assert cached.columns[name].tolist() == column.tolist()
         if change[0] == "key":
-            chosen["strict"].key = change[1]  # type: ignore[attr-defined]
+            plugins["strict"].key = change[1]  # type: ignore[attr-defined]
         elif change[0] == "many":
             for at in range(20):
                 load(made, at, change[2], "many")
@@ -303,6 +315,31 @@ async def test_kept_results_of_a_cycle_that_failed_are_computed_anew() -> None:
     plugin.fails = False
     found = search.search(CycleState(), web, made.view())
     assert np.flatnonzero(~found.feasible).tolist() == [7]
+
+
+async def test_scores_are_scaled_again_when_the_highest_is_another_one() -> None:
+    """One that is below 0 fails, and nothing is kept then."""
+    made, plugin = snapshot(), Scales()
+    profile = await Kit().profile(filter={"B": Both()}, score={"A": plugin})
+    search, scoring = NodeSearch(profile, profile.services.nominator), NodeScoring(profile)
+    web = make_pod(requests={"cpu": "2"})
+
+    def totals() -> list[int]:
+        found = search.search(CycleState(), web, made.view())
+        return scoring.scores(found.cycle, found.feasible, search.cached(web)).totals.tolist()
+
+    assert set(totals()) == set(totals()) == {100}  # kept from the second one on
+    for row, raw, wanted in ((7, 200, 50), (8, 400, 25), (8, 100, 50), (7, 100, 100), (7, 0, 100)):
+        plugin.raw = raw
+        load(made, row, 0, name=f"{row}-{raw}")
+        found = totals()
+        assert found[0] == wanted, (row, raw)
+        assert found[row] == raw * wanted // 100
+    plugin.raw = -1
+    load(made, 9, 1)
+    with pytest.raises(ExtensionPointError, match="invalid score -1"):
+        totals()
+    assert set(totals()[10:]) == {100}
 
 
 def _same(plugin: Any, web: ClusterPod, view: View, rows: Mask, cached: ResultCache) -> None:
