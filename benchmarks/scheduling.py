@@ -26,6 +26,7 @@ from msgspec.structs import replace as changed
 from benchmarks.table import Row
 from koord.api.labelselector import Requirement
 from koord.cluster.columns import Mask
+from koord.cluster.decoder import Decoder
 from koord.cluster.facts import (
     AffinityTerm,
     ClusterNode,
@@ -50,6 +51,7 @@ from koord_scheduler.framework.extension.networktopology import (
     TOPOLOGIES,
     NetworkTopology,
 )
+from koord_scheduler.framework.handle import PodDecoder
 from koord_scheduler.framework.interfaces import (
     BindPlugin,
     FilterPlugin,
@@ -61,7 +63,12 @@ from koord_scheduler.framework.interfaces import (
     VectorFilterPlugin,
     VectorScorePlugin,
 )
-from koord_scheduler.framework.profile import PluginRegistry, build_profile, known_plugins
+from koord_scheduler.framework.profile import (
+    PluginRegistry,
+    build_profile,
+    fields_read,
+    known_plugins,
+)
 from koord_scheduler.framework.status import CycleState, Scores, Status
 from koord_scheduler.framework.types import NodeInfo, QueuedPod
 from koord_scheduler.plugin.testing.harness import fake_services
@@ -195,11 +202,13 @@ class World:
         registry = PluginRegistry()
         registry.register("Sort", partial(Sort, state=self.state))
         settings = _shipped(registry, self._plugins) if self._shipped else _synthetic(registry)
+        decoder = PodDecoder(Decoder(fields_read([settings], registry)))  # as the daemon has it
         self.services = services = replace(
             fake_services(FakeCluster()),
             cluster=self.state,
             clock=self.clock,
             activate=self._activate,
+            pod_decoder=decoder,
         )
         if self._racks:
             informer = services.informers.informer(TOPOLOGIES)
