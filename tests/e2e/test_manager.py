@@ -1,10 +1,14 @@
 """koord-manager on a real API server, with the rights that ship."""
 
 import asyncio
+import copy
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
+
+import pytest
+import yaml
 
 from koord.api.nodemetric import time_text
 from koord.kube.client import (
@@ -12,18 +16,30 @@ from koord.kube.client import (
     NODE_METRICS,
     NODE_SLOS,
     NODES,
+    PODS,
     ApiClient,
+    Resource,
 )
 from koord.kube.errors import KubeError
-from tests.support.processes.control_plane import running_manager
-from tests.support.real_apiserver.cluster_objects import ClusterObjects
+from tests.support.processes.control_plane import events, running_manager
+from tests.support.programs import REPOSITORY
+from tests.support.real_apiserver.cluster_objects import READY, SHOP, ClusterObjects
 from tests.support.real_apiserver.control_plane import ControlPlane
+from tests.support.real_apiserver.kubectl import Kubectl
 from tests.support.real_apiserver.recorder import Recorder
+from tests.support.real_apiserver.served import until_served
 
 NAMESPACE = "koordinator-system"
 BATCH_CPU = "kubernetes.io/batch-cpu"
 ORIGIN = "node.koordinator.sh/originExtendedAllocatable"
 PATIENCE = 30.0  # real seconds
+PROFILES = Resource("config.koordinator.sh/v1alpha1", "clustercolocationprofiles")
+ROLES = Resource("rbac.authorization.k8s.io/v1", "clusterroles")
+MANAGER_COMPONENTS = REPOSITORY / "deploy" / "manager"
+WAITING = (
+    "--feature-gates=ColocationProfileController=true",
+    "--colocation-profile-reconcile-interval=1s",
+)
 
 
 def status(cpu: str) -> dict[str, Any]:
@@ -95,3 +111,116 @@ async def client_has(client: ApiClient, path: str) -> dict[str, Any] | None:
         return await client.get(path)
     except KubeError:
         return None
+
+
+def waiting_profile(name: str, **spec: Any) -> dict[str, Any]:
+    """A profile for the pods of an app, also for those that wait for a node."""
+    meta = {"name": name, "labels": {"config.koordinator.sh/controller-managed": "true"}}
+    selector = {"matchLabels": {"app": name}}
+    return {
+        "apiVersion": PROFILES.api_version,
+        "kind": "ClusterColocationProfile",
+        "metadata": meta,
+        "spec": {"selector": selector, **spec},
+    }
+
+
+@pytest.fixture
+async def patching_token(
+    manager_token: str, client: ApiClient, kubectl: Kubectl
+) -> AsyncIterator[str]:
+    """A token with the rights of deploy/manager and of its component patch-pods."""
+    crds = list(
+        yaml.safe_load_all((MANAGER_COMPONENTS / "crds/clustercolocationprofiles.yaml").read_text())
+    )
+    await asyncio.to_thread(kubectl.apply, crds)
+    await until_served(client, PROFILES)
+    component = yaml.safe_load((MANAGER_COMPONENTS / "patch-pods/kustomization.yaml").read_text())
+    for each in component["patches"]:
+        await client.json_patch(ROLES.object("koord-manager"), yaml.safe_load(each["patch"]))
+    yield manager_token
+    for one in (await client.list(PROFILES.collection())).items:
+        await client.delete(PROFILES.object(one["metadata"]["name"]))
+    await asyncio.to_thread(kubectl.delete, crds)
+
+
+async def test_pods_that_came_before_their_profile_get_what_may_change(
+    own_plane: ControlPlane, client: ApiClient, objects: ClusterObjects, patching_token: str,
+    node_name: str, tmp_path: Path,
+) -> None:  # fmt: skip
+    """Once each; a pod that has a node stays as it is, and so does one that the API server keeps.
+
+    What the server refuses for one pod is said, and keeps no other from its profile.
+    """
+    await objects.add_node(node_name, READY)
+    labels = {"app": "spark", "name": "n"}
+    before = await objects.add_pod("waits", {}, labels=labels)
+    placed = await objects.add_pod("placed", {"nodeName": node_name}, labels=labels)
+    fixed = await objects.add_pod("fixed", {}, labels={"app": "a-fixed"})
+    ruled = await objects.add_pod("ruled", {}, labels={"app": "b-ruled"})
+
+    async def pod(name: str) -> dict[str, Any]:
+        return await client.get(PODS.object(name, namespace=SHOP))
+
+    async def rules_hold() -> bool:
+        item = {"metadata": {"name": "x", "labels": {"koordinator.sh/qosClass": "BE"}},
+                "spec": before["spec"]}  # fmt: skip
+        try:
+            await client.create(PODS.collection(SHOP), item, dry_run=True)
+        except KubeError as err:
+            return "cannot be used in combination" in str(err)
+        return False
+
+    async with Recorder(own_plane.config) as recorder:
+        async with running_manager(tmp_path, recorder.url, *WAITING, token=patching_token):
+            await until(rules_hold)
+            # What may never change of a pod: how much it is guaranteed.
+            container = {"name": "app", "resources": {"requests": {"cpu": "1"}}}
+            patch: dict[str, Any] = {"spec": {"containers": [container]}}
+            await client.create(PROFILES.collection(), waiting_profile("a-fixed", patch=patch))
+            sub_priority = waiting_profile("b-ruled", koordinatorPriority=7)
+            await client.create(PROFILES.collection(), sub_priority)
+            patch = {
+                "metadata": {"annotations": {"a": "b"}},
+                "spec": {"containers": [{"name": "app", "image": "other"}]},
+            }
+            made = waiting_profile(
+                "spark", labels={"team": "blue"}, labelSuffixes={"name": "-be"},
+                schedulerName="koord-scheduler", patch=patch,
+            )  # fmt: skip
+            await client.create(PROFILES.collection(), made)
+
+            async def amended() -> bool:
+                return "team" in (await pod("waits"))["metadata"]["labels"]
+
+            await until(amended)
+
+            def looks() -> int:
+                asked = recorder.asked("list", PODS.collection())
+                return sum("spec.nodeName=," in one.query.get("fieldSelector", "") for one in asked)
+
+            enough = looks() + 6  # two looks for three profiles
+
+            async def looked() -> bool:
+                return looks() >= enough
+
+            await until(looked)
+        assert [f"{one.verb} {one.path}" for one in recorder.refused] == []
+        patches = [one.path for one in recorder.requests
+                   if one.method == "PATCH" and "/pods/" in one.path]  # fmt: skip
+    assert sorted(patches) == [
+        PODS.object(each, namespace=SHOP) for each in ("fixed", "ruled", "waits")
+    ]
+    found = await pod("waits")
+    expected = copy.deepcopy(before["spec"])
+    expected["containers"][0]["image"] = "other"
+    assert found["spec"] == expected  # the same scheduler
+    assert found["metadata"]["labels"] == {"app": "spark", "name": "n-be", "team": "blue"}
+    assert found["metadata"]["annotations"] == {"a": "b"}
+    for kept in (placed, fixed, ruled):
+        now = await pod(kept["metadata"]["name"])
+        assert (now["metadata"]["labels"], now["spec"]) == (
+            kept["metadata"]["labels"], kept["spec"],
+        )  # fmt: skip
+    said = events(tmp_path, "pod.not_amended", "manager")
+    assert [each["pod"] for each in said] == ["fixed", "ruled"]
