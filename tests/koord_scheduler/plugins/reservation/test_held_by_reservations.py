@@ -367,10 +367,13 @@ async def aligned():
     await made.end()
 
 
-async def share(world: HeldWorld, name: str, cpu: int, app: str = "web", **more: str) -> str:
-    """A pod without CPUs of its own."""
+async def share(
+    world: HeldWorld, name: str, cpu: int, app: str = "web", percent: int = 0, **more: str
+) -> str:
+    """A pod without CPUs of its own. percent: of a card."""
     labels = {"app": app, **{key: value for key, value in more.items() if key == IGNORED}}
-    key = world.api.add_pod(name, labels=labels, containers=[container(0, cpu)], priority=9999)
+    containers = [container(percent, cpu)]
+    key = world.api.add_pod(name, labels=labels, containers=containers, priority=9999)
     if AFFINITY in more:
         world.api.change(key, metadata={"annotations": {AFFINITY: more[AFFINITY]}})
     await world.settle()
@@ -393,7 +396,7 @@ async def test_beside_a_reservation_only_what_it_does_not_have_is_left(aligned: 
 async def test_reservations_of_the_numa_node_that_a_pod_gets(aligned: HeldWorld) -> None:
     """V16 and V17: the NUMA node is chosen first; the pod gets a reservation only there.
 
-    V18 has the affinity given, too. Here a pod that must have a reservation goes where it is.
+    A pod that must have a reservation goes where it is.
     """
     await aligned.reserve("a", cpu=8, labels={}, allocatePolicy="Restricted")
     first = await share(aligned, "first", 4)
@@ -410,6 +413,32 @@ async def test_reservations_of_the_numa_node_that_a_pod_gets(aligned: HeldWorld)
     assert (aligned.given(must), aligned.zones(must)) == ("b", {1: "4"})
     more = await share(aligned, "more", 8, **MUST)
     assert aligned.where(more) == ""
+
+
+async def test_what_a_reservation_lacks_of_the_numa_node_that_its_owner_needs(
+    aligned: HeldWorld,
+) -> None:
+    """V18: the pod needs the card of NUMA node 0, its reservation has CPU of NUMA node 1.
+
+    Here the reservation counts among the hints, before a NUMA node is chosen.
+    """
+    informers: Any = aligned.services.informers
+    informers.apply(DEVICE_OBJECTS, device_object("n0", [gpu(0, numa=0, pcie="0")]))
+    blocker = await share(aligned, "blocker", 8, "other")
+    await aligned.reserve("b", cpu=8, labels={}, allocatePolicy="Restricted")
+    aligned.api.delete_pod(blocker)
+    await aligned.settle()
+    must = await share(aligned, "must", 4, percent=100, **MUST)
+    assert aligned.message(must).startswith(
+        "0/1 nodes are available: 1 Unaligned NUMA Hint cause cpu prefer [01 10] among [01 10 11],"
+        "gpu prefer [01] among [01],reservation prefer [11] among [11]. "
+    )
+    bound = await aligned.owner("bound", 100, 4, **MUST)
+    assert aligned.message(bound).startswith(
+        "0/1 nodes are available: 1 Reservation(s) not enough cpus available to satisfy request. "
+    )
+    free = await share(aligned, "free", 4, percent=100)
+    assert (aligned.given(free), aligned.zones(free)) == ("", {0: "4"})
 
 
 async def test_the_numa_node_of_a_reserved_card_is_chosen(aligned: HeldWorld) -> None:
