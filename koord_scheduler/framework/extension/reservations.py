@@ -146,6 +146,10 @@ class ReservationFilterPlugin(Plugin, ABC):
 class ReservationScorePlugin(Plugin, ABC):
     """Ranks the reservations of one node."""
 
+    def scores_reservations(self, state: CycleState, pod: ClusterPod) -> bool:
+        """Whether it may prefer one for this pod: if no plugin does, none is asked."""
+        return True
+
     @abstractmethod
     def score_reservation(
         self, state: CycleState, pod: ClusterPod, reservation: Reservation, node_name: str
@@ -240,6 +244,7 @@ class ReservationPlugins:
         nominators = _reservation_plugins(self._all, ReservationNominator)  # type: ignore[type-abstract]
         caches = _reservation_plugins(self._all, ReservationCache)  # type: ignore[type-abstract]
         self._filters = _reservation_plugins(self._all, ReservationFilterPlugin)  # type: ignore[type-abstract]
+        self._scorers = _reservation_plugins(self._all, ReservationScorePlugin)  # type: ignore[type-abstract]
         self._nominator = nominators[-1] if nominators else None
         self.cache = caches[-1][1] if caches else None
         """Finds reservations; None: no plugin does."""
@@ -329,12 +334,16 @@ class ReservationPlugins:
         totals = self.scores(state, pod, usable, node)
         return max(usable, key=lambda one: totals[one.name])
 
+    def ranks(self, state: CycleState, pod: ClusterPod) -> bool:
+        """Whether any plugin may prefer a reservation for a pod."""
+        return any(plugin.scores_reservations(state, pod) for _, plugin in self._scorers)
+
     def scores(
         self, state: CycleState, pod: ClusterPod, reservations: Sequence[Reservation], node: str
     ) -> dict[str, int]:
         """The sum of all plugins' scores, by the name of the reservation."""
         totals = {one.name: 0 for one in reservations}
-        for loaded, plugin in _reservation_plugins(self._all, ReservationScorePlugin):  # type: ignore[type-abstract]
+        for loaded, plugin in self._scorers:
             scored = partial(self._scored, loaded, plugin, state, pod, reservations, node)
             for one in self._calls.call(loaded, Point.SCORE, state, scored):
                 totals[one.name] += one.score

@@ -3,8 +3,9 @@
 Source: Koordinator, pkg/scheduler/apis/config (DeviceShareArgs), plugins/deviceshare (scoring.go).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from koord.api.fields import Fields
 from koord.api.gojson import wire
@@ -69,14 +70,16 @@ def node_score(
     scorer: DeviceScorer,
     table: DeviceTable,
     wanted: Mapping[str, tuple[Amounts, int]],
+    only: Mapping[str, Collection[int]] = MappingProxyType({}),
 ) -> int:
     """Return the score of a node, 0 to HIGHEST: the mean over the types of what is requested.
 
-    wanted: by type the request of each device, and the number of devices.
+    wanted: by type the request of each device, and the number of devices. only: the minors of
+    those types of which not all devices count.
     """
     scores = []
     for kind, (each, count) in wanted.items():
-        total, free = table.sums(kind)
+        total, free = table.sums(kind, only.get(kind))
         request: Amounts = each
         if kind == GPU:
             request = with_both(each, next(filter(None, table.total(kind).values()), {}))

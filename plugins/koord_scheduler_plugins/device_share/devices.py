@@ -3,7 +3,7 @@
 Source: Koordinator, apis/scheduling/v1alpha1 (Device), apis/extension/device_share.go.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from types import MappingProxyType
@@ -428,8 +428,12 @@ class DeviceTable:
         """The amounts of each device of a type."""
         return self.layout.totals.get(kind, {})
 
-    def sums(self, kind: str) -> tuple[Amounts, Amounts]:
-        """Total and free amounts of all devices of a type together."""
+    def sums(self, kind: str, only: Collection[int] | None = None) -> tuple[Amounts, Amounts]:
+        """Total and free amounts of all devices of a type together, or of some by their minors."""
+        if only is not None:
+            every = (self.total(kind), self.free(kind))
+            total, free = (_sum(each[one] for one in only if one in each) for each in every)
+            return total, free
         found = self._sums.get(kind)
         if found is None:
             found = _sum(self.total(kind).values()), _sum(self.free(kind).values())

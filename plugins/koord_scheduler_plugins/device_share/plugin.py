@@ -65,11 +65,7 @@ from koord_scheduler.plugin.vector import (
     Verdicts,
     default_normalize,
 )
-from koord_scheduler_plugins.device_share.adaption import (
-    GATE,
-    NodeLocks,
-    adaption,
-)
+from koord_scheduler_plugins.device_share.adaption import GATE, NodeLocks, adaption
 from koord_scheduler_plugins.device_share.allocated import (
     DEVICES,
     allocated_devices,
@@ -112,6 +108,7 @@ from koord_scheduler_plugins.device_share.requests import (
     pod_devices,
 )
 from koord_scheduler_plugins.device_share.reserved import (
+    ReservedDeviceScores,
     allocate_reserved,
     designated_table,
     pods_by_devices,
@@ -193,6 +190,7 @@ class DeviceShare(
     NodePartsProvider,
     APIServiceProvider,
     ReservationFilterPlugin,
+    ReservedDeviceScores,
 ):
     """Places pods where the devices are that they request, and says which they get."""
 
@@ -413,6 +411,10 @@ class DeviceShare(
         except DevicesUnavailable as err:
             return _rejection(err)
         return None
+
+    def wanted_devices(self, state: CycleState) -> PodDevices | None:
+        asked = state.find(_KEY, DeviceRequest)
+        return None if asked is None else asked.wanted
 
     def unreserve(self, state: CycleState, pod: ClusterPod, node_name: str) -> None:
         """Do nothing: the account does not have the pod any more once it is forgotten."""

@@ -3,21 +3,30 @@
 Source: Koordinator, pkg/scheduler/plugins/deviceshare (reservation.go).
 """
 
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from koord.api.annotations import AllocatedDevice
 from koord.api.quantity import Quantity
 from koord.plugin import InvalidObject
-from koord_scheduler.plugin import ClusterPod
-from koord_scheduler.plugin.koordinator import ReservationRoom
+from koord_scheduler.plugin import ClusterPod, CycleState, Status
+from koord_scheduler.plugin.koordinator import (
+    Reservation,
+    ReservationRoom,
+    ReservationScore,
+    ReservationScoreExtensions,
+    ReservationScorePlugin,
+)
 from koord_scheduler_plugins.device_share.allocated import held_amounts
 from koord_scheduler_plugins.device_share.allocation import (
     AllocateOptions,
     Allocation,
     DevicesUnavailable,
     allocate_with_way,
+    instance_request,
 )
+from koord_scheduler_plugins.device_share.args import HIGHEST, DeviceScorer, node_score
 from koord_scheduler_plugins.device_share.devices import (
     FUNCTION,
     GPU,
@@ -27,6 +36,7 @@ from koord_scheduler_plugins.device_share.devices import (
     used_key,
 )
 from koord_scheduler_plugins.device_share.requests import PodDevices
+from koord_scheduler_plugins.device_share.tables import DeviceTables
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,6 +91,65 @@ def allocate_reserved(
         if found.restricted:
             raise
     return allocate_with_way(table, wanted, replace(options, preferred=preferred))
+
+
+def reserved_score(
+    scorer: DeviceScorer, table: DeviceTable, wanted: PodDevices, found: ReservedShare
+) -> int:
+    """Return the score of a node for a pod that has a reservation there, 0 to HIGHEST.
+
+    Of one that is restricted only its own devices count, with what is left of them. 0: it has no
+    devices of these types, or they are not enough.
+
+    table: without what is left of the reservation.
+    """
+    if not found.types & wanted.requests.keys():
+        return 0
+    only: dict[str, set[int]] = {}
+    if found.restricted:
+        only = {kind: set() for kind in found.types}
+        for kind, minor, _ in map(_split, found.left):
+            only[kind].add(minor)
+        table = _inside(table, wanted, found)
+    try:
+        each = {kind: instance_request(table, wanted, kind) for kind in wanted.requests}
+    except DevicesUnavailable:
+        return 0
+    return node_score(scorer, table, each, only)
+
+
+class ReservedDeviceScores(ReservationScorePlugin, ReservationScoreExtensions):
+    """Ranks the reservations of a node by their devices; the best one has HIGHEST."""
+
+    tables: DeviceTables
+    _scorer: DeviceScorer
+
+    @abstractmethod
+    def wanted_devices(self, state: CycleState) -> PodDevices | None:
+        """Return the devices that the pod of a cycle requests; None: none."""
+
+    def scores_reservations(self, state: CycleState, pod: ClusterPod) -> bool:
+        return self.wanted_devices(state) is not None
+
+    def score_reservation(
+        self, state: CycleState, pod: ClusterPod, reservation: Reservation, node_name: str
+    ) -> int:
+        wanted = self.wanted_devices(state)
+        if wanted is None or not isinstance(reservation, ReservationRoom):
+            return 0
+        node = reservation.node
+        table = self.tables.table_in(node.view, node.row, reservation.without())
+        if table is None:
+            return 0
+        return reserved_score(self._scorer, table, wanted, reserved_devices(reservation))
+
+    def normalize_reservation_score(
+        self, state: CycleState, pod: ClusterPod, scores: list[ReservationScore]
+    ) -> Status | None:
+        highest = max((one.score for one in scores), default=0)
+        for one in scores:
+            one.score = one.score * HIGHEST // highest if highest else 0
+        return None
 
 
 def designated_table(

@@ -178,6 +178,12 @@ class Rejections(Protocol):
         self, state: CycleState, pod: ClusterPod, reservation: ReservationRoom, node: str
     ) -> Status: ...
 
+    def ranks(self, state: CycleState, pod: ClusterPod) -> bool: ...
+
+    def scores(
+        self, state: CycleState, pod: ClusterPod, reservations: Sequence[ReservationRoom], node: str
+    ) -> Mapping[str, int]: ...
+
 
 class Rooms:
     """Whether pods fit, also in what-ifs in which consumers are elsewhere."""
@@ -376,7 +382,25 @@ class Rooms:
         if node.name not in data.by_node:
             return None
         fitting = self._fitting(data, demands, node, cycle).fitting
-        return nominate(fitting, lambda info: score_reservation(demands.requests, info))
+        others = self._scores(fitting, node, cycle)
+        return nominate(
+            fitting,
+            lambda info: score_reservation(demands.requests, info) + others.get(info.name, 0),
+        )
+
+    def admits(self, data: CycleData, demands: Demands, node: NodeInfo, cycle: Cycle) -> bool:
+        """Whether a pod fits a node through one of its reservations."""
+        return any(not one.taken for one in self._fitting(data, demands, node, cycle).fitting)
+
+    def _scores(
+        self, infos: Sequence[ReservationInfo], node: NodeInfo, cycle: Cycle | None
+    ) -> Mapping[str, int]:
+        """The scores of other plugins, by name, for those among which there is a choice."""
+        if cycle is None or len(infos) < 2 or not self._plugins().ranks(*cycle):
+            return {}
+        account = self._account(node)
+        rooms = [self._offer((info,), node, account) for info in infos]
+        return self._plugins().scores(*cycle, rooms, node.name)
 
     def rejection(self, data: CycleData, demands: Demands, node: NodeInfo, cycle: Cycle) -> Status:
         """Why a pod that must have a reservation gets none on a node."""
@@ -448,7 +472,7 @@ class ReservationHints(NUMATopologyHintProvider, ABC):
         found = [
             nodes
             for nodes in numa.choices(state)
-            if self._rooms.nominated(
+            if self._rooms.admits(
                 data, demands, node, (numa.with_affinity(state, node, nodes), pod)
             )
         ]

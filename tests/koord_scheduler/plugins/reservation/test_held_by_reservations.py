@@ -455,6 +455,28 @@ async def test_the_numa_node_of_a_reserved_card_is_chosen(aligned: HeldWorld) ->
     assert (aligned.given(first), aligned.cards(first)) == ("r", {1: 100})
 
 
+@pytest.mark.parametrize(("full", "wanted"), [("s", "r"), ("r", "s"), ("", "r")])
+async def test_the_reservation_with_more_of_its_card_left_is_given(full: str, wanted: str) -> None:
+    """Both have room for the pod; by amounts the fuller one would come first."""
+    world = await HeldWorld().open("n0")
+    for name in ("r", "s"):
+        owners = [{"app": "web", name: "y"}, {"app": "both"}]
+        await world.reserve(
+            name,
+            100,
+            allocateOnce=False,
+            allocatePolicy="Restricted",
+            owners=[{"labelSelector": {"matchLabels": labels}} for labels in owners],
+        )
+    if full:
+        labels = {"app": "web", full: "y"}
+        world.api.add_pod("first", labels=labels, containers=[container(40, 0)], priority=9999)
+        await world.settle()
+    second = await world.owner("second", 40, app="both")
+    assert world.given(second) == wanted
+    await world.end()
+
+
 async def test_a_pod_that_ignores_reservations_has_their_cpus(world: HeldWorld) -> None:
     """V15."""
     await world.owner("stranger", cpu=8, app="other")
