@@ -510,7 +510,10 @@ class MigrationController(Evictor):
         return self._rules.reject_reason(pod)
 
     def pre_eviction_filter(self, pod: ClusterPod) -> bool:
-        return not self._rules.unschedulable(pod)
+        return not self.pre_eviction_reject_reason(pod)
+
+    def pre_eviction_reject_reason(self, pod: ClusterPod) -> str:
+        return self._rules.unschedulable(pod)
 
     def rehearse(self, pod: ClusterPod, options: EvictOptions) -> str:
         """Return why no job would be created; "": one would. Quotas count jobs of the cycle."""

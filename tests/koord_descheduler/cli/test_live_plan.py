@@ -86,15 +86,20 @@ def topology(name: str, reserved: str) -> dict[str, Any]:
     return {"metadata": {"name": name, "annotations": annotations}}
 
 
-@pytest.fixture
-def taints_argv(argv: list[str], tmp_path: Path) -> list[str]:
+@pytest.fixture(params=["DefaultEvictor", "MigrationController"])
+def taints_argv(request: pytest.FixtureRequest, argv: list[str], tmp_path: Path) -> list[str]:
     """Pods leave nodes with a taint that they do not tolerate, if they fit elsewhere."""
-    plugins = {
-        **CONFIG["profiles"][0]["plugins"],
-        "deschedule": {"enabled": [{"name": "RemovePodsViolatingNodeTaints"}]},
-        "balance": {},
+    evictor, everything = request.param, [{"name": "*"}]
+    plugins: dict[str, Any] = {
+        point: {"disabled": everything, "enabled": [{"name": evictor}]}
+        for point in ("evict", "filter")
     }
-    args = [{"name": "DefaultEvictor", "args": {"nodeFit": True}}]
+    plugins["deschedule"] = {"enabled": [{"name": "RemovePodsViolatingNodeTaints"}]}
+    more: dict[str, Any] = {}
+    if evictor == "MigrationController":
+        more = {"defaultJobMode": "EvictDirectly", "maxUnavailablePerWorkload": 1}
+        more |= {"maxMigratingPerWorkload": 1, "skipCheckExpectedReplicas": True}
+    args = [{"name": evictor, "args": {"nodeFit": True, **more}}]
     profiles = [{"name": "p", "plugins": plugins, "pluginConfig": args}]
     (tmp_path / "config.json").write_text(json.dumps({**CONFIG, "profiles": profiles}))
     return argv
@@ -118,8 +123,11 @@ async def test_cpus_that_are_free_elsewhere_count_in_a_plan(
     """By the NodeResourceTopology objects of the API server, or of a dump; None: there are none."""
     nodes = [node("n1", taints=[TAINT]), node("n2")]
     topologies = [] if reserved is None else [topology(name, reserved) for name in ("n1", "n2")]
+    workload = {"metadata": {"name": "bound", "namespace": "default", "uid": "u"}}
+    workload["spec"] = {"replicas": 2}
     for path, objects in (
         ("/api/v1/nodes", nodes),
+        ("/apis/apps/v1/replicasets", [workload]),
         ("/api/v1/pods", [bound_pod()]),
         (TOPOLOGIES, topologies),
     ):
@@ -129,6 +137,7 @@ async def test_cpus_that_are_free_elsewhere_count_in_a_plan(
         lists = [
             {"kind": "NodeList", "apiVersion": "v1", "items": nodes},
             {"kind": "PodList", "apiVersion": "v1", "items": [bound_pod()]},
+            {"kind": "ReplicaSetList", "apiVersion": "apps/v1", "items": [workload]},
             {
                 "kind": "NodeResourceTopologyList",
                 "apiVersion": "topology.node.k8s.io/v1alpha1",
@@ -142,7 +151,7 @@ async def test_cpus_that_are_free_elsewhere_count_in_a_plan(
 
     report = json.loads(capsys.readouterr().out)
     [found] = report["pods"]
-    assert (found["pod"], found["action"]) == ("default/bound", action)
+    assert (found["pod"], found["action"]) == ("default/bound", action), found["reason"]
     assert ("no such devices or CPUs free" in found["reason"]) == (action == "refused")
     assert len(report["unknown"]) == unknown
     if unknown:
