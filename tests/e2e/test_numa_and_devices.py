@@ -1,4 +1,4 @@
-"""GPU and CPU-bound workloads on a real API server: placed, explained and moved.
+"""GPU and CPU-bound workloads on a real API server: placed, explained and moved, or left.
 
 The scheduler has Koordinator's shipped profile. What is made up: nodes with their devices and CPUs,
 the controllers of the workloads, and the kubelets.
@@ -6,7 +6,9 @@ the controllers of the workloads, and the kubelets.
 
 import asyncio
 import contextlib
+import copy
 import json
+import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -17,7 +19,7 @@ import yaml
 
 from koord.api.annotations import DEVICE_ALLOCATED, RESOURCE_STATUS
 from koord.api.podmigrationjob import API_VERSION, PLURAL
-from koord.kube.client import DEVICES, NODE_TOPOLOGIES, PODS, ApiClient, Resource
+from koord.kube.client import DEVICES, NODE_TOPOLOGIES, NODES, PODS, ApiClient, Resource
 from koord.kube.errors import NotFound
 from tests.support.processes.control_plane import running_descheduler, running_scheduler
 from tests.support.processes.prometheus import free_port
@@ -75,17 +77,21 @@ class Workload:
         self._owner: dict[str, Any] = {}
         self._count = 0
 
-    async def add_pod(self) -> str:
+    async def add_pod(self, node: str = "", annotations: dict[str, str] | None = None) -> str:
+        """node: where it runs, with what its annotations say; "": it is to be scheduled."""
         if not self._owner:
             self._owner = await self._objects.add_replica_set(self.name, 2)
         name = f"{self.name}-{self._count}"
         self._count += 1
         resources = {"requests": self._requests, "limits": self._requests}
         container = {"name": "app", "image": "app", "resources": resources}
+        spec = {"schedulerName": NAME, "containers": [container]}
         await self._objects.add_pod(
             name,
-            {"schedulerName": NAME, "containers": [container]},
+            {**spec, "nodeName": node} if node else spec,
+            {**READY, "phase": "Running"} if node else None,
             labels={"app": self.name, **LSR},
+            annotations=annotations or {},
             ownerReferences=[self._owner],
         )
         return name
@@ -117,12 +123,11 @@ def held(pod: dict[str, Any]) -> tuple[str, list[int]]:
     return cpus, [one["minor"] for one in cards]
 
 
-async def explained(port: int, pod: str) -> list[str]:
-    """What would help a pod, as the running scheduler says."""
+async def explained(port: int, pod: str) -> Any:
+    """What a running daemon says of a pod."""
     url = f"http://127.0.0.1:{port}/explain?pod={SHOP}/{pod}"
     text = await asyncio.to_thread(lambda: urllib.request.urlopen(url, timeout=TIMEOUT).read())
-    advice: list[str] = json.loads(text)["decision"]["advice"]
-    return advice
+    return json.loads(text)
 
 
 async def moved(client: ApiClient, objects: ClusterObjects, workload: Workload, pod: str) -> Any:
@@ -188,5 +193,100 @@ async def test_workloads_are_placed_explained_and_moved(
         await objects.placed(await gpus.add_pod())
         waits = await gpus.add_pod()
         await objects.pod_condition(waits, "PodScheduled")
-        advice = await explained(port, waits)
+        advice = (await explained(port, waits))["decision"]["advice"]
         assert advice[0].startswith("5 devices of type gpu are requested: 6 would do on 2 nodes")
+
+
+SHARES = ("koordinator.sh/gpu-core", "koordinator.sh/gpu-memory-ratio")
+BROKEN = {"key": "broken", "effect": "NoSchedule"}
+
+
+def cards(percent: int) -> dict[str, str]:
+    """A request for a part of a GPU, or for all of it."""
+    return {"cpu": "1", "memory": "1Gi", **{name: str(percent) for name in SHARES}}
+
+
+def with_card(minor: int, percent: int) -> dict[str, str]:
+    """The annotation of a pod that has a part of a GPU."""
+    resources = {name: str(percent) for name in SHARES}
+    return {DEVICE_ALLOCATED: json.dumps({"gpu": [{"minor": minor, "resources": resources}]})}
+
+
+def with_cpus(cpus: str) -> dict[str, str]:
+    return {RESOURCE_STATUS: json.dumps({"cpuset": cpus})}
+
+
+def leaving_taints(address: str) -> dict[str, Any]:
+    """Pods leave nodes with a taint that they do not tolerate, if another one can take them."""
+    config: dict[str, Any] = copy.deepcopy(DESCHEDULER)
+    config |= {"healthzBindAddress": address, "metricsBindAddress": address}
+    config["deschedulingInterval"] = "1s"
+    [profile] = config["profiles"]
+    profile["plugins"] = {"deschedule": {"enabled": [{"name": "RemovePodsViolatingNodeTaints"}]}}
+    profile["pluginConfig"][0]["args"]["nodeFit"] = True
+    return config
+
+
+async def refused(port: int, pod: str) -> str:
+    """Why a pod stays, once a cycle has looked at it."""
+    async with asyncio.timeout(TIMEOUT):
+        while True:
+            found = []
+            with contextlib.suppress(urllib.error.URLError):  # it does not listen yet
+                cycles = (await explained(port, pod))["cycles"]
+                found = [one["reason"] for each in cycles for one in each["pods"]]
+            if found:
+                return str(found[0])
+            await asyncio.sleep(0.2)
+
+
+async def gone(objects: ClusterObjects, pod: str) -> None:
+    async with asyncio.timeout(TIMEOUT):
+        while True:
+            if pod not in await objects.names():
+                return
+            await asyncio.sleep(0.2)
+
+
+async def test_no_pod_is_evicted_whose_cpus_or_gpus_no_other_node_has(
+    own_plane: ControlPlane,
+    tmp_path: Path,
+    client: ApiClient,
+    recorder: Recorder,
+    objects: ClusterObjects,
+    accounts: Accounts,
+    nodes: list[str],
+) -> None:
+    """Room is enough by amounts; whole cards, and CPUs, are free only in the end."""
+    broken, good = nodes
+    room = {**AMOUNTS, "cpu": "64", **dict.fromkeys(SHARES, "800")}
+    for name in nodes:
+        path = NODES.object(name, subresource="status")
+        await client.merge_patch(path, {"status": {"capacity": room, "allocatable": room}})
+    gpus = Workload(objects, "gpus", cards(100))
+    cpus = Workload(objects, "cpus", {"cpu": "6", "memory": "1Gi"})
+    holders = Workload(objects, "holders", cards(50))
+    bound = Workload(objects, "bound", {"cpu": "12", "memory": "1Gi"})
+    for minor in range(8):
+        await holders.add_pod(good, with_card(minor, 50))
+    await bound.add_pod(good, with_cpus("0-11"))
+    gpu = await gpus.add_pod(broken, with_card(0, 100))
+    cpu = await cpus.add_pod(broken, with_cpus("0-5"))
+    await client.merge_patch(NODES.object(broken), {"spec": {"taints": [BROKEN]}})
+    scheduler = await accounts.scheduler(*COMPONENTS)
+    port, config = free_port(), yaml.safe_load(SHIPPED)
+    config["leaderElection"]["resourceNamespace"] = SYSTEM
+    settings = leaving_taints(f"127.0.0.1:{port}")
+    async with (
+        running_scheduler(tmp_path, recorder.url, config, token=scheduler),
+        running_descheduler(tmp_path, recorder.url, settings, token=await accounts.descheduler()),
+    ):
+        for pod in (gpu, cpu):
+            assert "1 no such devices or CPUs free as it has" in await refused(port, pod)
+        assert {gpu, cpu} <= set(await objects.names())
+        for workload, pod, blocker in ((gpus, gpu, "holders-5"), (cpus, cpu, "bound-0")):
+            await client.delete(PODS.object(blocker, namespace=SHOP))
+            await gone(objects, pod)
+            there = await objects.placed(await workload.add_pod())
+            assert there["spec"]["nodeName"] == good
+            assert held(there)[0 if workload is cpus else 1]
