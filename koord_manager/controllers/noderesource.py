@@ -8,7 +8,7 @@ from typing import Any
 from koord.api.slocontroller import ColocationStrategy
 from koord.cluster.facts import ClusterPod
 from koord.kube.client import MERGE_PATCH, NODE_TOPOLOGIES, NODES, ApiClient
-from koord.kube.errors import KubeError
+from koord.kube.errors import KubeError, NotFound
 from koord.kube.events import Event, EventType, ObjectRef
 from koord.kube.transport import METADATA
 from koord.util.clock import Clock
@@ -190,6 +190,8 @@ class NodeResources(NodeWorker):
             await self._client.patch(
                 path, patch.body, MERGE_PATCH, accept=METADATA, field_manager=NAME
             )
+        except NotFound:  # the watch will say so
+            return
         except KubeError:
             self._count("failed", "updateNodeStatus")
             raise

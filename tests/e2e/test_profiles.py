@@ -615,6 +615,28 @@ def test_rules_of_qos_and_priority(after: Any, before: Any, text: str, go_progra
     assert (text in found) if text else found == "", found
 
 
+def test_v3_a_sub_priority_changes_with_the_gate(go_program: Any) -> None:
+    question = asks(of(sub="8888"), of(sub="9999"))
+
+    assert decided(qos_policy(sub_priority_is_fixed=False), go_program, question) == ""
+
+
+CLASSES = {"none": None, "prod": 9500, "mid": 7500, "batch": 5500, "free": 3500}
+FORBIDDEN = {"LSR": {"none", "mid", "batch", "free"}, "BE": {"none", "prod"}}
+
+
+@pytest.mark.parametrize("qos", [None, "LSE", "LSR", "LS", "BE", "SYSTEM"])
+def test_qos_and_class_go_together_as_in_the_matrix(qos: str | None, go_program: Any) -> None:
+    """Of pods with whole CPUs and without batch resources."""
+    refused = set()
+    for name, priority in CLASSES.items():
+        found = decided(qos_policy(), go_program, asks(of(qos, priority, cpu="2")))
+        assert found == "" or COMBINED in found
+        refused |= {name} if found else set()
+
+    assert refused == FORBIDDEN.get(qos or "", set())
+
+
 @pytest.mark.parametrize(
     ("asked", "is_allowed"),
     [

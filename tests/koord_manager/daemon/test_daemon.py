@@ -253,6 +253,18 @@ async def test_a_refused_patch_is_tried_again_and_said(start, server, clock, pas
     assert (await replica.healthz())["noderesource"]["status"] == "ok"
 
 
+async def test_s5_a_node_that_is_gone_when_it_is_written_is_no_error(start, server, pass_time):
+    server.script(refuse(404, "NotFound"), method="PATCH", path=f"{NODES}/n1/status")
+    replica = start()
+    await pass_time(lambda: bool(patches(server)), step=0.25)
+
+    await pass_time(lambda: batch(server) == "25k")  # by the next change of its NodeMetric
+
+    assert (await replica.healthz())["noderesource"]["status"] == "ok"
+    labels = {"status": "failed", "reason": "updateNodeStatus"}
+    assert replica.metric("slo_controller_node_resource_reconcile_count", **labels) is None
+
+
 async def test_dry_run_writes_nothing(start, server, let_pass, pass_time):
     start("apiVersion: manager/v1alpha1\nkind: ManagerConfiguration\ndryRun: true\n")
     await pass_time(lambda: bool(holder(server)), step=0.25)

@@ -64,6 +64,8 @@ def test_only_host_applications_of_prod_take_of_what_is_unallocated(priority, cp
     unallocated = _unallocated(found, capacity(found))
 
     assert (unallocated.milli_cores, unallocated.memory_bytes) == (cpu * 1000, memory_g * G)
+    offered = calculate(found, "MidResource").resources
+    assert [offered[name].amount for name in (MID_CPU, MID_MEMORY)] == [0, 0]
 
 
 def test_m10_mid_of_the_fixture_of_batch():
