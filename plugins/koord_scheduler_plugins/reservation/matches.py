@@ -91,12 +91,17 @@ _NO_NODES = ByNode()
 _MATCHED = Match(Verdict.MATCHED)
 _ROWS = 64  # slots for so many at first
 _NO_LIMIT = 2**62  # of the number of consumers
+FEW_NODES = 16  # that are sooner looked at one by one
+_MAX_JUDGED = 2  # judgements of pods that ask for something else, for each kind
 _MAX_NAMES = 15  # of requested resources that are judged as columns
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """Nodes with one reservation that a pod can have, judged together. All have shape (nodes,)."""
+    """Nodes with one reservation that a pod can have, judged together. All have shape (nodes,).
+
+    It is right until pods that ask for the same are judged again.
+    """
 
     rows: NDArray[np.intp]
     fits: Mask  # through the reservation
@@ -105,6 +110,11 @@ class Judgement:
     scores: Scores  # of the reservation; 0 where the pod does not fit through it
     others: Collection[str]  # nodes that have more than one
 
+    def renew(self, places: NDArray[np.intp], some: "Judgement") -> None:
+        """Take over another judgement of some of the nodes, which are at these places."""
+        self.fits[places], self.passes[places] = some.fits, some.passes
+        self.reasons[places], self.scores[places] = some.reasons, some.scores
+
     def refused(self) -> Iterator[NDArray[np.intp]]:
         """Yield the rows that the pod does not fit, together those with the same reasons."""
         rows, reasons = self.rows[~self.passes], self.reasons[~self.passes]
@@ -112,11 +122,24 @@ class Judgement:
             yield rows[reasons == reason]
 
 
+@dataclass(slots=True)
+class _Judged:
+    """A judgement, and of what it is."""
+
+    judgement: Judgement
+    slots: NDArray[np.intp]  # in the order of the judgement
+    resources: Mapping[str, int]
+    generations: Any  # of the rows
+    layout: int
+    changes: int
+
+
 class MatchColumns:
     """The reservations of one kind of pods as columns, for nodes with one of them.
 
     What a pod requests does not count, so all pods of a kind share it. A node costs something when
-    its reservations have changed, and columns are asked for again.
+    its reservations have changed, and columns are asked for again. Pods with the same requests
+    share a judgement: of nodes that have changed since, it is made anew.
     """
 
     def __init__(self) -> None:
@@ -133,6 +156,10 @@ class MatchColumns:
         # (kinds, resources, slots): whether it is reserved, allocatable, what is kept back inside,
         # used, left, held by the pod that stands for it
         self._amounts = np.zeros((6, 1, _ROWS), np.int64)
+        self._judged: OrderedDict[Hashable, _Judged] = OrderedDict()  # by what pods ask for
+        self._layout = 0  # grows when other nodes are judged here, or they are on other rows
+        self._changes = 0  # grows with each change of a slot
+        self._changed_at = np.zeros(_ROWS, np.int64)  # the number of the last change, by slot
 
     def changed(self, nodes: Iterable[str]) -> None:
         """The reservations of some nodes are others now."""
@@ -156,6 +183,7 @@ class MatchColumns:
         self._stale.clear()
         if self._traits is not nodes.traits:
             self._traits = nodes.traits
+            self._layout += 1
             for slot, name in enumerate(self._names):
                 self._rows[slot] = self._row(nodes, name)
 
@@ -171,11 +199,17 @@ class MatchColumns:
         self._rows, self._single = longer(self._rows), longer(self._single)
         self._restricted, self._amounts = longer(self._restricted), longer(self._amounts)
         self._has_room_for_pod = longer(self._has_room_for_pod)
+        self._changed_at = longer(self._changed_at)
 
     def _put(self, slot: int, infos: Infos, tracker: ReservationTracker) -> None:
-        self._single[slot] = len(infos) == 1 and not infos[0].taken
+        is_single = len(infos) == 1 and not infos[0].taken
+        if is_single != self._single[slot]:
+            self._single[slot] = is_single
+            self._layout += 1
+        self._changes += 1
+        self._changed_at[slot] = self._changes
         self._amounts[:, :, slot] = 0
-        if not self._single[slot]:
+        if not is_single:
             return
         info = infos[0]
         limit = info.allocatable.get(POD_COUNT, _NO_LIMIT)
@@ -217,7 +251,49 @@ class MatchColumns:
         if len(wanted) > _MAX_NAMES:
             return None
         self._follow(by_node, tracker, nodes)
-        (slots,) = (self._single & (self._rows >= 0)).nonzero()
+        asked = tuple(wanted.items()), demands.required
+        known = self._judged.pop(asked, None)
+        slots = None if known is None else self._changed_since(known, nodes)
+        if known is None or slots is None:
+            (slots,) = (self._single & (self._rows >= 0)).nonzero()
+            found = self._judge(slots, wanted, demands, nodes, options)
+        else:
+            found = known.judgement
+            if len(slots):
+                some = self._judge(slots, wanted, demands, nodes, options)
+                found.renew(known.slots.searchsorted(slots), some)
+            slots = known.slots
+        self._judged[asked] = _Judged(
+            found, slots, nodes.resources, nodes.generations, self._layout, self._changes
+        )
+        if len(self._judged) > _MAX_JUDGED:
+            self._judged.popitem(last=False)
+        return found
+
+    def _changed_since(self, known: _Judged, nodes: View) -> NDArray[np.intp] | None:
+        """Slots that are to be judged again; None: all are."""
+        if known.layout != self._layout or known.resources is not nodes.resources:
+            return None
+        rows = nodes.generations.other_rows(known.generations)
+        if len(rows) > FEW_NODES:
+            return None
+        changed = self._changed_at > known.changes
+        for row in rows:
+            slot = self._slots.get(nodes.node(row).name)
+            if slot is not None and self._single[slot]:
+                changed[slot] = True
+        (slots,) = changed.nonzero()
+        return slots[self._single[slots] & (self._rows[slots] >= 0)]
+
+    def _judge(
+        self,
+        slots: NDArray[np.intp],
+        wanted: Mapping[str, int],
+        demands: Demands,
+        nodes: View,
+        options: FitOptions,
+    ) -> Judgement:
+        """Judge nodes by their slots."""
         rows = self._rows[slots]
         pods = nodes.resources[POD_COUNT]
         requested, allocatable = nodes.requested, nodes.allocatable

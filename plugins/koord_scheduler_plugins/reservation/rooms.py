@@ -37,7 +37,12 @@ from koord_scheduler_plugins.reservation.fit import (
     filter_node,
     node_shortages,
 )
-from koord_scheduler_plugins.reservation.matches import ByNode, Judgement, MatchColumns
+from koord_scheduler_plugins.reservation.matches import (
+    FEW_NODES,
+    ByNode,
+    Judgement,
+    MatchColumns,
+)
 from koord_scheduler_plugins.reservation.matching import Demands
 from koord_scheduler_plugins.reservation.objects import AllocatePolicy, Reservation
 from koord_scheduler_plugins.reservation.tracker import ReservationTracker
@@ -89,7 +94,6 @@ def _none(_: ReservationInfo | None) -> Sequence[str]:
     return ()
 
 
-FEW_NODES = 16  # that are sooner looked at one by one
 CYCLE_DATA = "Reservation"
 """Key of CycleData in the state of a cycle."""
 

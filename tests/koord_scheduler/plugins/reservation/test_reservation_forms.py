@@ -21,7 +21,7 @@ from koord_scheduler_plugins.reservation.consumers import (
     pool_name,
     reservation_info,
 )
-from koord_scheduler_plugins.reservation.matches import MatchCache
+from koord_scheduler_plugins.reservation.matches import Judgement, MatchCache, MatchColumns
 from koord_scheduler_plugins.reservation.matching import read_demands
 from koord_scheduler_plugins.reservation.plugin import ReservationPlugin
 from koord_scheduler_plugins.reservation.status import RESERVATIONS
@@ -333,7 +333,7 @@ async def test_nodes_are_judged_together_as_they_are_one_by_one(
         plugin = harness.subject
         assert isinstance(plugin, ReservationPlugin)
         given: dict[str, str] = {}
-        for number in range(40):
+        for number in range(80):
             node = f"n{draw.randrange(12)}"
             kind = draw.choice(("reserve", "reserve", "consume", "consume", "leave", "node"))
             if kind == "reserve":
@@ -352,11 +352,12 @@ async def test_nodes_are_judged_together_as_they_are_one_by_one(
                     harness.cluster.delete("pod", draw.choice(keys))
             elif kind == "node":
                 harness.cluster.node(node, cpu="6", labels={"seen": str(number)}, **more)
-            requests = {
-                name: draw.randrange(4)
-                for name in ("cpu", "example.com/gpu", "other.io/disk")
-                if draw.random() < 0.7
-            }
+            if number % 5 == 0:  # several pods that ask for the same share what is known
+                requests = {
+                    name: draw.randrange(4)
+                    for name in ("cpu", "example.com/gpu", "other.io/disk")
+                    if draw.random() < 0.7
+                }
             pod = asking(number, "web", 1000, required=draw.random() < 0.3)
             spec = changed(
                 pod.spec,
@@ -385,6 +386,62 @@ async def test_nodes_are_judged_together_as_they_are_one_by_one(
                 assert (verdicts.rejections[number - 1] if number else None) == wanted
                 assert scores[row] == plugin.score(state, pod, NodeInfo(nodes, row))
     assert together > 40
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_a_judgement_follows_what_has_changed(seed: int) -> None:
+    """It is the one that is made anew; consumers and other pods come to nodes and leave them."""
+    draw, harness, there = Random(seed), PluginHarness(ReservationPlugin, name="Reservation"), []
+    for number in range(20):
+        harness.cluster.node(f"n{number}", cpu="6", pods=draw.choice((5, 100)))
+    async with harness:
+        plugin = harness.subject
+        assert isinstance(plugin, ReservationPlugin)
+
+        def reserve(number: int) -> None:
+            policy = draw.choice(POLICIES)
+            more = {"allocatePolicy": policy} if policy else {}
+            item = reservation_json(
+                f"r{number}", {"cpu": "3"}, node=f"n{number}", allocateOnce=False, **more
+            )
+            harness.informers.apply(RESERVATIONS, item)
+
+        for number in range(20):
+            reserve(number)
+        kept = anew = 0
+        for step in range(150):
+            number = draw.randrange(20)
+            if draw.random() < 0.2:
+                reserve(number)  # with another policy: its node stays the same
+            elif there and draw.random() < 0.4:
+                harness.cluster.delete("pod", there.pop(draw.randrange(len(there))))
+            else:
+                text = allocated_text(f"r{number}", f"uid-r{number}")
+                annotations = {ALLOCATED: text} if draw.random() < 0.5 else {}
+                cpu = draw.choice(("1", "2"))
+                harness.cluster.pod(f"p{step}", f"n{number}", cpu=cpu, annotations=annotations)
+                there.append(f"default/p{step}")
+            if draw.random() < 0.3:
+                continue
+            pod = asking(step, "web", draw.choice((2, 4)) * CORE, required=draw.random() < 0.5)
+            demands, view = read_demands(pod), harness.cluster.state.view()
+            matches = plugin._cache.of(pod, demands, view)
+            assert matches.nodes is not None
+            ask = matches.by_node, plugin.tracker, demands, matches.nodes, plugin._rooms._fit
+            columns = MatchColumns()
+            columns.changed(matches.by_node)
+            found, wanted = matches.columns.judge(*ask), columns.judge(*ask)
+            assert found is not None
+            assert wanted is not None
+            assert by_row(found) == by_row(wanted), step
+            kept += matches.columns.judge(*ask) is found
+            anew += len(wanted.rows) == 20
+        assert kept == anew > 50
+
+
+def by_row(found: Judgement) -> dict[int, tuple[Any, ...]]:
+    columns = [one.tolist() for one in (found.fits, found.passes, found.reasons, found.scores)]
+    return dict(zip(found.rows.tolist(), zip(*columns, strict=True), strict=True))
 
 
 def state_pods(harness: PluginHarness, row: int) -> tuple[ClusterPod, ...]:
