@@ -9,10 +9,11 @@ from msgspec.structs import replace as changed
 
 from koord.api.node import NODE_RESERVATION
 from koord.api.reservation import AFFINITY, ALLOCATED, EXACT_MATCH, RESTRICTED_OPTIONS
-from koord_scheduler.plugin import ClusterPod, CycleState, NodeInfo
+from koord_scheduler.plugin import ClusterPod, CycleState, NodeInfo, View
 from koord_scheduler.plugin.koordinator import HypotheticalCluster, Transformed
 from koord_scheduler.plugin.testing import PluginHarness, make_pod
 from koord_scheduler.plugin.vector import Verdicts
+from koord_scheduler_plugins.node_constraints import NodePorts
 from koord_scheduler_plugins.node_resources import NodeResourcesFit
 from koord_scheduler_plugins.reservation import rooms
 from koord_scheduler_plugins.reservation.consumers import (
@@ -269,6 +270,65 @@ async def test_a_view_without_the_pod_of_a_reservation_spoils_no_later_one() -> 
         without.remove("default/reservation:r", "n0")
         plugin.before_pre_filter(CycleState(), pod, without.view())
         assert harness.decide(pod).feasible == ("n0",)
+
+
+async def test_a_pod_sees_nodes_without_the_pods_of_reservations_that_it_can_have() -> None:
+    """Worked example 19.1; what consumers hold is counted once from the start."""
+    harness = PluginHarness(
+        ReservationPlugin, name="Reservation", extra_plugins={"NodePorts": NodePorts}
+    )
+    harness.cluster.node("n", cpu="32", memory="128Gi")
+
+    def container(cpu: int, memory: int, port: int | None = None) -> dict[str, Any]:
+        requests = {"cpu": str(cpu), "memory": f"{memory}Gi"}
+        ports = [{"containerPort": port, "hostPort": port, "protocol": "TCP"}] if port else []
+        return {"name": "main", "resources": {"requests": requests}, "ports": ports}
+
+    def reserve(name: str, app: str, cpu: int, memory: int, port: int) -> None:
+        owners = [{"labelSelector": {"matchLabels": {"app": app}}}]
+        amounts = {"cpu": str(cpu), "memory": f"{memory}Gi"}
+        template = {"containers": [container(cpu, memory, port)]}
+        item = reservation_json(
+            name, amounts, node="n", owners=owners, template=template, allocateOnce=False
+        )
+        harness.informers.apply(RESERVATIONS, item)
+
+    async with harness:
+        for name, given, *amounts in (
+            ("pod-1", "", 4, 8, 8080),
+            ("pod-2", "", 8, 16, 9090),
+            ("consumer", "r1", 4, 8),
+        ):
+            annotations = {ALLOCATED: allocated_text(given, f"uid-{given}")} if given else {}
+            spec = {"containers": [container(*amounts)]}
+            harness.cluster.pod(name, "n", annotations=annotations, spec=spec)
+        reserve("r1", "other", 12, 24, 8080)
+        reserve("r2", "web", 8, 16, 7070)
+        pod, view = asking(0, "web", 1000, required=False), harness.cluster.state.view()
+        assert taken(view) == (32, 64)
+        plugin, state = harness.subject, CycleState()
+        assert isinstance(plugin, ReservationPlugin)
+        seen = plugin.before_pre_filter(state, pod, view)
+        assert isinstance(seen, Transformed)
+        assert seen.nodes is not None
+        assert taken(seen.nodes) == (24, 48)
+        assert taken(view) == (32, 64)
+        free = {}
+        for port in (7070, 8080, 9090):
+            asked = make_pod(
+                f"asks-{port}",
+                labels={"app": "web"},
+                spec={"containers": [container(1, 1, port)]},
+                phase="Pending",
+            )
+            free[port] = harness.decide(asked).feasible == ("n",)
+        assert free == {7070: True, 8080: False, 9090: False}
+
+
+def taken(nodes: View) -> tuple[int, int]:
+    """Cores and GiB that the pods of the first node request."""
+    cpu, memory = (nodes.requested_of(0, nodes.resources[one]) for one in ("cpu", "memory"))
+    return cpu // CORE, memory >> 30
 
 
 async def test_a_pinned_reservation_says_why_other_nodes_are_none() -> None:
