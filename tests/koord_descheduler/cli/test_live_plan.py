@@ -123,7 +123,7 @@ async def test_cpus_that_are_free_elsewhere_count_in_a_plan(
     """By the NodeResourceTopology objects of the API server, or of a dump; None: there are none."""
     nodes = [node("n1", taints=[TAINT]), node("n2")]
     topologies = [] if reserved is None else [topology(name, reserved) for name in ("n1", "n2")]
-    workload = {"metadata": {"name": "bound", "namespace": "default", "uid": "u"}}
+    workload: dict[str, Any] = {"metadata": {"name": "bound", "namespace": "default", "uid": "u"}}
     workload["spec"] = {"replicas": 2}
     for path, objects in (
         ("/api/v1/nodes", nodes),

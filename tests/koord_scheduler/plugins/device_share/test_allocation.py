@@ -119,6 +119,24 @@ def test_devices_on_preferred_switches_come_first_one_of_each(every, switches, s
     assert in_order(every, scores, devices, sorted(set(switches.values()))) == expected
 
 
+@pytest.mark.parametrize(
+    ("scores", "expected"),
+    [
+        ({}, [5, 6, 0, 1, 2, 7]),
+        ({5: 50, 6: 10}, [6, 5, 0, 1, 2, 7]),
+    ],
+)
+def test_preferred_devices_come_first(scores, expected):
+    """scores: percent in use, of which LeastAllocated makes the score."""
+    used = {("rdma", minor): {RDMA_SHARE: taken} for minor, taken in scores.items()}
+    on = table(device_object("n", [nic(minor) for minor in (0, 1, 2, 5, 6, 7)]), used)
+    preferred = frozenset({("rdma", 5), ("rdma", 6)})
+    every = wants(rdma=6, rdma_hint={"allocateStrategy": "RequestsAsCount"})
+    least = DeviceScorer(False, ((RDMA_SHARE, 1),))
+    found = allocate(on, every, AllocateOptions(preferred=preferred, scorer=least))
+    assert minors(found, "rdma") == expected
+
+
 # 19.4
 
 RDMA_HINT = {"selector": {"matchLabels": {"type": "fakeW"}}, "vfSelector": GENERAL}
@@ -514,6 +532,18 @@ def test_a_node_without_such_devices():
 def test_a_card_that_is_used_in_part_is_not_a_whole_one():
     on = table(device_object("n", [gpu(0)]), percent(g0=75))
     assert refused(on, wants(1)) == ("Insufficient gpu devices", False)
+
+
+def test_the_type_that_lacks_devices_is_named():
+    wanted = pod_devices([("nvidia.com/gpu", 1), ("koordinator.sh/fpga", 100)], {})
+    assert wanted is not None
+    resources = {"koordinator.sh/fpga": "100"}
+    fpga = {"type": "fpga", "minor": 0, "health": True, "resources": resources}
+    both = device_object("n", [gpu(0), fpga])
+    assert minors(allocate(table(both), wanted), "fpga") == [0]
+    assert refused(table(both, percent(g0=25)), wanted) == ("Insufficient gpu devices", False)
+    half = {("fpga", 0): {"koordinator.sh/fpga": 50}}
+    assert refused(table(both, half), wanted) == ("Insufficient fpga devices", False)
 
 
 def test_memory_of_several_cards():

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from koord.api.annotations import DEVICE_ALLOCATED
+from koord.api.annotations import DEVICE_ALLOCATED, AllocatedDevice
 from koord_scheduler.plugin.koordinator import NUMATopologyHint
 from koord_scheduler.plugin.testing import ProfileHarness, fake_cluster, make_pod
 from koord_scheduler_plugins.device_share.allocation import (
@@ -22,6 +22,7 @@ from koord_scheduler_plugins.device_share.requests import (
     PodDevices,
     pod_devices,
 )
+from koord_scheduler_plugins.device_share.reserved import designated_table
 from koord_scheduler_plugins.node_numa_resource.plugin import TOPOLOGIES
 from tests.support.scheduler.devices import (
     RDMA_SHARE,
@@ -81,6 +82,14 @@ ROW_1 = [hint(0, score=500), hint(1), hint(0, 1, preferred=False, score=500)]
 )
 def test_hints(wanted, used, expected):
     assert device_hints(table(d8(), whole(*used)), wanted, FILTERING) == expected
+
+
+def test_hints_of_devices_that_a_pod_comes_with():
+    """Upstream gives the hint of their NUMA nodes alone; larger sets are never preferred here."""
+    wanted = wants(2)
+    given = {"gpu": [AllocatedDevice(minor, "", {}) for minor in (4, 5)]}
+    found = device_hints(designated_table(table(d8()), wanted, given), wanted, FILTERING)
+    assert found == {"gpu": [hint(1, score=500), hint(0, 1, preferred=False, score=500)]}
 
 
 def test_more_devices_than_the_node_has_are_refused():

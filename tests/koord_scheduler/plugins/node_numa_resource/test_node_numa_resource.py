@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from koord.api.machine import parse_cpulist
+from koord.api.machine import format_cpulist, parse_cpulist
 from koord.cluster.hypothetical import HypotheticalCluster
 from koord.cluster.kinds import POD
 from koord_scheduler.plugin import (
@@ -17,6 +17,7 @@ from koord_scheduler.plugin import (
     ClusterEvent,
     ClusterPod,
     Code,
+    CycleState,
     EventResource,
     NodeInfo,
     Status,
@@ -447,6 +448,75 @@ async def test_a_topology_that_comes_late_loses_nothing() -> None:
         assert await cluster.place(again) == f"n1 {status_of('4-7')}"  # CPUs 8-11 have gone
         cluster.report()
         assert await cluster.place(pod_of("more")) == f"n1 {status_of('12-15')}"
+
+
+async def test_a_topology_that_goes_takes_no_allocation_along() -> None:
+    """T8: without it no pod gets CPUs; when it comes back, those of pods are still theirs."""
+    cluster = Cluster()
+    cluster.node()
+    cluster.placed("a", "n1", 4, held("0-3"))
+    async with cluster.harness:
+        cluster.harness.informers.delete(TOPOLOGIES, "n1")
+        assert cluster.status(pod_of()) == "node(s) invalid CPU Topology"
+        cluster.report()
+        assert await cluster.place(pod_of()) == f"n1 {status_of('8-11')}"
+
+
+async def test_a_pod_without_requests_is_skipped() -> None:
+    """F10."""
+    cluster = Cluster()
+    cluster.node(labels=SINGLE_NODE)
+    async with cluster.harness as harness:
+        plugin = harness.subject
+        assert isinstance(plugin, NodeNUMAResource)
+        pod = pod_of(cpu=0, qos="LSE", spec=required("FullPCPUs"))
+        found = plugin.pre_filter(CycleState(), pod, cluster.cluster.state.view())
+        assert found is not None
+        assert found.code is Code.SKIP
+
+
+@pytest.mark.parametrize(
+    ("there", "gone", "come", "free"),
+    [
+        pytest.param((), (), ("0-1,8-9",), "2-7,10-15", id="P1"),
+        pytest.param(("0-1,8-9",), ("a",), (), "0-15", id="P2"),
+        pytest.param((), ("x",), ("0-1,8-9",), "0-15", id="P3"),
+        pytest.param(("0-3",), ("a",), ("2-5",), "0-1,6-15", id="P4"),
+        pytest.param(("0-3", "2-5"), ("a",), (), "0-1,6-15", id="CPUs that two pods have"),
+    ],
+)
+async def test_cpus_of_pods_that_come_and_go_in_a_what_if(
+    there: tuple[str, ...], gone: tuple[str, ...], come: tuple[str, ...], free: str
+) -> None:
+    """Spec 08, 14. there and come: CPUs of pods a and b, x and y. gone: those that leave last."""
+    cluster = Cluster()
+    cluster.node()
+    for name, cpus in zip("ab", there, strict=False):
+        cluster.placed(name, "n1", 4, held(cpus))
+    async with cluster.harness as harness:
+        plugin = harness.subject
+        assert isinstance(plugin, NodeNUMAResource)
+        what_if = HypotheticalCluster(cluster.cluster.state.view())
+        for name, cpus in zip("xy", come, strict=False):
+            what_if.add(make_pod(name, node="n1", cpu=4, annotations=held(cpus)), "n1")
+        for name in gone:
+            what_if.remove(f"default/{name}", "n1")
+        view = what_if.view()
+        plugin.table.follow(view)
+        assert format_cpulist(plugin.table.machine(view, 0).free) == free
+
+
+async def test_cpus_of_a_pod_that_ends_are_free() -> None:
+    """18.16."""
+    cluster = Cluster()
+    cluster.node()
+    async with cluster.harness:
+        for change in ({"phase": "Succeeded"}, {"phase": "Failed"}, {"node": ""}):
+            cluster.placed("a", "n1", 16, held("0-15"))
+            assert cluster.status(pod_of()) != ""
+            node = change.pop("node", "n1")
+            cluster.placed("a", node, 16, held("0-15"), **change)
+            assert cluster.status(pod_of()) == ""
 
 
 @pytest.mark.parametrize(
