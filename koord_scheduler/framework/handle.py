@@ -170,7 +170,8 @@ class SchedulerControl(ABC):
         """Write into the condition PodScheduled of a pod why it is not scheduled; never waits.
 
         For a pod that was not tried, as another one of its group has failed for all of them. One
-        that has gone or has a node is left alone, as are own pods.
+        that says why already is left alone, or a large group would cost its size each time; so is
+        one that has gone or has a node, and an own pod.
         """
 
 

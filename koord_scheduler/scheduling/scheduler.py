@@ -52,6 +52,7 @@ from koord_scheduler.scheduling.cycle import (
     SchedulingCycle,
 )
 from koord_scheduler.scheduling.failures import (
+    CONDITION,
     UNSCHEDULABLE,
     Attempt,
     AttemptMonitor,
@@ -385,7 +386,8 @@ class CacheControl(SchedulerControl):
         there, placed = self._state.get(kinds.POD, pod.key), self._state.pod(pod.key)
         if self._statuses is None or there is None or placed is None or there.uid != pod.uid:
             return
-        if not (placed.node or there.deleting or self._state.is_own_pod(pod.key)):
+        has_one = any(one.type == CONDITION and one.status == "False" for one in there.conditions)
+        if not (has_one or placed.node or there.deleting or self._state.is_own_pod(pod.key)):
             condition = PodScheduledCondition(UNSCHEDULABLE, message)
             self._statuses.report(there, condition, None)
 
