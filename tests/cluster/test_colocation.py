@@ -2,7 +2,7 @@
 
 A ClusterColocationProfile makes the pods of a Deployment best-effort, by the API server alone;
 the manager offers what prod pods leave of the real node; the scheduler places within it; the agent
-squeezes; and prod pods that are busy come and go.
+squeezes; prod pods that are busy come and go; and a batch pod that is busy leaves a hot node.
 """
 
 import json
@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from koord.api.quantity import Quantity
+from tests.support.image.treeimages import TAGS
 from tests.support.real_apiserver.rights import Right
 from tests.support.real_cluster.access import NODE
 from tests.support.real_cluster.api import Api
@@ -31,9 +33,12 @@ from tests.support.real_cluster.colocation import (
     batch_pod,
     begin_colocation,
     end_colocation,
+    is_mutated,
     not_mutated,
     offered,
+    policies,
 )
+from tests.support.real_cluster.hot_node import leaves_the_hot_node, set_threshold
 from tests.support.real_cluster.installation import CONFIG, Manager
 
 CPUS = os.cpu_count() or 1
@@ -41,7 +46,7 @@ REPLICAS = 10 * CPUS  # more than fit
 ROOM = 600 * CPUS  # thousandths of a CPU that a node offers that has little else to do
 RISE = 200 * CPUS  # thousandths of a CPU that the offer falls by at least
 FALL = 150 * CPUS  # and rises by, once prod pods are gone
-HERE = 4  # tests in this file
+HERE = 6  # tests in this file
 _POLICIES = "admissionregistration.k8s.io"
 _KINDS = ("mutatingadmissionpolicies", "validatingadmissionpolicies")
 _SLO = "slo.koordinator.sh"
@@ -85,11 +90,9 @@ def batch_pods(api: Api) -> list[Object]:
     return [each for each in found if each["spec"].get("nodeName") == NODE]
 
 
-def explained(cluster: Cluster, manager: Manager) -> Any:
-    """Return what the replica that works says of the node's batch-cpu."""
-    command = ("exec", manager.leader(), "--", "/koord-manager", "explain", NODE, "-o", "json")
-    found = json.loads(cluster.kubectl("-n", CONFIG, *command))
-    return found["resources"][BATCH_CPU]
+def explained(cluster: Cluster, node: str = NODE) -> Any:
+    """Return what the manager says of a node's batch-cpu."""
+    return json.loads(cluster.explanation("koord-manager", node))["resources"][BATCH_CPU]
 
 
 def test_the_agents_leave_their_duties_to_it(cluster: Cluster, manager: Manager, api: Api) -> None:
@@ -137,8 +140,11 @@ def test_batch_pods_take_what_prod_pods_leave_and_are_squeezed(
     cluster.apply(deployment("web", 1, web))
 
     cluster.until(lambda: 0 < quota() < SMALL, "they are squeezed")
+    command = ("exec", "daemonset/koordlet", "--", "koordletctl", "explain", "kubepods/besteffort")
+    squeezed = json.loads(cluster.kubectl("-n", SYSTEM, *command, "--output=json"))["values"]
+    assert ("cpu_quota", "in force") in {(each["resource"], each["state"]) for each in squeezed}
     cluster.until(lambda: offered(api) <= idle - RISE, "the node offers less")
-    why = {each["name"]: each["amount"] for each in explained(cluster, manager)["terms"]}
+    why = {each["name"]: each["amount"] for each in explained(cluster)["terms"]}
     assert why["capacity"] == CPUS * 1000
     assert why["usage of prod pods"] <= -RISE
 
@@ -158,6 +164,42 @@ def test_batch_pods_take_what_prod_pods_leave_and_are_squeezed(
     for each in placed:
         [status] = still[each["metadata"]["uid"]]["status"]["containerStatuses"]
         assert status["restartCount"] == 0
+
+
+@pytest.fixture
+def cool_again(cluster: Cluster) -> Iterator[None]:
+    """No node is hot any more."""
+    yield
+    set_threshold(cluster, 100.0)
+
+
+def test_a_busy_batch_pod_leaves_the_hot_node(
+    cluster: Cluster, manager: Manager, idle_nodes: list[str], shop: None, cool_again: None,
+    api: Api,
+) -> None:  # fmt: skip
+    """Evicted by what NodeMetrics say, placed anew on what another node offers, and explained."""
+    for each in idle_nodes:
+        cluster.until(lambda node=each: offered(api, node) > EACH, "the node offers batch-cpu")
+
+    leaves_the_hot_node(cluster, idle_nodes, batch_pod("moved"))
+
+    assert "moved-hot" in cluster.explanation("koord-descheduler", NODE)
+    moved = cluster.pods("moved")
+    assert list(not_mutated(moved)) == []
+    for each in moved:
+        node, name = each["spec"]["nodeName"], f"{SHOP}/{each['metadata']['name']}"
+        assert json.loads(cluster.explanation("koord-scheduler", name))["boundTo"] == node
+        assert Quantity.parse(explained(cluster, node)["onNode"]).integer >= EACH
+
+
+def test_a_new_version_keeps_the_policies(cluster: Cluster, manager: Manager, api: Api) -> None:
+    """As they are; and pods are mutated by them."""
+    before = policies(cluster)
+
+    manager.apply(TAGS[1])
+
+    assert policies(cluster) == before
+    assert is_mutated(api)
 
 
 def test_it_explains_itself_by_the_documented_command(cluster: Cluster, manager: Manager) -> None:

@@ -5,22 +5,16 @@ from tests.support.real_cluster.client import SYSTEM, Cluster, names, replica_se
 from tests.support.real_cluster.installation import Installation
 
 
-def holder(cluster: Cluster, daemon: str) -> str:
-    """The pod that leads; empty while there is none."""
-    lease = cluster.find("lease", daemon, "-n", SYSTEM).get("spec") or {}
-    return str(lease.get("holderIdentity") or "").partition("_")[0]
-
-
 def test_when_a_leader_is_deleted_the_other_replica_goes_on(
     cluster: Cluster, installed: Installation, shop: None
 ) -> None:
     """Of both daemons; pods are placed by the new one."""
     for daemon in ("koord-scheduler", "koord-descheduler"):
-        first = cluster.until(lambda d=daemon: holder(cluster, d), "there is a leader")
+        first = cluster.until(lambda d=daemon: cluster.leader(d), "there is a leader")
         assert first in names(cluster.pods(daemon, SYSTEM))
         cluster.kubectl("-n", SYSTEM, "delete", "pod", first, "--wait=false")
         cluster.until(
-            lambda d=daemon, f=first: holder(cluster, d) not in ("", f), "there is a new leader"
+            lambda d=daemon, f=first: cluster.leader(d) not in ("", f), "there is a new leader"
         )
     cluster.apply(replica_set("after", 3))
     cluster.until(

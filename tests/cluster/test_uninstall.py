@@ -1,12 +1,11 @@
 """`kubectl delete -k`: nothing of the installation is left in the API server and on the node."""
 
-import json
 from pathlib import Path
 
 from tests.support.real_cluster.access import NODE
 from tests.support.real_cluster.api import Api
-from tests.support.real_cluster.client import SHOP, Cluster, best_effort, names, pod, quota
-from tests.support.real_cluster.colocation import offered
+from tests.support.real_cluster.client import SHOP, Cluster, names, pod, quota
+from tests.support.real_cluster.colocation import is_admitted, offered, policies
 from tests.support.real_cluster.installation import Installation, Manager, slo_config
 from tests.support.real_cluster.readme import commands, shell
 from tests.support.real_cluster.traces import (
@@ -18,28 +17,20 @@ from tests.support.real_cluster.traces import (
 )
 
 BRIEF = 8  # pods
-POLICIES = "mutatingadmissionpolicies,mutatingadmissionpolicybindings"
 
 
 def test_koord_manager_is_removed_as_documented(cluster: Cluster, manager: Manager) -> None:
     """Once colocation is off the node offers nothing; then it goes, and its policies."""
     api = Api(cluster.directory)
-    assert names(cluster.items(POLICIES))
+    assert policies(cluster)
 
     cluster.apply(slo_config(squeeze=True, colocate=False))
     cluster.until(lambda: not offered(api), "the node offers nothing")
     manager.delete()
 
-    assert names(cluster.items(POLICIES)) == []
+    assert policies(cluster) == {}
     cluster.until(lambda: is_admitted(cluster), "the API server has read that they are gone")
     cluster.apply(slo_config(squeeze=True))
-
-
-def is_admitted(cluster: Cluster) -> bool:
-    """Whether a best-effort pod without a priority is admitted, which a policy refuses."""
-    made = json.dumps(best_effort("unprioritized"))
-    said = cluster.kubectl("create", "--dry-run=server", "-f", "-", given=made, check=False)
-    return "created" in said
 
 
 def running(cluster: Cluster) -> int:

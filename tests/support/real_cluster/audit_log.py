@@ -8,9 +8,8 @@ from urllib.parse import parse_qs, urlsplit
 
 from tests.support.real_apiserver.rights import Right, allows, rights_of
 from tests.support.real_cluster.access import NODE
-from tests.support.real_cluster.client import SYSTEM, Cluster, Object
+from tests.support.real_cluster.client import NAMESPACES, SYSTEM, Cluster, Object
 
-NAMESPACES = {"koord-manager": "koordinator-system"}  # of daemons that are not in SYSTEM
 _BEGINNING = datetime.fromtimestamp(0, UTC)
 
 
@@ -22,7 +21,7 @@ def requests(cluster: Cluster, daemon: str) -> Iterator[Object]:
     namespace = NAMESPACES.get(daemon, SYSTEM)
     for line in (cluster.directory / "audit.log").read_text().splitlines():
         entry = json.loads(line)
-        its_own = entry["user"]["username"] == f"system:serviceaccount:{namespace}:{daemon}"
+        its_own = entry["user"].get("username") == f"system:serviceaccount:{namespace}:{daemon}"
         its_own = its_own and entry.get("userAgent", "").startswith(daemon)
         if its_own and "dryRun=" not in entry["requestURI"] and "objectRef" in entry:
             yield entry

@@ -8,11 +8,14 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from koord_manager import LEASE
 from tests.support.programs import KUBERNETES
 from tests.support.real_cluster.access import NODE
 from tests.support.real_runtime.containerd_node import IMAGE
 
 SYSTEM = "koordlet-system"
+NAMESPACES = {"koord-manager": "koordinator-system"}  # of daemons that are not in SYSTEM
+LEASES = {"koord-manager": LEASE}  # of daemons whose Lease has another name
 SHOP = "shop"  # the namespace of the tests' own pods
 TIMEOUT = 150.0  # seconds for what takes some
 BEST_EFFORT = "kubepods/besteffort"
@@ -62,6 +65,17 @@ class Cluster:
     def report(self, node: str = NODE) -> Object:
         """The status of its NodeMetric; empty when there is none."""
         return self.find("nodemetric", node).get("status") or {}
+
+    def leader(self, daemon: str) -> str:
+        """Return the pod of the replica that holds the daemon's Lease; empty when there is none."""
+        name, namespace = LEASES.get(daemon, daemon), NAMESPACES.get(daemon, SYSTEM)
+        spec = self.find("lease", name, "-n", namespace).get("spec") or {}
+        return str(spec.get("holderIdentity") or "").partition("_")[0]
+
+    def explanation(self, daemon: str, about: str) -> str:
+        """Return what the replica that works says of a node or a pod, as JSON."""
+        command = ("exec", self.leader(daemon), "--", f"/{daemon}", "explain", about)
+        return self.kubectl("-n", NAMESPACES.get(daemon, SYSTEM), *command, "--output=json")
 
     def until(self, found: Callable[[], T], what: str, seconds: float = TIMEOUT) -> T:
         """Return what is found as soon as it is true; fail when it takes too long."""
@@ -124,9 +138,9 @@ def best_effort(name: str, **annotations: str) -> Object:
     return made
 
 
-def replica_set(app: str, replicas: int, **spec: Any) -> Object:
-    """So many such pods. Those that are there already count."""
-    made = pod("", app, **spec)
+def replica_set(app: str, replicas: int, made: Object | None = None) -> Object:
+    """So many pods like this one, by default one that waits. Those that are there already count."""
+    made = made or pod("", app)
     template = {"metadata": {"labels": made["metadata"]["labels"]}, "spec": made["spec"]}
     return {
         "apiVersion": "apps/v1",

@@ -8,11 +8,16 @@ from koord.api.annotations import USAGE_THRESHOLDS
 from koord.api.quantity import Quantity
 from tests.support.real_cluster.access import NODE
 from tests.support.real_cluster.api import Api
-from tests.support.real_cluster.client import SHOP, Cluster, Object, pod
+from tests.support.real_cluster.client import SHOP, Cluster, Object, best_effort, pod
 
 BATCH_CPU, BATCH_MEMORY = "kubernetes.io/batch-cpu", "kubernetes.io/batch-memory"
 EACH = 200  # thousandths of a CPU that a batch pod asks for
 MEMORY = "64Mi"  # that it asks for
+_POLICIES = ",".join(
+    f"{kind}admissionpolic{ending}"
+    for kind in ("mutating", "validating")
+    for ending in ("ies", "ybindings")
+)
 PRIORITY = {
     "apiVersion": "scheduling.k8s.io/v1",
     "kind": "PriorityClass",
@@ -65,6 +70,22 @@ def is_mutated(api: Api) -> bool:
     made["metadata"]["name"] = "tried"
     found = api.ask(f"/api/v1/namespaces/{SHOP}/pods?dryRun=All", "POST", made) or {}
     return "code" not in found and not list(not_mutated([found]))
+
+
+def is_admitted(cluster: Cluster) -> bool:
+    """Whether a best-effort pod without a priority is admitted, which a policy refuses."""
+    made = json.dumps(best_effort("unprioritized"))
+    said = cluster.kubectl("create", "--dry-run=server", "-f", "-", given=made, check=False)
+    return "created" in said
+
+
+def policies(cluster: Cluster) -> dict[str, str]:
+    """Return the version of each policy and binding that koord-manager keeps."""
+    ours = ("-l", "app.kubernetes.io/managed-by=koord-manager")
+    return {
+        f"{each['kind']} {each['metadata']['name']}": each["metadata"]["resourceVersion"]
+        for each in cluster.items(_POLICIES, *ours)
+    }
 
 
 def not_mutated(pods: Iterable[Object]) -> Iterator[str]:

@@ -9,7 +9,6 @@ from typing import Any, Protocol
 
 import yaml
 
-from koord_manager import LEASE
 from tests.support.deploy.overlay import DEPLOY, overlay
 from tests.support.image.treeimages import NAMES, REGISTRY, TAGS
 from tests.support.programs import REPOSITORY
@@ -106,37 +105,48 @@ class Manager:
         self._cluster = cluster
         self.directory = directory
 
-    def apply(self) -> None:
-        """Install it; return when one replica works."""
+    def apply(self, tag: str = TAGS[0]) -> None:
+        """Install it, or change its image to that of a tag; return when one replica works."""
         self.directory.mkdir(exist_ok=True)
         shipped = Path(os.path.relpath(DEPLOY, self.directory))
         overlay(
             self.directory,
             *(f"manager/{each}" for each in ("crds", "podmonitor", "networkpolicy")),
             resources=[str(shipped / "manager")],
-            images=images(TAGS[0]),
+            images=images(tag),
         )
         self._cluster.kubectl("apply", "-k", self.directory)
         self._cluster.rolled_out(MANAGER, namespace=CONFIG)
-        self._cluster.until(self.leader, "a replica holds the Lease")
-
-    def leader(self) -> str:
-        """The pod of the replica that works; empty when there is none."""
-        lease = self._cluster.find("lease", LEASE, "-n", CONFIG)
-        return str(lease.get("spec", {}).get("holderIdentity", "")).partition("_")[0]
+        manager_works(self._cluster, tag)
 
     def delete(self) -> None:
         """Remove it and what it has made, by the commands of docs/manager.md.
 
         Its namespace goes with it, so we make it again, without the ConfigMap.
         """
-        text = (REPOSITORY / "docs" / "manager.md").read_text()
-        commands = re.findall(r"^kubectl (?:delete|annotate) .*$", text, re.MULTILINE)
-        assert len(commands) == REMOVING
-        script = "\n".join(commands).replace("deploy/manager", str(self.directory))
+        script = "\n".join(removal()).replace("deploy/manager", str(self.directory))
         shell(script, self.directory)
         namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": CONFIG}}
         self._cluster.apply(namespace)
+
+
+def removal() -> list[str]:
+    """Return the commands of docs/manager.md that remove it; the first is of its manifests."""
+    text = (REPOSITORY / "docs" / "manager.md").read_text()
+    commands = re.findall(r"^kubectl (?:delete|annotate) .*$", text, re.MULTILINE)
+    assert len(commands) == REMOVING
+    return commands
+
+
+def manager_works(cluster: Cluster, tag: str) -> None:
+    """Return when a replica with the image of that tag holds the Lease."""
+
+    def works() -> bool:
+        pods = cluster.pods("koord-manager", CONFIG)
+        images = {each["metadata"]["name"]: each["spec"]["containers"][0]["image"] for each in pods}
+        return images.get(cluster.leader("koord-manager"), "").endswith(f":{tag}")
+
+    cluster.until(works, f"a replica of the version {tag} holds the Lease")
 
 
 class Release:
@@ -161,9 +171,31 @@ class Release:
         for daemon, of_daemon in values.items():
             name = daemon if daemon == "koordlet" else f"koord-{daemon}"
             of_daemon["image"] = {"repository": f"{REGISTRY}/{name}", "tag": tag}
+        self._upgrade(values)
+        self._cluster.rolled_out(*WORKLOADS)
+
+    def apply_manager(self, tag: str = TAGS[0]) -> None:
+        """Have koord-manager in it, with the image of that tag; as Manager."""
+        values = {
+            "enabled": True,
+            "createNamespace": False,
+            "components": {"networkPolicy": True, "podMonitor": True},
+            "image": {"repository": f"{REGISTRY}/koord-manager", "tag": tag},
+        }
+        self._upgrade({"manager": values})
+        self._cluster.rolled_out(MANAGER, namespace=CONFIG)
+        manager_works(self._cluster, tag)
+
+    def remove_manager(self) -> None:
+        """Have no koord-manager in it."""
+        self._upgrade({"manager": {"enabled": False}})
+        self._cluster.until(
+            lambda: not self._cluster.pods("koord-manager", CONFIG), "koord-manager is gone"
+        )
+
+    def _upgrade(self, values: dict[str, Any]) -> None:
         command = "helm upgrade koordlet deploy/chart --reset-then-reuse-values --values=-"
         shell(command, self._checkout, given=json.dumps(values))
-        self._cluster.rolled_out(*WORKLOADS)
 
 
 def upgrade(cluster: Cluster, installed: Installed) -> None:
@@ -222,12 +254,15 @@ def config_map(daemon: str, config: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def slo_config(*, squeeze: bool, colocate: bool = True) -> dict[str, Any]:
-    """The ConfigMap that koord-manager would read, and without it each agent."""
+def slo_config(*, squeeze: bool, colocate: bool = True, reclaim: int = 100) -> dict[str, Any]:
+    """The ConfigMap that koord-manager would read, and without it each agent.
+
+    reclaim: percent of a node's CPU that prod and batch pods may use together.
+    """
     data = {
         "colocation-config": {
             "enable": colocate,
-            "cpuReclaimThresholdPercent": 100,
+            "cpuReclaimThresholdPercent": reclaim,
             "metricAggregateDurationSeconds": 60,
             "metricReportIntervalSeconds": INTERVAL,
         },
