@@ -391,4 +391,9 @@ It acts. What it changed, and why:
 What a node's kernel or a missing right keeps from working:
 
   kubectl -n {{ .Values.installation.namespace }} exec daemonset/koordlet -- koordletctl doctor
+{{- if .Values.manager.enabled }}
+
+The policies that koord-manager keeps stay in force when it goes, also with the release, and so does
+what nodes offer to batch and mid pods. docs/manager.md says how to remove both.
+{{- end }}
 """

@@ -64,7 +64,7 @@ KOORDINATORS: tuple[tuple[tuple[str, ...], str], ...] = (
     ),
     (
         ("manager.replicas", "manager.resources", "manager.nodeSelector", "manager.tolerations"),
-        "The same, of the [manager](manager.md) here, which has no webhook",
+        "The same, of the [manager](manager.md) here; its webhook is `manager.components.webhook`",
     ),
     (
         ("featureGates", "manager.webhook", "webhookConfiguration", "koordYarnCopilotAgent"),
@@ -127,6 +127,8 @@ The command waits for the pods, as their namespace is a part of the release. Whe
 * `/var/run/koordlet` on each node until it boots again: what was measured, and the journal, which
   is empty when all is restored. An agent that was killed before it could restore leaves its journal
   there: [`koordletctl restore`](koordletctl.md#restore), or a boot.
+* The policies that koord-manager keeps for profiles and pods, which stay in force, and what nodes
+  offer to batch and mid pods: [how to remove both](manager.md#start).
 * Without the namespace in the release: the Lease of each control plane daemon, and the
   descheduler's [ledger](ledger.md).
 
