@@ -1,11 +1,13 @@
 """The soak's checks, and the machine's own /proc/stat, which need no cluster."""
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from koord.api.quantity import Quantity
 from koordlet.host.procfiles import parse_cpu_ticks, parse_per_cpu_ticks
 from tests.support.real_cluster.client import Object, pod
 from tests.support.real_cluster.colocation import (
@@ -20,10 +22,12 @@ from tests.support.real_cluster.colocation import (
 from tests.support.real_cluster.own_stat import stat_text
 from tests.support.real_cluster.soak_watch import (
     above_allocatable,
+    above_offers,
     died,
     given_twice,
     twice,
     unchanged,
+    written_by_others,
 )
 
 ROOM = {"cpu": "2", "memory": "1Gi", "pods": "3"}
@@ -159,6 +163,77 @@ def test_a_batch_pod_is_as_its_profile_has_it() -> None:
     [container] = made["spec"]["containers"]
     container["resources"]["requests"] = {BATCH_CPU: str(EACH), BATCH_MEMORY: MEMORY}
     assert list(not_mutated([made])) == []
+
+
+def held_batch(uid: str, amount: str) -> Object:
+    """A pod on the node that holds so much of its batch-cpu."""
+    made = on_the_node("")
+    made["metadata"]["uid"] = uid
+    made["spec"]["containers"][0]["resources"] = {"requests": {BATCH_CPU: amount}}
+    return made
+
+
+@pytest.mark.parametrize(
+    ("arrived", "offers", "found"),
+    [
+        ({"b"}, ["1k"], []),
+        ({"b"}, ["500", "1k", "500"], []),
+        (set(), ["500"], []),
+        ({"b"}, ["900"], [f"batch pods on n hold 1000000 of 900000 thousandths of {BATCH_CPU}"]),
+        ({"b"}, [], [f"batch pods on n hold 1000000 of 0 thousandths of {BATCH_CPU}"]),
+        ({"gone"}, ["500"], []),
+    ],
+    ids=["fits", "has fitted", "offers less since", "too much", "nothing offered", "gone again"],
+)
+def test_batch_pods_come_to_nodes_that_have_offered_enough(
+    arrived: set[str], offers: list[str], found: list[str]
+) -> None:
+    pods = [held_batch("a", "600"), held_batch("b", "400"), on_the_node("1")]
+    looks = [{"n": Counter({BATCH_CPU: Quantity.parse(each).milli})} for each in offers]
+    assert list(above_offers(pods, arrived, looks or [{}])) == found
+
+
+def written(pod: str, resource: str, second: int, code: int = 200, verb: str = "update") -> str:
+    """A line of the audit log, of a replica of koord-manager."""
+    user = {
+        "username": "system:serviceaccount:koordinator-system:koord-manager",
+        "extra": {"authentication.kubernetes.io/pod-name": [pod]},
+    }
+    name = "koordinator-manager" if resource == "leases" else "n"
+    made = {
+        "verb": verb,
+        "requestURI": f"/{resource}/{name}",
+        "user": user,
+        "objectRef": {"resource": resource, "name": name},
+        "responseStatus": {"code": code},
+        "requestReceivedTimestamp": f"2026-11-29T12:00:{second:02}.000000Z",
+    }
+    return json.dumps(made) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("resource", "code", "then", "found"),
+    [
+        ("nodes", 200, "a", ["b wrote /nodes/n, and a led"]),
+        ("nodes", 409, "a", []),
+        ("events", 200, "a", []),
+        ("nodes", 200, "b", []),
+    ],
+    ids=["two write", "refused", "events are anybody's", "the lease changes hands"],
+)
+def test_one_replica_writes_at_a_time(
+    resource: str, code: int, then: str, found: list[str], tmp_path: Path
+) -> None:
+    """Lines come in any order, and those of others are between them."""
+    lines = [
+        written("a", "leases", 1),
+        written("a", "nodes", 2, verb="patch"),
+        written(then, "leases", 5),
+        written("b", resource, 3, code, verb="patch"),
+        entry("p") + "\n",
+    ]
+    (tmp_path / "audit.log").write_text("".join(lines))
+    assert written_by_others(tmp_path) == found
 
 
 def entry(name: str, code: int = 201, **more: Any) -> str:

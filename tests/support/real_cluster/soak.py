@@ -1,8 +1,9 @@
 """`make cluster-soak`: kill -9 at random in a busy cluster, checked from outside.
 
 `python -m tests.support.real_cluster.soak [--seconds NUMBER] [--seed NUMBER]`, in the cluster's
-machine. Killed are kube-apiserver, etcd (its data stays), the kubelet, containerd and the three
-daemons. soak_watch checks what must hold meanwhile. Ends with 1 if something did not.
+machine. Killed are kube-apiserver, etcd (its data stays), the kubelet, containerd and the four
+daemons. soak_watch checks what must hold meanwhile. Ends with 1 if something did not. An API server
+without MutatingAdmissionPolicy has no koord-manager.
 """
 
 import argparse
@@ -13,12 +14,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from koord.api.annotations import USAGE_THRESHOLDS
 from koord.api.quantity import Quantity
+from tests.support.programs import MINOR
+from tests.support.real_apiserver.control_plane import MUTATING_MINOR
 from tests.support.real_cluster.access import NODE
 from tests.support.real_cluster.api import Api
 from tests.support.real_cluster.background import Background
@@ -33,26 +37,35 @@ from tests.support.real_cluster.client import (
     pod,
     quota,
 )
+from tests.support.real_cluster.colocation import batch_pod, begin_colocation, end_colocation
 from tests.support.real_cluster.installation import (
+    CONFIG,
     INTERVAL,
+    MANAGER,
     POD_MONITOR,
     WORKLOADS,
     Installation,
+    Manager,
     slo_config,
 )
 from tests.support.real_cluster.soak_faults import Faults, say
-from tests.support.real_cluster.soak_watch import Watch, twice
+from tests.support.real_cluster.soak_watch import Watch, twice, written_by_others
 from tests.support.real_cluster.stand_in_nodes import ROOM
 from tests.support.real_cluster.traces import differences, kernel_values, to_restore
 
 # koord-descheduler moves few pods of one workload at a time, so there are some.
 GRIDS = tuple(f"grid-{number}" for number in range(1, 7))
+COLOCATES = MINOR >= MUTATING_MINOR
 # Deployments, and between how many replicas they are scaled. At most, the grids have more pods than
-# fit at once; mostly there is room for what leaves a hot node.
-SCALES = {**dict.fromkeys(GRIDS, (2, 8)), "front": (1, 3), "batch": (1, 3)}
+# fit at once, and so have the batch pods; mostly there is room for what leaves a hot node.
+SCALES = {
+    **dict.fromkeys(GRIDS, (2, 8)), "front": (1, 3), "batch": (1, 10 if COLOCATES else 3)
+}  # fmt: skip
 IN_THE_END = {**dict.fromkeys(GRIDS, 2), "front": 1, "batch": 1}
 HOT = 50.0  # percent of CPU
-HOT_FOR = 16  # changes of the load during which the same node is hot
+HOT_FOR = 16  # changes of the load during which the same node is hot, and the strategy the same
+# Percent of a node's CPU that prod and batch pods may use together: much, or hardly any.
+STRATEGIES = (100, 60)
 _SCALING = 0.5  # seconds from one change of the load to the next
 _METRICS = "/apis/slo.koordinator.sh/v1alpha1/nodemetrics"
 _MESSAGE_POLICY = "/spec/template/spec/containers/0/terminationMessagePolicy"
@@ -68,8 +81,10 @@ def workloads() -> Iterator[Object]:
     grids = [pod("", app, cpu="700m", affinity=affinity) for app in GRIDS]
     here = {"nodeSelector": {hostname: NODE}}
     front = pod("", "front", cpu="100m", **here)
-    batch = pod("", "batch", busy=os.cpu_count() or 1, **here)
-    batch["metadata"]["labels"]["koordinator.sh/qosClass"] = "BE"
+    made_of = batch_pod if COLOCATES else partial(pod, "")
+    batch = made_of("batch", busy=os.cpu_count() or 1, **here)
+    if not COLOCATES:
+        batch["metadata"]["labels"]["koordinator.sh/qosClass"] = "BE"
     for made in (*grids, front, batch):
         app = made["metadata"]["labels"]["app.kubernetes.io/name"]
         yield deployment(app, SCALES[app][0], made)
@@ -86,15 +101,17 @@ class Load(Background):
         self._api = api
         self._chance = chance
         self._beat, self._turn = 0, 0.0  # changes so far; which node is hot, from 0 to 1
+        self._reclaim = STRATEGIES[0]
 
     def _run(self) -> None:
         while not self._stop.wait(_SCALING):
             app = self._chance.choice(tuple(SCALES))
             self.scale(app, self._chance.randint(*SCALES[app]))
             if self._chance.random() < 0.2:
-                self.squeeze(on=self._chance.random() < 0.7)
+                self.squeeze(on=self._chance.random() < 0.7, reclaim=self._reclaim)
             if not self._beat % HOT_FOR:
                 self._turn = self._chance.random()
+                self._reclaim = self._chance.choice(STRATEGIES)
             self._beat += 1
             self._report(self._turn)
 
@@ -104,9 +121,9 @@ class Load(Background):
         done = self._api.ask(path, "PATCH", {"spec": {"replicas": replicas}})
         return "code" not in (done or {"code": 0})
 
-    def squeeze(self, *, on: bool) -> bool:
-        """Have the NodeSLOs limit best-effort pods, or not; as scale."""
-        config = slo_config(squeeze=on)
+    def squeeze(self, *, on: bool, reclaim: int = STRATEGIES[0]) -> bool:
+        """Have the NodeSLOs limit best-effort pods, or not, and nodes offer that much; as scale."""
+        config = slo_config(squeeze=on, reclaim=reclaim)
         path = "/api/v1/namespaces/koordinator-system/configmaps/" + config["metadata"]["name"]
         done = self._api.ask(path, "PATCH", {"data": config["data"]})
         return "code" not in (done or {"code": 0})
@@ -158,7 +175,7 @@ def _usage(cpu: int) -> Object:
 
 @contextmanager
 def installed(cluster: Cluster) -> Iterator[Installation]:
-    """Install the three daemons, which act; afterwards they are gone."""
+    """Install the daemons, which act, and the batch pods' profile; afterwards all are gone."""
     for name in (SHOP, "koordinator-system"):
         cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
     cluster.apply(slo_config(squeeze=True), POD_MONITOR)
@@ -166,22 +183,29 @@ def installed(cluster: Cluster) -> Iterator[Installation]:
     # The load of the machine's other work keeps no pod away.
     off = json.dumps({"usageThresholds": {"cpu": 0, "memory": 0}})
     cluster.kubectl("annotate", "nodes", "--all", f"{USAGE_THRESHOLDS}={off}")
-    with tempfile.TemporaryDirectory() as directory:
-        installation = Installation(cluster, Path(directory))
+    with tempfile.TemporaryDirectory() as directory, ExitStack() as stack:
+        installation = Installation(cluster, Path(directory, "daemons"))
         installation.apply(high=HOT)
-        _keep_last_logs(cluster)
+        _keep_last_logs(cluster, SYSTEM, *WORKLOADS)
         cluster.until(cluster.report, "the agent has reported")
+        if COLOCATES:
+            manager = Manager(cluster, Path(directory, "manager"))
+            manager.apply()
+            stack.callback(manager.delete)
+            _keep_last_logs(cluster, CONFIG, MANAGER)
+            begin_colocation(cluster)
+            stack.callback(end_colocation, cluster)
         yield installation
-        cluster.kubectl("delete", "-k", directory, "--ignore-not-found")
+        cluster.kubectl("delete", "-k", installation.directory, "--ignore-not-found")
         cluster.until(lambda: not cluster.items("pods", "-n", SYSTEM), "the daemons are gone")
 
 
-def _keep_last_logs(cluster: Cluster) -> None:
+def _keep_last_logs(cluster: Cluster, namespace: str, *workloads: str) -> None:
     """Make pods report what a container logged before it failed, also when its log is gone."""
     policy = {"op": "add", "path": _MESSAGE_POLICY, "value": "FallbackToLogsOnError"}
-    for each in WORKLOADS:
-        cluster.kubectl("-n", SYSTEM, "patch", each, "--type=json", "-p", json.dumps([policy]))
-    cluster.rolled_out(*WORKLOADS)
+    for each in workloads:
+        cluster.kubectl("-n", namespace, "patch", each, "--type=json", "-p", json.dumps([policy]))
+    cluster.rolled_out(*workloads, namespace=namespace)
 
 
 def settle(cluster: Cluster, api: Api, load: Load, end: datetime) -> Iterator[str]:
@@ -211,8 +235,8 @@ def settle(cluster: Cluster, api: Api, load: Load, end: datetime) -> Iterator[st
 
 def _late(api: Api) -> Iterator[str]:
     """Yield the workloads whose pods are not all ready."""
-    kinds = (("deployments", SHOP), ("deployments", SYSTEM), ("daemonsets", SYSTEM))
-    for kind, namespace in kinds:
+    kinds = ("deployments", SHOP), ("deployments", SYSTEM), ("daemonsets", SYSTEM)
+    for kind, namespace in (*kinds, ("deployments", CONFIG)):
         listed = api.items(f"/apis/apps/v1/namespaces/{namespace}/{kind}")
         if listed is None:
             yield f"no {kind} can be listed"
@@ -260,8 +284,12 @@ def soak(cluster: Cluster, seconds: float, seed: int) -> list[str]:
         number, again = twice(cluster.directory, resource)
         say(f"{number} pods were {what}", began)
         wrong += [f"{name} was {what} more than once" for name in again]
+    wrong += written_by_others(cluster.directory)
     killed = ", ".join(f"{name} {times}" for name, times in sorted(faults.done.items()))
     say(f"killed: {killed}; {watch.looks} looks at {watch.bound} bound pods", began)
+    say(
+        f"{watch.batch} batch pods came to nodes, which changed offers {watch.changes} times", began
+    )
     return wrong
 
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 PROGRAMS = ("kube-apiserver", "etcd", "kubelet", "containerd")
-DAEMONS = ("koordlet", "koord-descheduler", "koord-scheduler")
+DAEMONS = ("koordlet", "koord-descheduler", "koord-scheduler", "koord-manager")
 SHORTEST, LONGEST = 2.0, 10.0  # seconds from one fault to the next
 
 

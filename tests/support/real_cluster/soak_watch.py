@@ -5,17 +5,16 @@ was evicted and bound is in the API server's audit log.
 """
 
 import json
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter, deque
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from koord.api.quantity import Quantity
 from koord.api.reservation import ALLOCATED
 from tests.support.real_cluster.api import Api
-from tests.support.real_cluster.audit_log import NAMESPACES
 from tests.support.real_cluster.background import Background
-from tests.support.real_cluster.client import SYSTEM, Object
+from tests.support.real_cluster.client import LEASES, NAMESPACES, SYSTEM, Object
 from tests.support.real_cluster.colocation import (
     BATCH_CPU,
     BATCH_MEMORY,
@@ -26,18 +25,26 @@ from tests.support.real_cluster.colocation import (
 KILLED = (137, "Error")  # the exit code and reason of a container after kill -9
 UNKNOWN = "Unknown"  # the reason of an end that containerd has not seen
 LOST_LEASE = ": lost lease "  # in the last words of a replica
+_BATCH = (BATCH_CPU, BATCH_MEMORY)
+_WRITES = ("create", "update", "patch", "delete")
+_OF_ALL_REPLICAS = ("leases", "events", "tokenreviews", "subjectaccessreviews")
+_OFFERS = 10  # looks before a batch pod came, in which its scheduler has seen the node's offer
 _RESERVATIONS = "/apis/scheduling.koordinator.sh/v1alpha1/reservations"
 _PERIOD = 1.0  # seconds between two looks
 
 
 class Watch(Background):
-    """Looks at pods and nodes until it is stopped; wrong: the violations it found."""
+    """Looks at pods and nodes until it is stopped; wrong: the violations it found.
+
+    batch: batch pods that were bound. changes: of what nodes offer to batch pods.
+    """
 
     def __init__(self, api: Api) -> None:
         super().__init__()
         self.wrong: list[str] = []
         self.looks = 0
-        self.bound = 0
+        self.bound = self.batch = self.changes = 0
+        self._offers: deque[dict[str, Counter[str]]] = deque(maxlen=_OFFERS)
         self._api = api
         self._nodes: dict[str, str] = {}  # of pods that are bound, by UID
         self._ends: set[tuple[str, int]] = set()
@@ -50,7 +57,10 @@ class Watch(Background):
                 continue
             lasting = unchanged(before, (self._api.items(_RESERVATIONS) or ()) if before else ())
             self.looks += 1
+            arrived = self._arrived(pods)
+            self._note_offers(nodes)
             for found in (
+                *above_offers(pods, arrived, self._offers),
                 *above_allocatable(pods, nodes, lasting),
                 *given_twice(pods, lasting),
                 *beyond_capacity(nodes),
@@ -61,6 +71,22 @@ class Watch(Background):
                 if found not in self.wrong:
                     print(f"WRONG: {found}", flush=True)
                     self.wrong.append(found)
+
+    def _arrived(self, pods: Iterable[Object]) -> set[str]:
+        """Return the UIDs of batch pods that are bound since the look before."""
+        new = {
+            each["metadata"]["uid"]
+            for each in pods
+            if each["spec"].get("nodeName") and BATCH_CPU in _requests(each)
+        } - self._nodes.keys()
+        self.batch += len(new)
+        return new
+
+    def _note_offers(self, nodes: Iterable[Object]) -> None:
+        offers = {each["metadata"]["name"]: _batch(each) for each in nodes}
+        if self._offers:
+            self.changes += sum(self._offers[-1].get(node) != each for node, each in offers.items())
+        self._offers.append(offers)
 
     def _moved(self, pods: Iterable[Object]) -> Iterator[str]:
         """Yield the pods that are on another node than before."""
@@ -99,10 +125,38 @@ def above_allocatable(
     for row in nodes:
         name, room = row["metadata"]["name"], row["status"].get("allocatable", {})
         for resource, amount in requested.get(name, {}).items():
-            counts = resource in room and resource not in (BATCH_CPU, BATCH_MEMORY)
+            counts = resource in room and resource not in _BATCH
             most = Quantity.parse(room[resource]).milli if counts else amount
             if amount > most:
                 yield f"pods on {name} request {amount} of {most} thousandths of {resource}"
+
+
+def above_offers(
+    pods: Iterable[Object], arrived: Collection[str], offers: Iterable[Mapping[str, Counter[str]]]
+) -> Iterator[str]:
+    """Yield the nodes to which batch pods came for which they have lately not offered enough.
+
+    What a node's pods hold may be more than it offers once it offers less, so only nodes count to
+    which a pod came since the look before.
+
+    arrived: the UIDs of these pods. offers: by node, in the last looks.
+    """
+    held: dict[str, Counter[str]] = {}
+    for each in pods:
+        if node := _place(each):
+            wanted = {key: value for key, value in _requests(each).items() if key in _BATCH}
+            held.setdefault(node, Counter()).update(wanted)
+    for node in {_place(each) for each in pods if each["metadata"].get("uid") in arrived} - {""}:
+        for resource, amount in held[node].items():
+            most = max(each.get(node, Counter())[resource] for each in offers)
+            if amount > most:
+                yield f"batch pods on {node} hold {amount} of {most} thousandths of {resource}"
+
+
+def _batch(node: Object) -> Counter[str]:
+    """Return what a node offers to batch pods, in thousandths."""
+    room = node["status"].get("allocatable", {})
+    return Counter({each: Quantity.parse(room[each]).milli for each in _BATCH if each in room})
 
 
 def given_twice(pods: Iterable[Object], reservations: Iterable[Object]) -> Iterator[str]:
@@ -187,19 +241,61 @@ def died(pods: Iterable[Object], known: set[tuple[str, int]]) -> Iterator[str]:
 def twice(directory: Path, resource: str) -> tuple[int, list[str]]:
     """Return for how many pods a pods/<resource> was created, and for which more than once."""
     created: Counter[str] = Counter()
-    for entry in _audited(directory):
+    for entry in _audited(directory, '"pods"'):
         asked = entry.get("objectRef", {})
-        done = entry.get("responseStatus", {}).get("code") in (200, 201)
-        done = done and "dryRun=" not in entry["requestURI"]
-        if done and (asked.get("resource"), asked.get("subresource")) == ("pods", resource):
+        if _is_done(entry) and (asked.get("resource"), asked.get("subresource")) == (
+            "pods",
+            resource,
+        ):
             created[f"{asked['namespace']}/{asked['name']}"] += 1
     return len(created), sorted(name for name, times in created.items() if times > 1)
 
 
-def _audited(directory: Path) -> Iterator[Mapping[str, Any]]:
+def written_by_others(directory: Path) -> list[str]:
+    """Return what replicas have written between two renewals of the Lease by the same other one.
+
+    So long that one led, and none but it writes.
+    """
+    found = []
+    for daemon in ("koord-descheduler", "koord-scheduler", "koord-manager"):
+        user = f"system:serviceaccount:{NAMESPACES.get(daemon, SYSTEM)}:{daemon}"
+        entries = [each for each in _audited(directory, user) if _is_written_by(each, user)]
+        entries.sort(key=lambda each: str(each["requestReceivedTimestamp"]))
+        leader, waiting = "", list[Mapping[str, Any]]()  # what was written since its renewal
+        for each in entries:
+            asked = each["objectRef"]
+            if asked["resource"] not in _OF_ALL_REPLICAS:
+                waiting.append(each)
+            elif asked["resource"] == "leases" and asked.get("name") == LEASES.get(daemon, daemon):
+                if _pod_of(each) == leader:
+                    others = [one for one in waiting if _pod_of(one) != leader]
+                    found += [f"{_pod_of(one)} wrote {one['requestURI']}, and {leader} led"
+                              for one in others]  # fmt: skip
+                leader, waiting = _pod_of(each), []
+    return found
+
+
+def _is_written_by(entry: Mapping[str, Any], user: str) -> bool:
+    written = entry.get("verb") in _WRITES and "objectRef" in entry and _is_done(entry)
+    return written and entry["user"].get("username") == user
+
+
+def _pod_of(entry: Mapping[str, Any]) -> str:
+    """Return the pod whose token a request had."""
+    extra = entry["user"].get("extra", {})
+    return str(extra.get("authentication.kubernetes.io/pod-name", [""])[0])
+
+
+def _is_done(entry: Mapping[str, Any]) -> bool:
+    done = entry.get("responseStatus", {}).get("code") in (200, 201)
+    return done and "dryRun=" not in entry["requestURI"]
+
+
+def _audited(directory: Path, text: str) -> Iterator[Mapping[str, Any]]:
+    """Yield the entries of the audit log with that text."""
     for log in directory.glob("audit*.log"):
         for line in log.open(errors="replace"):
-            if '"pods"' in line and line.endswith("}\n"):  # else the API server was killed in it
+            if text in line and line.endswith("}\n"):  # else the API server was killed in it
                 try:
                     yield json.loads(line)
                 except ValueError:
