@@ -7,7 +7,8 @@ of all nodes once, as a measure of the machine.
 
 With the plugins that ship, also pods with rules about others, among 50,000 and 150,000 running
 pods; beside a bare numpy prototype of fit, taints, affinity, load, balance and spread over the
-same nodes, in the same run.
+same nodes, in the same run. And equal pods among up to 50,000 nodes while NodeMetrics come, beside
+the same with all nodes scored anew.
 """
 
 import asyncio
@@ -17,6 +18,7 @@ import time
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from itertools import islice, product
 from random import Random
 from typing import Any
 
@@ -37,10 +39,10 @@ from koord.cluster.facts import (
     SpreadConstraint,
     Taint,
 )
-from koord.cluster.kinds import NODE, POD
+from koord.cluster.kinds import NODE, NODE_METRIC, POD
 from koord.cluster.view import View
 from koord.component.plugins.discovery import discover
-from koord.controlplane.testing import FakeCluster
+from koord.controlplane.testing import FakeCluster, make_report
 from koord.util.clock import SystemClock
 from koord.util.stop import Stop
 from koord_scheduler.cache import SchedulerCache
@@ -54,12 +56,14 @@ from koord_scheduler.framework.extension.networktopology import (
 from koord_scheduler.framework.handle import PodDecoder
 from koord_scheduler.framework.interfaces import (
     BindPlugin,
+    Filtering,
     FilterPlugin,
     PodChanges,
     PreBindExtensions,
     PreBindPlugin,
     QueueSortPlugin,
     ScorePlugin,
+    Scoring,
     VectorFilterPlugin,
     VectorScorePlugin,
 )
@@ -106,6 +110,10 @@ KINDS = {
 1,000 specs: other requests and labels each; spread: over zones and hosts, softly; zone: node
 affinity; affinity and anti-affinity: to pods of the same app, by zone and by host.
 """
+ANEW = "all nodes scored anew"
+MANY_ROWS = 100  # more than a plugin is asked about one by one
+REPORTS = (0, 1, 3)  # NodeMetrics between two cycles
+REPORTING_NODES = (5_000, 50_000)
 _GI = 1 << 30
 
 
@@ -197,6 +205,7 @@ class World:
         self._nodes = nodes
         self._shipped = shipped
         self._names = 0
+        self._now = self.clock.wall()  # of the last NodeMetric
 
     async def build(self) -> None:
         registry = PluginRegistry()
@@ -282,7 +291,15 @@ class World:
         await running
         return took / len(pods)
 
-    async def cycles(self, pods: list[ClusterPod]) -> float:
+    def report(self, name: str, cores: int) -> None:
+        """A NodeMetric comes that is newer than the last one."""
+        self._now += 0.001
+        old, usage = self.state.reports.get(name), {"cpu": cores, "memory": cores * _GI}
+        new = make_report(name, at=self._now, usage=usage)
+        self.state.put(NODE_METRIC, new)
+        self.services.changes.notify(NODE_METRIC, old, new)
+
+    async def cycles(self, pods: Iterable[ClusterPod]) -> float:
         """Seconds of a scheduling cycle alone, the median."""
         took = []
         with self.profile.services.limits:
@@ -427,6 +444,8 @@ async def _measure(nodes: int, pods: int) -> list[Row]:
         if per_node == PODS_PER_NODE:
             rows += await _measure_world(world, pods, what, ("equal", "all differ"))
         rows += await _measure_kinds(world, pods, f"{nodes * per_node:,} pods")
+    for count in (nodes,) if nodes < NODES else REPORTING_NODES:
+        rows += await _measure_reports(count, pods // 50)
     return rows
 
 
@@ -459,4 +478,39 @@ async def _measure_kinds(world: World, pods: int, running: str) -> list[Row]:
         reference = statistics.mean((reference, prototype(world.state.view())))
         name = f"scheduling: cycle, {running}, {kind}"
         rows.append(Row(name, cycle * 1e6, "µs", budget, reference * 1e6, PROTOTYPE))
+    return rows
+
+
+async def _measure_reports(nodes: int, rounds: int) -> list[Row]:
+    """Cycles of equal pods while nodes report, and the same with all nodes scored anew."""
+    world, draw = World(nodes, shipped=True, pods_per_node=4), Random(2)
+    await world.build()
+    for at in range(nodes):
+        world.report(f"n{at}", draw.randint(1, 15))
+    plugin = world.profile.plugins["LoadAwareScheduling"]
+    assert isinstance(plugin, Filtering)
+    assert isinstance(plugin, Scoring)
+    waiting = iter(world.pods(20 + 10 * len(REPORTS) * rounds, "equal"))
+    await world.cycles(islice(waiting, 20))
+
+    def come(reports: int, *, anew: bool) -> Iterator[ClusterPod]:
+        """Pods, each after so many reports."""
+        for pod in islice(waiting, 5):
+            for _ in range(reports):
+                world.report(f"n{draw.randrange(nodes)}", draw.randint(1, 15))
+            for row in range(MANY_ROWS if anew else 0):
+                for log in (plugin.filter_changes, plugin.score_changes):
+                    assert log is not None
+                    log.note(row)
+            yield pod
+
+    took: dict[tuple[int, bool], list[float]] = {}
+    for _, reports, anew in product(range(rounds), REPORTS, (False, True)):
+        seconds = await world.cycles(come(reports, anew=anew))
+        took.setdefault((reports, anew), []).append(seconds)
+    cycles = {key: statistics.median(each) * 1e6 for key, each in took.items()}
+    rows = []
+    for reports in REPORTS:
+        name = f"scheduling: cycle, {nodes:,} nodes, reports: {reports}"
+        rows.append(Row(name, cycles[reports, False], "µs", None, cycles[reports, True], ANEW))
     return rows

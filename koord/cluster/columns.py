@@ -1,10 +1,11 @@
-"""Columns: one value, or a few, for each node; and which of them are the same."""
+"""Columns: one value, or a few, for each node; which are the same, and which are the highest."""
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from functools import cached_property, lru_cache
 from hashlib import blake2b
 from itertools import chain, compress, repeat, zip_longest
 from operator import is_not
+from random import Random
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar, cast
 from weakref import WeakValueDictionary, ref
@@ -251,6 +252,39 @@ class Column:
             self._written.clear()
             self._own.clear()
         return self._frozen
+
+
+_BLOCK = 256  # values whose highest is known
+
+
+class BlockMaxima:
+    """The highest of many values, of which a few change: it is known block by block."""
+
+    def __init__(self, values: NDArray[np.int64]) -> None:
+        """values: at least one; renew() is to be called for each that changes."""
+        self._values = values
+        begins = np.arange(0, len(values), _BLOCK)
+        self._highest: NDArray[np.int64] = np.maximum.reduceat(values, begins)
+        is_highest = values == self._highest.repeat(_BLOCK)[: len(values)]
+        self._counts: NDArray[np.int64] = np.add.reduceat(is_highest, begins, dtype=np.int64)
+
+    def renew(self, place: int) -> None:
+        """Take note of a value that has changed."""
+        block = place // _BLOCK
+        values = self._values[block * _BLOCK : (block + 1) * _BLOCK]
+        self._highest[block] = highest = values[values.argmax()]  # faster than max()
+        self._counts[block] = np.count_nonzero(values == highest)
+
+    def draw(self, draw: Random) -> int:
+        """The place of the highest value; one of them, if there are several."""
+        highest = self._highest[self._highest.argmax()]
+        (blocks,) = (self._highest == highest).nonzero()
+        ends = self._counts[blocks].cumsum()
+        number = draw.randrange(int(ends[-1]))
+        at = int(ends.searchsorted(number, "right"))
+        begin = int(blocks[at]) * _BLOCK
+        (places,) = (self._values[begin : begin + _BLOCK] == highest).nonzero()
+        return begin + int(places[number - int(ends[at])])  # negative: from the last one
 
 
 class CodedColumn(Generic[H]):

@@ -28,7 +28,7 @@ from koord_scheduler.framework.status import (
     Verdicts,
     Wait,
 )
-from koord_scheduler.framework.types import HintedEvent, NodeInfo, QueuedPod
+from koord_scheduler.framework.types import ChangedRows, HintedEvent, NodeInfo, QueuedPod
 
 
 class Plugin:
@@ -114,6 +114,11 @@ class Filtering(Plugin):
     rejection: Status = Status.unschedulable("node(s) were rejected by a plugin")
     """Why a node is rejected where only a mask says that it is."""
 
+    filter_changes: ChangedRows | None = None
+    """Rows of which the verdicts have changed, but neither the row nor the key; None: no such rows.
+
+    Set when the plugin is made."""
+
     def filter_reuse_key(self, state: CycleState, pod: ClusterPod, nodes: View) -> Hashable | None:
         """Return a key of all that the result depends on, beyond the node's row and the pod.
 
@@ -198,6 +203,9 @@ class PreScorePlugin(Plugin, ABC):
 
 class Scoring(Plugin):
     """A plugin that scores nodes, in whichever form."""
+
+    score_changes: ChangedRows | None = None
+    """Rows of which the scores have changed, as filter_changes has those of verdicts."""
 
     def scores_pod(self, state: CycleState, pod: ClusterPod) -> bool:
         """Return whether Score may give nodes different scores; False: it is skipped in this cycle.

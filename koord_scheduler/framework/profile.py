@@ -45,6 +45,7 @@ from koord_scheduler.framework.interfaces import (
 from koord_scheduler.framework.status import SUCCESS, UNREAD, CycleState, Status, status_of
 from koord_scheduler.framework.types import (
     WILDCARD,
+    ChangedRows,
     ClusterEvent,
     EventResource,
     HintedEvent,
@@ -273,6 +274,10 @@ class ProfilePlugins:
             raise PluginError(
                 f'plugin "{name}" from {entry.source}: wanted a Plugin, found {plugin!r:.80}', name
             )
+        for log in ("filter_changes", "score_changes"):
+            if not isinstance(found := getattr(plugin, log, None), ChangedRows | None):
+                wanted = f"wanted ChangedRows() as {log}, found {found!r:.80}"
+                raise PluginError(f'plugin "{name}" from {entry.source}: {wanted}', name)
         plugin.name = name
         return Loaded(plugin, code)
 

@@ -1,10 +1,12 @@
 """Types that plugins see: NodeInfo, QueuedPod, ClusterEvent and queueing hints."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum, IntFlag, StrEnum, auto
 from functools import lru_cache
+from itertools import islice
 
 from koord.cluster.account import FrozenAccount
 from koord.cluster.facts import ClusterNode, ClusterPod
@@ -63,6 +65,52 @@ class NodeInfo:
 
     def __repr__(self) -> str:
         return f"NodeInfo({self.name})"
+
+
+_MOST_NOTED = 64  # rows that a log keeps
+
+
+class ChangedRows:
+    """The log of a plugin: rows for which its results have changed, though the rows have not.
+
+    Bounded: a reader that comes late only learns that too many have changed. Rows are those of the
+    view that the plugin has followed last; one that has moved since counts as changed anyway.
+    """
+
+    def __init__(self) -> None:
+        self.rows: deque[int] = deque(maxlen=_MOST_NOTED)
+        """The latest ones, the last one last."""
+        self.count = 0
+        """How many were noted up to now."""
+
+    def note(self, row: int) -> None:
+        """Note that results for a row are others now.
+
+        Raises:
+            ValueError: it is negative, which no row is.
+        """
+        if row < 0:
+            raise ValueError(f"row: wanted one of a view, found {row}")
+        self.rows.append(row)
+        self.count += 1
+
+
+class NotedRows:
+    """A reader of a log of changed rows."""
+
+    def __init__(self, log: ChangedRows | None) -> None:
+        """log: None: nothing is ever noted."""
+        self._log = log
+        self._count = 0 if log is None else log.count
+
+    def take(self) -> Collection[int] | None:
+        """Return what was noted since the last call, or since this was made; None: too many."""
+        log, before = self._log, self._count
+        if log is None or log.count == before:
+            return ()
+        self._count = log.count
+        new = log.count - before
+        return None if new > len(log.rows) else set(islice(reversed(log.rows), new))
 
 
 def nodes_of(view: View) -> Iterator[NodeInfo]:

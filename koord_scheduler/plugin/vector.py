@@ -41,6 +41,7 @@ from koord_scheduler.framework.interfaces import (
     VectorScorePlugin,
 )
 from koord_scheduler.framework.status import Numbers, Scores, Verdicts, default_normalize
+from koord_scheduler.framework.types import ChangedRows
 from koord_scheduler.rules.resourcescores import (
     Balanced,
     LeastAllocated,
@@ -59,6 +60,7 @@ from koord_scheduler.rules.resourcescores import (
 
 __all__ = [
     "Balanced",
+    "ChangedRows",
     "CodedColumn",
     "ExistingAntiAffinity",
     "FreeResources",

@@ -1,6 +1,6 @@
 """Adapters: call either form of a plugin as the vector form, and check what it returns."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Collection, Hashable
 from typing import Any
 
 import numpy as np
@@ -33,7 +33,7 @@ from koord_scheduler.framework.status import (
     default_normalize,
     status_of,
 )
-from koord_scheduler.framework.types import NodeInfo
+from koord_scheduler.framework.types import NodeInfo, NotedRows
 
 Rows = NDArray[np.intp]
 """Rows of nodes, ascending."""
@@ -171,6 +171,7 @@ class ScaledScores:
     def __init__(self) -> None:
         self._key: Hashable | None = None  # of what is known; None: nothing is
         self._generations: FrozenColumn | None = None
+        self._noted = NotedRows(None)  # by the plugin, since all was computed
         self._feasible: Mask | None = None
         self._raw: Scores = np.zeros(0, np.int64)  # as the plugin gives them, of feasible nodes
         self._scaled: Scores = self._raw
@@ -187,15 +188,18 @@ class ScaledScores:
         key = plugin.score_reuse_key(cycle.state, cycle.pod, cycle.nodes)
         is_same = key == self._key and feasible is self._feasible
         generations, self._key = cycle.nodes.generations, None  # unless the plugin fails
-        changed: Sequence[int] | None = None
-        if is_same and key is not None:
+        changed: Collection[int] | None = None
+        noted = self._noted.take()
+        if is_same and key is not None and noted is not None:
             changed = generations.other_rows(self._generations)
+            changed = {*changed, *noted} if noted else changed
         if changed is None or len(changed) > FEW_ROWS or not isinstance(plugin, ScorePlugin):
+            self._noted = NotedRows(plugin.score_changes)
             self._raw = score_nodes(plugin, cycle, feasible)[rows]
             self._scale(plugin)
         else:
             for row in changed:
-                if feasible[row]:
+                if row < len(feasible) and feasible[row]:
                     self._take(plugin, cycle, row, int(rows.searchsorted(row)))
         self._key, self._generations, self._feasible = key, generations, feasible
         return self._scaled

@@ -8,7 +8,7 @@ from typing import cast
 
 import numpy as np
 
-from koord.cluster.columns import Mask, read_only
+from koord.cluster.columns import BlockMaxima, Mask, read_only
 from koord.cluster.facts import ClusterPod
 from koord.cluster.view import View
 from koord_scheduler.config.profiles import Point
@@ -41,7 +41,6 @@ from koord_scheduler.framework.nodes.adapters import (
     score_nodes,
 )
 from koord_scheduler.framework.nodes.resultcache import (
-    BlockMaxima,
     EquivalenceClass,
     PluginPreFilterResult,
     PreFilterCache,

@@ -8,13 +8,12 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
-from random import Random
 from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from koord.cluster.columns import FrozenColumn, Mask, read_only
+from koord.cluster.columns import BlockMaxima, FrozenColumn, Mask, read_only
 from koord.cluster.facts import ClusterPod
 from koord.cluster.placement import controller_of
 from koord.cluster.view import View
@@ -55,10 +54,9 @@ from koord_scheduler.framework.status import (
     Status,
     Verdicts,
 )
-from koord_scheduler.framework.types import NodeInfo
+from koord_scheduler.framework.types import NodeInfo, NotedRows
 
 _NEW = object()  # in the place of a key: nothing is known
-_BLOCK = 256  # scores whose highest is known
 _MANY_SCORES = 8192  # whose maxima by block cost less than a look at all of them
 _MAX_STATUSES = 4096  # of one kind of pods; then all is computed anew
 
@@ -100,7 +98,7 @@ class FusedFilters:
             self._ask(calls, plugins)
             generations = None
         keys = self._ask_keys.ask(cycle.state, cycle.pod, cycle.nodes)
-        changed = _changed(generations, cycle.nodes)
+        noted, changed = _take(self._noted, self._keys), _changed(generations, cycle.nodes)
         stale: Sequence[tuple[int, Loaded]] = ()
         is_other = keys != self._keys
         if (
@@ -109,7 +107,7 @@ class FusedFilters:
             or (is_other and _others(keys, self._keys))
         ):
             self._join(keys, len(cycle.nodes))
-            changed, is_other = (), True
+            noted, changed, is_other = [], (), True
         if is_other:
             known = zip(self._both, keys, self._keys, strict=True)
             stale = [one for one, key, before in known if key != before]
@@ -118,6 +116,9 @@ class FusedFilters:
         if len(stale) < len(self._joined):
             for row in changed:
                 self._look_again(calls, cycle, row)
+            for at, row in noted:
+                if row not in changed and row < len(cycle.nodes):
+                    self._ask_one(calls, cycle, *self._both[at], row)
         if stale:
             self._fold(len(cycle.nodes))
         self._keys, self._generations = keys, cycle.nodes.generations
@@ -130,6 +131,8 @@ class FusedFilters:
         asks = [cast(Filtering, one.plugin).filter_reuse_key for _, one in both]
         self._both, self._asked = both, plugins
         self._ask_keys = SequentialCalls(calls, Point.FILTER, [one for _, one in both], asks)
+        self._noted = [NotedRows(cast(Filtering, one.plugin).filter_changes) for _, one in both]
+        self._keys = [None] * len(both)
 
     def _join(self, keys: Sequence[Hashable | None], nodes: int) -> None:
         """Begin anew with the plugins that have a key."""
@@ -187,14 +190,33 @@ class FusedFilters:
             cycle.state, cycle.state, cycle.pod, NodeInfo(cycle.nodes, row)
         )
         for (place, loaded), status in zip(self._joined, statuses, strict=True):
-            number = 0 if status is None else self._number(status, place)
-            column = self._columns[loaded.name]
-            if column is not None:
-                column[row] = number
-            elif number:
-                column = self._columns[loaded.name] = np.zeros(len(cycle.nodes), np.int32)
-                column[row] = number
+            number = self._note(place, loaded, row, status)
             first = first or number
+        self._take_first(row, first)
+
+    def _ask_one(
+        self, calls: PluginCalls, cycle: CycleInput, place: int, loaded: Loaded, row: int
+    ) -> None:
+        """Ask one plugin about a row of which it has noted a change."""
+        plugin, node = cast(FilterPlugin, loaded.plugin), NodeInfo(cycle.nodes, row)
+        state, pod, call = cycle.state, cycle.pod, calls.call
+        status = call(loaded, Point.FILTER, state, filter_node, plugin, state, pod, node)
+        self._note(place, loaded, row, status)
+        columns = (self._columns[one.name] for _, one in self._joined)
+        numbers = (column.item(row) for column in columns if column is not None)
+        self._take_first(row, next(filter(None, numbers), 0))
+
+    def _note(self, place: int, loaded: Loaded, row: int, status: Status | None) -> int:
+        """Write the verdict of one plugin about a row; return its number."""
+        number = 0 if status is None else self._number(status, place)
+        column = self._columns[loaded.name]
+        if column is None and number:
+            column = self._columns[loaded.name] = np.zeros(len(self._first), np.int32)
+        if column is not None:
+            column[row] = number
+        return number
+
+    def _take_first(self, row: int, first: int) -> None:
         before = self._first.item(row)
         if before == first:
             return
@@ -218,36 +240,6 @@ class FusedFilters:
             found = self._numbers[status] = len(self._numbers) + 1
             self._places.append(place)
         return found
-
-
-class BlockMaxima:
-    """The highest of many values, of which a few change: it is known block by block."""
-
-    def __init__(self, values: Scores) -> None:
-        """values: at least one; renew() is to be called for each that changes."""
-        self._values = values
-        begins = np.arange(0, len(values), _BLOCK)
-        self._highest: Scores = np.maximum.reduceat(values, begins)
-        is_highest = values == self._highest.repeat(_BLOCK)[: len(values)]
-        self._counts: Scores = np.add.reduceat(is_highest, begins, dtype=np.int64)
-
-    def renew(self, place: int) -> None:
-        """Take note of a value that has changed."""
-        block = place // _BLOCK
-        values = self._values[block * _BLOCK : (block + 1) * _BLOCK]
-        self._highest[block] = highest = values[values.argmax()]  # faster than max()
-        self._counts[block] = np.count_nonzero(values == highest)
-
-    def draw(self, draw: Random) -> int:
-        """The place of the highest value; one of them, if there are several."""
-        highest = self._highest[self._highest.argmax()]
-        (blocks,) = (self._highest == highest).nonzero()
-        ends = self._counts[blocks].cumsum()
-        number = draw.randrange(int(ends[-1]))
-        at = int(ends.searchsorted(number, "right"))
-        begin = int(blocks[at]) * _BLOCK
-        (places,) = (self._values[begin : begin + _BLOCK] == highest).nonzero()
-        return begin + int(places[number - int(ends[at])])  # negative: from the last one
 
 
 class FusedScores:
@@ -291,12 +283,12 @@ class FusedScores:
             generations = None
         is_same, self._feasible = feasible is self._feasible, None
         keys = self._ask_keys.ask(cycle.state, cycle.pod, cycle.nodes)
-        changed = _changed(generations, cycle.nodes)
+        noted, changed = _take(self._noted, self._keys), _changed(generations, cycle.nodes)
         stale: Sequence[tuple[Loaded, int]] = ()
         is_other = keys != self._keys
         if changed is None or (is_other and _others(keys, self._keys)):
             self._join(keys, len(cycle.nodes))
-            self._known, changed, is_other, is_same = feasible, (), True, False
+            noted, changed, is_other, is_same, self._known = [], (), True, False, feasible
         if is_other:
             before = zip(self._both, keys, self._keys, strict=True)
             stale = [one for one, key, last in before if key != last]
@@ -309,16 +301,20 @@ class FusedScores:
         else:
             missing = (feasible > self._known).nonzero()[0].tolist()
         if len(missing) > FEW_ROWS:
-            stale, self._known, missing = self._joined, feasible, []
+            stale, self._known, noted, missing = self._joined, feasible, [], []
         for loaded, weight in stale:
             self._compute(calls, loaded, weight, cycle, feasible)
         if missing:
             self._known = self._known.copy()
             for row in missing:
                 self._look_again(calls, cycle, row)
+        renewed = list(missing)
+        for at, row in noted:
+            if row not in missing and row < len(feasible) and self._known[row]:
+                renewed += self._ask_one(calls, cycle, *self._both[at], row, feasible)
         if is_same and not stale:
-            places = [int(self._rows.searchsorted(row)) for row in missing]
-            for row, place in zip(missing, places, strict=True):
+            places = [int(self._rows.searchsorted(row)) for row in renewed]
+            for row, place in zip(renewed, places, strict=True):
                 self._totals[place] = self._sum[row]
             if self._maxima is not None:
                 for place in places:
@@ -338,6 +334,8 @@ class FusedScores:
         asks = [cast(Scoring, one.plugin).score_reuse_key for one, _ in both]
         self._both, self._asked = both, plugins
         self._ask_keys = SequentialCalls(calls, Point.SCORE, [one for one, _ in both], asks)
+        self._noted = [NotedRows(cast(Scoring, one.plugin).score_changes) for one, _ in both]
+        self._keys = [None] * len(both)
 
     def _join(self, keys: Sequence[Hashable | None], nodes: int) -> None:
         """Begin anew with the plugins that have a key."""
@@ -370,6 +368,28 @@ class FusedScores:
         gained = found if before is None else found - before
         self._sum += gained if weight == 1 else gained * weight
         self._columns[loaded.name] = found
+
+    def _ask_one(
+        self,
+        calls: PluginCalls,
+        cycle: CycleInput,
+        loaded: Loaded,
+        weight: int,
+        row: int,
+        feasible: Mask,
+    ) -> list[int]:
+        """Ask a plugin about a known row of which it has noted a change; return it if feasible."""
+        if not feasible[row]:
+            self._known = self._known.copy()
+            self._known[row] = False
+            return []
+        plugin, node = cast(ScorePlugin, loaded.plugin), NodeInfo(cycle.nodes, row)
+        state, pod, call = cycle.state, cycle.pod, calls.call
+        score = call(loaded, Point.SCORE, state, score_node, plugin, state, pod, node)
+        column = self._columns[loaded.name]
+        self._sum[row] += (score - column[row]) * weight
+        column[row] = score
+        return [row]
 
     def _look_again(self, calls: PluginCalls, cycle: CycleInput, row: int) -> None:
         """Ask all plugins about a row that has changed."""
@@ -405,6 +425,22 @@ def _others(keys: Sequence[Hashable | None], before: Sequence[Hashable | None]) 
     if len(keys) != len(before):
         return True
     return any((key is None) != (last is None) for key, last in zip(keys, before, strict=True))
+
+
+def _take(noted: Sequence[NotedRows], keys: list[Hashable | None]) -> list[tuple[int, int]]:
+    """Return what plugins with a key have noted since the last look: their places, and rows.
+
+    keys: those of the last look. One that has noted too many rows loses its key there: then it is
+    asked about all nodes anew, and no other plugin is.
+    """
+    found = []
+    for place, each in enumerate(noted):
+        rows = each.take()
+        if keys[place] is not None and (rows is None or len(rows) > FEW_ROWS):
+            keys[place] = _NEW
+        elif keys[place] is not None and rows:
+            found += [(place, row) for row in rows]
+    return found
 
 
 def _changed(before: FrozenColumn | None, nodes: View) -> Sequence[int] | None:
@@ -582,9 +618,11 @@ class EquivalenceClass:
         rows: Mask,
         key: Hashable,
     ) -> Verdicts:
+        noted = NotedRows(plugin.filter_changes)
         found = filter_nodes(plugin, cycle, rows)
         known = _cached_verdicts(plugin, VectorFilterPlugin, rows)
-        column = _Column(key, cycle.nodes.generations, known, np.zeros(len(cycle.nodes), np.int32))
+        numbers = np.zeros(len(cycle.nodes), np.int32)
+        column = _Column(key, noted, cycle.nodes.generations, known, numbers)
         _merge(column, found, known)
         self._verdicts[plugin.name] = column
         return Verdicts(column.values, tuple(column.rejections))
@@ -596,9 +634,11 @@ class EquivalenceClass:
         rows: Mask,
         key: Hashable,
     ) -> Scores:
+        noted = NotedRows(plugin.score_changes)
         found = score_nodes(plugin, cycle, rows)
         known = rows.copy()  # of the others a vector form may return anything
-        self._scores[plugin.name] = _Column(key, cycle.nodes.generations, known, found)
+        generations = cycle.nodes.generations
+        self._scores[plugin.name] = _Column(key, noted, generations, known, found)
         return found
 
 
@@ -607,6 +647,7 @@ class _Column:
     """A result of a plugin for a kind of pods."""
 
     key: Hashable
+    noted: NotedRows  # by the plugin, since they were computed
     generations: FrozenColumn  # of the rows when they were computed
     known: Mask  # rows that were computed
     values: NDArray[Any]
@@ -625,7 +666,11 @@ def _missing(column: _Column | None, key: Hashable, nodes: View, rows: Mask) -> 
     """Rows that are asked about and not known any more; None: nothing of the column is right."""
     if column is None or column.key != key or len(column.generations) != len(nodes):
         return None
+    noted = column.noted.take()
+    if noted is None:
+        return None
     column.known[nodes.generations.other_rows(column.generations)] = False
+    column.known[[row for row in noted if row < len(nodes)]] = False
     missing: Mask = rows & ~column.known
     return missing
 

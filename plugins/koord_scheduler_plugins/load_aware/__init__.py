@@ -43,6 +43,7 @@ from koord_scheduler.plugin import (
 )
 from koord_scheduler.plugin.koordinator import APIServiceProvider, Endpoint, PluginRequest
 from koord_scheduler.plugin.vector import (
+    ChangedRows,
     Mask,
     Scores,
     VectorFilterPlugin,
@@ -99,16 +100,16 @@ class NodeEntry:
 class LoadTable:
     """Loads by node, and columns of what follows from them. Belongs to one event loop.
 
-    An entry follows its row's generation, and reports as they come. What is filtered depends on
-    the rows' generations and on filter_version, on nothing else; so does what is scored.
+    An entry follows its row's generation, and reports as they come. What is filtered changes with
+    a row's generation, or is noted in filter_changes; so is what is scored.
     """
 
     def __init__(
         self, rules: Rules, estimator: Estimator, reports: Mapping[str, UsageReport], clock: Clock
     ) -> None:
         """reports: those there are, by node."""
-        # These grow when a report, or its expiry, changes what is filtered or scored.
-        self.filter_version = self.score_version = 0
+        # Rows for which a report, or its expiry, has changed what is filtered or scored.
+        self.filter_changes, self.score_changes = ChangedRows(), ChangedRows()
         self._rules = rules
         self._estimator = estimator
         self._reports = reports
@@ -254,6 +255,9 @@ class LoadTable:
             entry.load.take_pods(pods)
         if self._rows[row] is not entry or entry.row != row:
             self._rows[row], entry.row, entry.written = entry, row, None
+            # what was noted for another row counts here, too, where an older view comes back
+            self.filter_changes.note(row)
+            self.score_changes.note(row)
         self._judge(entry)
 
     def _made(self, node: ClusterNode, pods: tuple[ClusterPod, ...]) -> NodeEntry:
@@ -268,8 +272,10 @@ class LoadTable:
         before = entry.judgement
         self._judge(entry)
         now = entry.judgement
-        self.filter_version += (before.room, before.reasons) != (now.room, now.reasons)
-        self.score_version += before.spare != now.spare
+        if (before.room, before.reasons) != (now.room, now.reasons):
+            self.filter_changes.note(entry.row)
+        if before.spare != now.spare:
+            self.score_changes.note(entry.row)
 
     def _judge(self, entry: NodeEntry) -> None:
         """Judge a node anew, and write its row if it has one."""
@@ -433,6 +439,8 @@ class LoadAwareScheduling(
         self.table = LoadTable(
             self._rules, self._estimator, services.cluster.reports, services.clock
         )
+        self.filter_changes = self.table.filter_changes
+        self.score_changes = self.table.score_changes
         weights = self._rules.weights
         self._weights = np.array(weights, np.float64)
         self._weight = float(sum(weights) + self._rules.dominant)
@@ -459,11 +467,11 @@ class LoadAwareScheduling(
 
     def filter_reuse_key(self, state: CycleState, pod: ClusterPod, nodes: View) -> Hashable | None:
         self.table.follow(nodes)
-        return (self.table.filter_version, _of_daemon_set(pod), *self._incoming(pod))
+        return (_of_daemon_set(pod), *self._incoming(pod))
 
     def score_reuse_key(self, state: CycleState, pod: ClusterPod, nodes: View) -> Hashable | None:
         self.table.follow(nodes)
-        return (self.table.score_version, *self._incoming(pod))
+        return self._incoming(pod)
 
     def pre_filter(self, state: CycleState, pod: ClusterPod, nodes: View) -> Status | None:
         """Pods of DaemonSets go to their nodes, however busy those are."""

@@ -1,8 +1,15 @@
-"""Events that plugins register, and those that happen."""
+"""Events that plugins register, and those that happen; and the log of rows that have changed."""
 
 import pytest
 
-from koord_scheduler.framework.types import WILDCARD, Action, ClusterEvent, EventResource
+from koord_scheduler.framework.types import (
+    WILDCARD,
+    Action,
+    ChangedRows,
+    ClusterEvent,
+    EventResource,
+    NotedRows,
+)
 
 NODE_LABEL = ClusterEvent(EventResource.NODE, Action.UPDATE_NODE_LABEL)
 
@@ -39,3 +46,27 @@ def test_only_everything_is_a_wildcard() -> None:
     assert WILDCARD.wildcard
     assert not ClusterEvent("*", Action.ADD).wildcard
     assert not ClusterEvent("Node", Action.ALL).wildcard
+
+
+def test_each_reader_of_a_log_takes_what_was_noted_since() -> None:
+    """A row once; None where more was noted than the log keeps."""
+    log = ChangedRows()
+    log.note(5)
+    early, nothing = NotedRows(log), NotedRows(None)
+    assert (early.take(), nothing.take()) == ((), ())
+    log.note(3)
+    late = NotedRows(log)
+    for row in (8, 3, 8):
+        log.note(row)
+    assert (early.take(), late.take()) == ({3, 8}, {3, 8})
+    for row in range(64):
+        log.note(row)
+    assert early.take() == set(range(64))
+    log.note(1)
+    assert (early.take(), late.take(), late.take()) == ({1}, None, ())
+
+
+def test_a_log_refuses_what_is_no_row() -> None:
+    """-1 would be the last node."""
+    with pytest.raises(ValueError, match="row: wanted one of a view, found -1"):
+        ChangedRows().note(-1)

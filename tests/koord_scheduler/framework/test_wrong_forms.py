@@ -124,6 +124,21 @@ async def test_what_a_function_makes_is_checked_when_it_is_made(plugin: Any) -> 
     assert "\n" not in str(refused.value)
 
 
+class NotesInAList(Made, FilterPlugin):
+    filter_changes = []  # type: ignore[assignment]  # noqa: RUF012
+
+    def filter(self, state: CycleState, pod: ClusterPod, node: NodeInfo) -> Status | None:
+        return None
+
+
+async def test_a_log_of_changed_rows_is_checked_when_a_plugin_is_made() -> None:
+    """It is set with the plugin's other fields."""
+    with pytest.raises(Exception, match='plugin "NotesInAList" from') as refused:
+        async with PluginHarness(NotesInAList):
+            raise AssertionError("it was taken")
+    assert "wanted ChangedRows() as filter_changes, found []" in str(refused.value)
+
+
 def test_what_a_decorator_has_wrapped_is_what_it_wraps() -> None:
     """A retry around a coroutine function gives a coroutine, whatever its own form is."""
     from functools import wraps

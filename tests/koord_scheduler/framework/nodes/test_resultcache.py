@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.cluster.columns import Mask
+from koord.cluster import columns
+from koord.cluster.columns import BlockMaxima, Mask
 from koord.cluster.facts import ClusterPod
 from koord.cluster.state import Snapshot
 from koord.cluster.view import View
@@ -39,7 +40,7 @@ from koord_scheduler.framework.status import (
     Verdicts,
     default_normalize,
 )
-from koord_scheduler.framework.types import NodeInfo
+from koord_scheduler.framework.types import ChangedRows, NodeInfo
 from tests.support.clusters import node, pod, read_node, read_pod
 from tests.support.scheduler.framework import FreeCpu, Kit, free_cpu, make_pod, named
 
@@ -49,7 +50,7 @@ STATE = CycleState()
 @pytest.fixture(scope="module", autouse=True)
 def small_blocks() -> Iterator[None]:
     """Scores of a few nodes are in several blocks, of which the last one is not full."""
-    with patch.multiple(resultcache, _BLOCK=4, _MANY_SCORES=10):
+    with patch.object(columns, "_BLOCK", 4), patch.object(resultcache, "_MANY_SCORES", 10):
         yield
 
 
@@ -103,6 +104,80 @@ class Vector(VectorFilterPlugin, VectorScorePlugin):
     key: Hashable = ()
 
 
+class Noted(Both):
+    """Free cpu, and a figure of each node that is the plugin's own; it notes what has changed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.filter_changes, self.score_changes = ChangedRows(), ChangedRows()
+        self.figures: dict[str, int] = {}
+
+    def learn(self, view: View, row: int, figure: int) -> None:
+        """Take another figure of a node: with 4 or more it is rejected."""
+        name = view.node(row).name
+        before = self.figures.get(name, 0)
+        self.figures[name] = figure
+        if (before < 4) != (figure < 4):
+            self.filter_changes.note(row)
+        if before != figure:
+            self.score_changes.note(row)
+
+    def filter(self, state: CycleState, pod: ClusterPod, node: NodeInfo) -> Status | None:
+        self.nodes += 1
+        return Status.unschedulable("figure") if self.figures.get(node.name, 0) >= 4 else None
+
+    def filter_all(self, state: CycleState, pod: ClusterPod, nodes: View) -> Mask | Verdicts:
+        self.columns += 1
+        return Verdicts.of(self._column(nodes) < 4, Status.unschedulable("figure"))
+
+    def score(self, state: CycleState, pod: ClusterPod, node: NodeInfo) -> int:
+        return min(super().score(state, pod, node), 90) + self.figures.get(node.name, 0)
+
+    def score_all(self, state: CycleState, pod: ClusterPod, nodes: View) -> Scores:
+        scores: Scores = np.minimum(super().score_all(state, pod, nodes), 90) + self._column(nodes)
+        return scores
+
+    def _column(self, nodes: View) -> Scores:
+        names = (nodes.node(row).name for row in range(len(nodes)))
+        return np.array([self.figures.get(name, 0) for name in names], np.int64)
+
+
+class NotedPlain(FilterPlugin, ScorePlugin):
+    """The same without the vector forms."""
+
+    filter_reuse_key = Both.filter_reuse_key
+    score_reuse_key = Both.score_reuse_key
+    key: Hashable = ()
+
+    def __init__(self, other: Noted) -> None:
+        self._other = other
+        self.filter_changes, self.score_changes = other.filter_changes, other.score_changes
+
+    def filter(self, state: CycleState, pod: ClusterPod, node: NodeInfo) -> Status | None:
+        return self._other.filter(state, pod, node)
+
+    def score(self, state: CycleState, pod: ClusterPod, node: NodeInfo) -> int:
+        return self._other.score(state, pod, node)
+
+
+class NotedVector(VectorFilterPlugin, VectorScorePlugin):
+    """The same without the plain forms."""
+
+    filter_reuse_key = Both.filter_reuse_key
+    score_reuse_key = Both.score_reuse_key
+    key: Hashable = ()
+
+    def __init__(self, other: Noted) -> None:
+        self._other = other
+        self.filter_changes, self.score_changes = other.filter_changes, other.score_changes
+
+    def filter_all(self, state: CycleState, pod: ClusterPod, nodes: View) -> Mask | Verdicts:
+        return self._other.filter_all(state, pod, nodes)
+
+    def score_all(self, state: CycleState, pod: ClusterPod, nodes: View) -> Scores:
+        return self._other.score_all(state, pod, nodes)
+
+
 def snapshot(count: int = 30) -> Snapshot:
     made = Snapshot()
     for at in range(count):
@@ -129,6 +204,53 @@ def test_only_rows_that_changed_are_looked_at_again() -> None:
         load(made, at, 1, "more")
     cached.of(web).filter(plugin, CycleInput(STATE, web, made.view()), rows)
     assert (plugin.columns, plugin.nodes) == (2, 1)
+
+
+async def test_only_the_plugin_that_has_noted_a_row_is_asked_about_it() -> None:
+    """By its plain form; about all nodes at once where it has noted many."""
+    made, other, noted = snapshot(), Both(), Noted()
+    chosen = {"other": other, "noted": noted}
+    profile = await Kit().profile(filter=chosen, score=chosen)
+    search, scoring = NodeSearch(profile, profile.services.nominator), NodeScoring(profile)
+    web = make_pod(requests={"cpu": "2"})
+    search.cached(web)
+
+    def totals() -> list[int]:
+        found = search.search(CycleState(), web, made.view())
+        return scoring.scores(found.cycle, found.feasible, found.cached).totals.tolist()
+
+    assert totals() == [190] * 30
+    noted.learn(made.view(), 7, 3)
+    noted.learn(made.view(), 9, 4)
+    assert totals() == [190] * 7 + [193] + [190] * 21  # 9 is rejected
+    assert [(one.columns, one.nodes) for one in (other, noted)] == [(1, 0), (1, 1)]
+    for row in range(30):
+        noted.learn(made.view(), row, 4 if row < 20 else 3)
+    assert totals() == [193] * 10
+    assert [(one.columns, one.nodes) for one in (other, noted)] == [(1, 0), (2, 1)]
+
+
+async def test_what_was_noted_about_a_rejected_node_counts_once_it_is_feasible() -> None:
+    """Its score was not asked for meanwhile. Rows beyond the last node are no rows."""
+    view, gate, noted = snapshot().view(), Noted(), Noted()
+    profile = await Kit().profile(filter={"gate": gate, "noted": noted}, score={"noted": noted})
+    search, scoring = NodeSearch(profile, profile.services.nominator), NodeScoring(profile)
+    web = make_pod(requests={"cpu": "2"})
+    search.cached(web)
+
+    def totals() -> list[int]:
+        found = search.search(CycleState(), web, view)
+        return scoring.scores(found.cycle, found.feasible, found.cached).totals.tolist()
+
+    assert totals() == [90] * 30
+    gate.learn(view, 7, 4)
+    assert totals() == [90] * 29
+    noted.learn(view, 7, 3)
+    noted.filter_changes.note(99)
+    noted.score_changes.note(99)
+    assert totals() == [90] * 29
+    gate.learn(view, 7, 0)
+    assert totals() == [90] * 7 + [93] + [90] * 22
 
 
 @pytest.mark.parametrize("key", [None, "other"])
@@ -174,7 +296,9 @@ Change = tuple[str, int, int]
 @given(
     changes=st.lists(
         st.tuples(
-            st.sampled_from(["load", "gone", "node", "fewer"]), st.integers(0, 9), st.integers(0, 4)
+            st.sampled_from(["load", "gone", "node", "fewer", "note", "notes"]),
+            st.integers(0, 9),
+            st.integers(0, 4),
         ),
         max_size=12,
     ),
@@ -186,14 +310,18 @@ def test_kept_results_are_as_if_computed_anew(
     """Whatever changes between two cycles, for all forms of plugins."""
     made, cached = snapshot(10), ResultCache()
     web = make_pod(requests={"cpu": "2"})
-    plugins: list[Plugin] = [named(Both(), "B"), named(Plain(), "P"), named(Vector(), "V")]
+    noted: Noted = named(Noted(), "N")
+    plugins: list[Plugin] = [
+        named(Both(), "B"), named(Plain(), "P"), named(Vector(), "V"),
+        noted, named(NotedPlain(noted), "NP"), named(NotedVector(noted), "NV"),
+    ]  # fmt: skip
     for step in range(len(changes) + 1):
         view = made.view()
         rows = np.array(asked[step % len(asked)][: len(view)] + [True] * (len(view) - 10))
         for plugin in plugins:
             _same(plugin, web, view, rows, cached)
         if step < len(changes):
-            _apply(made, changes[step])
+            _apply(made, changes[step], noted)
 
 
 class Strict(Both):
@@ -223,44 +351,71 @@ class Scales(Normalizes):
         return super().score(state, pod, node) if self.raw is None else self.raw
 
 
+class NotedScales(Noted, Normalizes):
+    """Scales scores with figures that another plugin learns of."""
+
+    scales_to_highest = True
+
+    def __init__(self, other: Noted) -> None:
+        super().__init__()
+        self.figures = other.figures
+        self.filter_changes, self.score_changes = other.filter_changes, other.score_changes
+
+
 @given(
     changes=st.lists(
         st.tuples(
-            st.sampled_from(["load", "gone", "node", "fewer", "key", "many"]),
-            st.integers(0, 9),
+            st.sampled_from(["load", "gone", "node", "fewer", "key", "many", "note", "notes"]),
+            st.integers(0, 29),
             st.integers(0, 4),
         ),
         max_size=10,
     ),
     order=st.one_of(
-        st.permutations(["both", "strict", "plain", "vector", "without", "normalizes", "scales"]),
-        st.permutations(["both", "strict"]),  # all are taken together
+        st.permutations(
+            ["both", "strict", "plain", "vector", "without", "normalizes", "scales", "noted"]
+        ),
+        st.permutations(["both", "strict", "noted"]),  # all are taken together
         st.permutations(["both", "scales"]),  # feasible nodes stay the same
+        st.permutations(["noted", "noted-scales"]),
     ),
+    turns=st.lists(st.sampled_from([1, 2, 3]), min_size=1, max_size=5),
 )
 async def test_a_cycle_with_kept_results_is_one_without(
-    changes: list[Change], order: list[str]
+    changes: list[Change], order: list[str], turns: list[int]
 ) -> None:
-    """Feasible nodes, the first rejection of each other node, the scores, and the node chosen."""
+    """Feasible nodes, the first rejection of each other node, the scores, and the node chosen.
+
+    Of pods of two kinds, whose results are of different moments; turns: which of them come.
+    """
     earlier: list[tuple[NodeStatuses, list[int]]] = []
     plugins: dict[str, Plugin] = {
         "both": Both(), "strict": Strict(), "plain": Plain(), "vector": Vector(),
         "without": Both(None), "normalizes": Normalizes(), "scales": Scales(),
     }  # fmt: skip
+    noted = plugins["noted"] = Noted()
+    plugins["noted-scales"] = NotedScales(noted)
     chosen = {name: plugins[name] for name in order}
     made = snapshot(30)
     profile = await Kit().profile(filter=chosen, score=chosen, weights={"both": 3, "strict": 2})
     search, scoring = NodeSearch(profile, profile.services.nominator), NodeScoring(profile)
-    web = make_pod(requests={"cpu": "2"})
-    for change in [*changes, ("load", 5, 3)]:
+    kinds = make_pod(requests={"cpu": "2"}), make_pod(requests={"cpu": "1"})
+    steps = enumerate([*changes, ("load", 5, 3)])
+    for change, web in (
+        (change, kinds[at])
+        for step, change in steps
+        for at in (0, 1)
+        if turns[step % len(turns)] >> at & 1
+    ):
         view = made.view()
         found = search.search(CycleState(), web, view)
         anew = search.filter(CycleState(), web, view, np.ones(len(view), np.bool_))
         for row in range(len(view)):
             status = anew.status(row)
             assert bool(found.feasible[row]) == (status is None)
-            if found.diagnosis.node_statuses is not None:
-                assert found.diagnosis.node_statuses.status(row) == status
+            statuses = found.statuses or found.diagnosis.node_statuses
+            if statuses is not None:
+                assert statuses.status(row) == status
         if found.feasible.any():
             assert found.statuses is not None
             assert np.array_equal(found.feasible, found.statuses.numbers == FEASIBLE)
@@ -278,7 +433,7 @@ async def test_a_cycle_with_kept_results_is_one_without(
             for at in range(20):
                 load(made, at, change[2], "many")
         else:
-            _apply(made, change)
+            _apply(made, change, noted)
     for statuses, numbers in earlier:  # of a cycle that may still be looked at
         assert statuses.numbers.tolist() == numbers
 
@@ -293,7 +448,7 @@ def test_the_highest_value_is_drawn_as_from_all(
 ) -> None:
     """With the same seed the same place, whatever has changed, one after the other."""
     found = np.array(values, np.int64)
-    maxima = resultcache.BlockMaxima(found)
+    maxima = BlockMaxima(found)
     for at, value in [(0, values[0]), *changes]:
         found[at % len(found)] = value
         maxima.renew(at % len(found))
@@ -362,8 +517,13 @@ def _status(verdicts: Verdicts, row: int) -> Status | None:
     return verdicts.rejections[number - 1] if number else None
 
 
-def _apply(made: Snapshot, change: Change) -> None:
+def _apply(made: Snapshot, change: Change, noted: Noted) -> None:
     what, at, cpu = change
+    view = made.view()
+    if what in ("note", "notes"):
+        for row in range(at, len(view) if what == "notes" else min(at + 1, len(view))):
+            noted.learn(view, row, cpu + row % 2)
+        return
     if what == "load":
         load(made, at, cpu)
     elif what == "gone":

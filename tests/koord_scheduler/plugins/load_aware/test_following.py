@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from msgspec.structs import replace
 
+from koord.cluster.columns import Mask
 from koord.cluster.facts import ClusterPod
 from koord.controlplane.testing import make_pod
+from koord_scheduler.framework.nodes.adapters import filter_vector, score_vector
 from koord_scheduler.framework.nodes.resultcache import ResultCache
-from koord_scheduler.framework.status import CycleInput, CycleState
+from koord_scheduler.framework.status import CycleInput, CycleState, Status, Verdicts
 from koord_scheduler.plugin.testing import assert_forms_agree
 from tests.support.oracles.load_aware import RESERVE, PlainLoad, amounts
 from tests.support.scheduler.load_aware import RAW, THRESHOLDS, LoadKit, asks, scheduled
@@ -68,6 +70,7 @@ class Following(RuleBasedStateMachine):
         self.kit = LoadKit(**args)
         self.gone: dict[str, dict[str, Any]] = {}
         self.kept = ResultCache()
+        self.earlier = self.kit.view()
 
     @rule(name=NAMES, cpu=st.sampled_from([0, 8, 16]), raw=st.booleans(), own=st.sampled_from(OWN))
     def node(self, name: str, cpu: int, raw: bool, own: dict[str, Any]) -> None:
@@ -157,6 +160,24 @@ class Following(RuleBasedStateMachine):
         self.gone = {}
         self.check()
 
+    @rule()
+    def look_back(self) -> None:
+        """What is kept is right for the view of an earlier moment, too."""
+        plugin, view = self.kit.plugin, self.earlier
+        every = np.ones(len(view), np.bool_)
+        for pod in PENDING:
+            cycle, kept = CycleInput(CycleState(), pod, view), self.kept.of(pod)
+            kept_verdicts, verdicts = (
+                kept.filter(plugin, cycle, every),
+                filter_vector(plugin, cycle),
+            )
+            assert [status_of(kept_verdicts, row) for row in range(len(view))] == [
+                status_of(verdicts, row) for row in range(len(view))
+            ]
+            scores = score_vector(plugin, cycle, every)
+            assert kept.score(plugin, cycle, every).tolist() == scores.tolist()
+        self.earlier = self.kit.view()
+
     def left(self, pod: ClusterPod) -> None:
         """Its node's usage is less by what was reported of it, if the report knows it."""
         report = self.kit.state.reports.get(pod.node)
@@ -181,6 +202,13 @@ class Following(RuleBasedStateMachine):
                 reason = verdicts.rejections[number - 1].message if number else ""
                 assert (name, reason) == (name, plain.reason(pod))
                 assert (name, int(scores[row])) == (name, plain.score(pod))
+
+
+def status_of(verdicts: Verdicts | Mask, row: int) -> Status | None:
+    """What a plugin says of a node; None: it passes."""
+    assert isinstance(verdicts, Verdicts)
+    number = int(verdicts.numbers[row])
+    return verdicts.rejections[number - 1] if number else None
 
 
 Following.TestCase.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
@@ -243,3 +271,21 @@ async def test_a_pod_that_leaves_between_cycles_takes_its_usage_along() -> None:
     before = kit.score(PENDING[1], "a")
     kit.remove_pod(leaving)
     assert kit.score(PENDING[1], "a") > before
+
+
+def test_what_was_noted_of_a_row_that_has_moved_counts_for_an_earlier_view() -> None:
+    """A report came while the node had another row."""
+    kit, pod = LoadKit(), PENDING[1]
+    for name in ("a", "b"):
+        kit.node(name)
+    view, kept = kit.view(), ResultCache().of(pod)
+    cycle, every = CycleInput(CycleState(), pod, view), np.ones(2, np.bool_)
+    before = kept.score(kit.plugin, cycle, every).tolist()
+    kit.remove_node("a")
+    kit.report("b", usage={"cpu": 48, "memory": "256Gi"})
+    row = view.row("b")
+    assert (row, kit.view().row("b")) == (1, 0)
+    assert 0 < kit.score(pod, "b") < 100
+    kit.report("b", usage={"cpu": 24, "memory": "128Gi"})
+    scores = kept.score(kit.plugin, cycle, every).tolist()
+    assert scores == score_vector(kit.plugin, cycle, every).tolist() != before

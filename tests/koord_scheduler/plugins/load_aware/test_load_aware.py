@@ -16,6 +16,7 @@ from koord.component.plugins.discovery import discover
 from koord.controlplane.testing import make_pod, make_workload
 from koord_scheduler.framework.nodes.adapters import filter_vector
 from koord_scheduler.framework.status import CycleInput, CycleState
+from koord_scheduler.framework.types import NotedRows
 from koord_scheduler.plugin import HintedEvent, PluginRegistry, QueueingHint
 from koord_scheduler.plugin.koordinator import PluginRequest
 from koord_scheduler_plugins.load_aware import LoadAwareScheduling
@@ -104,14 +105,14 @@ async def test_reports_expire() -> None:
     kit = LoadKit()
     kit.node()
     kit.report(usage=COLD)
-    view = kit.view()
-    before = kit.plugin.filter_reuse_key(CycleState(), POD, view)
+    assert kit.reason(POD) == ""
+    changes = NotedRows(kit.plugin.filter_changes), NotedRows(kit.plugin.score_changes)
     await kit.clock.advance(179)
     assert kit.reason(POD) == ""
-    assert kit.plugin.filter_reuse_key(CycleState(), POD, view) == before
+    assert [each.take() for each in changes] == [(), ()]
     await kit.clock.advance(1)
-    assert kit.plugin.filter_reuse_key(CycleState(), POD, view) != before
     assert (kit.reason(POD), kit.score(POD)) == (EXPIRED, 0)
+    assert [each.take() for each in changes] == [{0}, {0}]
     kit.report(usage=COLD)
     assert (kit.reason(POD), kit.score(POD)) == ("", 93)
 
