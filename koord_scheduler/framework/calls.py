@@ -130,6 +130,9 @@ class LoadedPlugins(Protocol):
     def at(self, point: Point) -> tuple[Loaded, ...]:
         """The plugins of an extension point, in the order in which they run."""
 
+    def idle_at(self, point: Point) -> frozenset[str]:
+        """The plugins that are left out there, as they have nothing to do."""
+
 
 class ExtensionPointError(KoordError):
     """A plugin failed at an extension point."""

@@ -364,6 +364,10 @@ def new_services(
     )
 
 
+def _ignore() -> None:
+    """Nothing is kept, as in tests of one plugin."""
+
+
 def _none_yet() -> "ReservationPlugins":
     raise LookupError("the profile is not complete: ask for reservations in a cycle")
 
@@ -392,6 +396,8 @@ class Handle:
     """Chooses NUMA nodes by the hints of the profile's plugins; none while plugins are made."""
     groups: Callable[[], GroupPlanner] = _no_groups
     """Plans nodes for pods that must be placed together; none while plugins are made."""
+    reconsider: Callable[[], None] = _ignore
+    """Has plugins of the profile asked anew at which extension points they are active."""
 
     def scheduler(self) -> SchedulerControl:
         """The scheduler's cache.

@@ -45,6 +45,18 @@ class Plugin:
     named_only_at: Collection[str] = frozenset()
     """Extension points at which profiles name the plugin, and it does nothing: it is not called."""
 
+    def active_at(self, pod: ClusterPod) -> Collection[str] | None:
+        """Return the extension points at which the plugin has something to do for a pod.
+
+        At the others, named as in profiles, it is not called for the pod, as if it had nothing to
+        say there. None, the default: at all. QueueSort and PostFilter are always called.
+
+        The answer is kept for equal pods. It may depend on the namespace, labels, spec,
+        annotations, priority and workload group of the pod, and on what the plugin knows: when that
+        changes, the plugin calls handle.reconsider() in the same turn of the event loop.
+        """
+        return None
+
     async def close(self) -> None:
         """Clean up; called when the profile ends. By default there is nothing to do."""
 

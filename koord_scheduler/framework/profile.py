@@ -1,8 +1,18 @@
 """Profiles: the registry, one instance of each plugin, and queue order, gates and hints of all."""
 
+import copy
 import typing
 from collections import Counter
-from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Collection,
+    Container,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from enum import IntEnum
 from inspect import isawaitable
 from typing import Any, cast
@@ -88,6 +98,9 @@ INTERFACES: Mapping[Point, tuple[type[Plugin], ...]] = {
 """The interfaces by extension point; a plugin there must have one of them."""
 
 DEFAULT_LIMITS = TimeLimits()
+MAX_PARTS = 64  # of a profile; pods that need further ones have all plugins called
+MAX_REMEMBERED = 1024  # kinds of pods whose part of a profile is known
+_ALWAYS = (Point.QUEUE_SORT, Point.POST_FILTER)  # called whether plugins are active or not
 
 
 class ProfileError(KoordError):
@@ -127,8 +140,13 @@ class ProfilePlugins:
             reservations=lambda: self.reservations,
             numa=lambda: self.numa,
             groups=lambda: self.groups,
+            reconsider=self.reconsider,
         )
         self._loaded: dict[str, Loaded] = {}
+        self._choosy: tuple[Loaded, ...] = ()  # those that may be idle; set once all are made
+        self._idle: frozenset[tuple[Point, str]] = frozenset()  # left out of this part
+        self._parts: dict[frozenset[tuple[Point, str]], ProfilePlugins] = {}
+        self._parts_of: dict[object, ProfilePlugins] = {}  # by kind of pods
         self._filters: NodeFilters | None = None
         self._reservations: ReservationPlugins | None = None
         self._numa: TopologyManager | None = None
@@ -185,10 +203,66 @@ class ProfilePlugins:
         """One of its plugins; KeyError: it has none of that name."""
         return self._loaded[name]
 
-    def at(self, point: Point) -> tuple[Loaded, ...]:
-        """The plugins of an extension point that do something, in the order in which they run."""
+    def at(self, point: Point, *, idle: bool = False) -> tuple[Loaded, ...]:
+        """The plugins of an extension point that do something, in the order in which they run.
+
+        idle: also those that this part of a profile leaves out.
+        """
         found = (self._loaded[one.name] for one in self.settings.enabled(point))
-        return tuple(one for one in found if str(point) not in one.plugin.named_only_at)
+        left_out = frozenset() if idle else self.idle_at(point)
+        return tuple(
+            one
+            for one in found
+            if str(point) not in one.plugin.named_only_at and one.name not in left_out
+        )
+
+    def idle_at(self, point: Point) -> frozenset[str]:
+        """Return the plugins that this part of a profile leaves out at an extension point."""
+        return frozenset(name for at, name in self._idle if at == point)
+
+    @property
+    def is_part(self) -> bool:
+        """Whether plugins are left out."""
+        return bool(self._idle)
+
+    def for_pod(self, pod: ClusterPod) -> "ProfilePlugins":
+        """Return the part of the profile that is called for a pod; mostly it is the same one.
+
+        It has the same plugins, of which at() leaves out those that are not active at a point.
+        """
+        if not self._choosy:
+            return self
+        kind = pod.label_set, pod.spec, pod.annotations, pod.priority, pod.workload_group
+        found = self._parts_of.get(kind)
+        if found is None:
+            if len(self._parts_of) >= MAX_REMEMBERED:
+                self._parts_of.clear()
+            found = self._parts_of[kind] = self._part(pod)
+        return found
+
+    def reconsider(self) -> None:
+        """Ask the plugins anew where they are active."""
+        self._parts_of.clear()
+
+    def _part(self, pod: ClusterPod) -> "ProfilePlugins":
+        idle = set[tuple[Point, str]]()
+        for loaded in self._choosy:
+            try:
+                active = self.calls.ask(loaded, Point.PRE_ENQUEUE, _active_points, loaded, pod)
+            except ExtensionPointError:
+                continue  # it is logged
+            if active is not None:
+                idle.update((point, loaded.name) for point in Point if point not in active)
+        left_out = frozenset(one for one in idle if one[0] not in _ALWAYS)
+        if not left_out:
+            return self
+        found = self._parts.get(left_out)
+        if found is None:
+            if len(self._parts) >= MAX_PARTS:
+                return self
+            found = self._parts[left_out] = copy.copy(self)
+            found._choosy, found._idle = (), left_out
+        return found
 
     async def close(self) -> None:
         """Let the plugins clean up, the last one made first."""
@@ -208,6 +282,9 @@ class ProfilePlugins:
                 self._loaded[name] = await self._make(registry, name)
             except PluginError as err:
                 errors.append(str(err))
+        self._choosy = tuple(
+            one for one in self._loaded.values() if type(one.plugin).active_at is not _ANYWHERE
+        )
         return errors
 
     def misplaced(self) -> list[str]:
@@ -280,6 +357,23 @@ class ProfilePlugins:
                 raise PluginError(f'plugin "{name}" from {entry.source}: {wanted}', name)
         plugin.name = name
         return Loaded(plugin, code)
+
+
+_ANYWHERE = Plugin.active_at
+
+
+def _active_points(loaded: Loaded, pod: ClusterPod) -> frozenset[str] | None:
+    found: object = loaded.plugin.active_at(pod)
+    if found is None:
+        return None
+    if (
+        isinstance(found, Collection)
+        and not isinstance(found, str)
+        and set(Point).issuperset(found)
+    ):
+        return frozenset(map(str, found))
+    wanted = "wanted names of extension points of active_at"
+    raise PluginError(f"{wanted}, found {found!r:.80}", loaded.name)
 
 
 async def build_profile(
@@ -373,7 +467,7 @@ class Enqueueing:
         or events that a plugin registers cannot be had.
         """
         self._profiles = {each.settings.scheduler_name: each for each in profiles}
-        self._gates = {name: each.at(Point.PRE_ENQUEUE) for name, each in self._profiles.items()}
+        self._gates: dict[ProfilePlugins, tuple[Loaded, ...]] = {}  # by parts of the profiles
         self._sort = _the_queue_sort(profiles)
         self._events = {name: _events_of(each) for name, each in self._profiles.items()}
         self._state = CycleState()  # of calls that belong to no cycle: nothing is measured
@@ -392,8 +486,10 @@ class Enqueueing:
 
     def gate(self, pod: ClusterPod, first: str = "") -> Status:
         """Call PreEnqueue until a plugin rejects the pod, the plugin named first before all."""
-        profile = self._profiles[pod.scheduler_name]
-        gates = self._gates[pod.scheduler_name]
+        profile = self._profiles[pod.scheduler_name].for_pod(pod)
+        gates = self._gates.get(profile)
+        if gates is None:
+            gates = self._gates[profile] = profile.at(Point.PRE_ENQUEUE)
         if first:
             gates = tuple(sorted(gates, key=lambda one: one.name != first))
         for loaded in gates:

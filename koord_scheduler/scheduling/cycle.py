@@ -263,8 +263,10 @@ class SchedulingCycle:
 
     async def _find(self, attempt: Attempt) -> str | SearchResult | Status:
         """The best node by name; else why no node is feasible, or an error."""
-        profile, state, nodes = attempt.profile, attempt.state, self._state.view()
-        found = profile.search.search(state, attempt.pod, nodes)
+        state, nodes = attempt.state, self._state.view()
+        found = attempt.profile.search.search(state, attempt.pod, nodes)
+        if found.cycle.pod is not attempt.pod:
+            attempt.profile = attempt.profile.whole
         if found.status.ok and self._extenders is not None:
             found = await self._left_by_extenders(self._extenders, attempt, found)
         self._debugging.filtered(found.cycle.pod, found.cycle.nodes, found.statuses)
@@ -274,9 +276,11 @@ class SchedulingCycle:
             return nodes.node(int(found.feasible.argmax())).name
         seen = found.cycle
         try:
-            table = profile.scoring.scores(seen, found.feasible, found.cached)
+            table = attempt.profile.scoring.scores(seen, found.feasible, found.cached)
         except ExtensionPointError as err:
             return err.status
+        if table.pod is not attempt.pod:
+            attempt.profile = attempt.profile.whole
         if self._extenders is not None:
             with attempt.budget.paused():
                 await self._add_priorities(self._extenders, attempt.pod, nodes, table)

@@ -44,18 +44,46 @@ def attempt_budget() -> TimeBudget:
 
 
 class ProfileCycle:
-    """The plugins of a profile at all points of a cycle."""
+    """The plugins of a profile, or of a part of it, at all points of a cycle."""
 
     def __init__(
-        self, plugins: ProfilePlugins, nominator: Nominator, *, choosing: bool = False
+        self,
+        plugins: ProfilePlugins,
+        nominator: Nominator,
+        *,
+        choosing: bool = False,
+        whole: "ProfileCycle | None" = None,
     ) -> None:
-        """choosing: extenders choose among nodes, too."""
+        """choosing: extenders choose among nodes, too. whole: where plugins are a part of it."""
         self.name = plugins.settings.scheduler_name
         self.plugins = plugins
-        self.search = NodeSearch(plugins, nominator, choosing=choosing)
-        self.scoring = NodeScoring(plugins)
-        self.groups = GroupSearch(plugins, self.search, self.scoring)
+        self.whole = whole or self
+        """That of the whole profile, for pods that transformers have changed."""
+        self._nominator = nominator
+        self._choosing = choosing
+        self._parts: dict[ProfilePlugins, ProfileCycle] = {}
+        self.search: NodeSearch = NodeSearch(
+            plugins, nominator, choosing=choosing, whole=None if whole is None else whole.search
+        )
+        self.scoring: NodeScoring = NodeScoring(
+            plugins, whole=None if whole is None else whole.scoring
+        )
+        self.groups: GroupSearch = (
+            GroupSearch(plugins, self.search, self.scoring) if whole is None else whole.groups
+        )
         self.binding = PodBinding(plugins)
+
+    def for_pod(self, pod: ClusterPod) -> "ProfileCycle":
+        """Return the part of the profile that has something to do for a pod."""
+        part = self.plugins.for_pod(pod)
+        if part is self.plugins:
+            return self
+        found = self._parts.get(part)
+        if found is None:
+            found = self._parts[part] = ProfileCycle(
+                part, self._nominator, choosing=self._choosing, whole=self
+            )
+        return found
 
 
 @dataclass(eq=False, kw_only=True, slots=True)

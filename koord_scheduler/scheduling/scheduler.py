@@ -580,7 +580,7 @@ class Scheduler:
         attempt = Attempt(
             queued=queued,
             pod=pod,
-            profile=profile,
+            profile=profile.for_pod(pod),
             began=self._clock.monotonic(),
             budget=self._budget(),
         )

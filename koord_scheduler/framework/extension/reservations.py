@@ -245,7 +245,10 @@ class ReservationPlugins:
         caches = _reservation_plugins(self._all, ReservationCache)  # type: ignore[type-abstract]
         self._filters = _reservation_plugins(self._all, ReservationFilterPlugin)  # type: ignore[type-abstract]
         self._scorers = _reservation_plugins(self._all, ReservationScorePlugin)  # type: ignore[type-abstract]
+        idle = plugins.idle_at(Point.RESERVE)
         self._nominator = nominators[-1] if nominators else None
+        if self._nominator is not None and self._nominator[0].name in idle:
+            self._nominator = None
         self.cache = caches[-1][1] if caches else None
         """Finds reservations; None: no plugin does."""
 

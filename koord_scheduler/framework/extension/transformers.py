@@ -105,48 +105,65 @@ class PostFilterTransformer(SchedulingTransformer):
 class Transformers:
     """The transformers of one profile, in the order in which it names their plugins.
 
+    One that has nothing to do for the pod is called once another one has changed the pod.
+
     Raises ExtensionPointError: a rejection where a transformer ends the cycle, else a failure.
     """
 
     def __init__(self, plugins: ProfilePlugins) -> None:
         self._calls = plugins.calls
-        self._pre_filter = _active(plugins, Point.PRE_FILTER, PreFilterTransformer)
-        before = [plugin.before_pre_filter for _, plugin in self._pre_filter]
-        first = [loaded for loaded, _ in self._pre_filter]
-        self._before_pre_filter = SequentialCalls(plugins.calls, Point.PRE_FILTER, first, before)
-        self._after_pre_filter = tuple(
-            (loaded, plugin) for loaded, plugin in self._pre_filter if _looks_after(plugin)
+        self._pre_filter = _transformers(plugins, Point.PRE_FILTER, PreFilterTransformer)
+        first = [one for one in self._pre_filter if not one[2]]
+        before = [plugin.before_pre_filter for _, plugin, _ in first]
+        self._first = [loaded for loaded, _, _ in first]
+        self._before_pre_filter = SequentialCalls(
+            plugins.calls, Point.PRE_FILTER, self._first, before
         )
-        self._filter = _active(plugins, Point.FILTER, FilterTransformer)
-        self._score = _active(plugins, Point.SCORE, ScoreTransformer)
-        self._post_filter = _active(plugins, Point.POST_FILTER, PostFilterTransformer)
+        self._after_pre_filter = tuple(one for one in self._pre_filter if _looks_after(one[1]))
+        self._filter = _transformers(plugins, Point.FILTER, FilterTransformer)
+        self._score = _transformers(plugins, Point.SCORE, ScoreTransformer)
+        self._post_filter = _transformers(plugins, Point.POST_FILTER, PostFilterTransformer)
 
     def before_pre_filter(self, cycle: CycleInput) -> CycleInput:
-        seen = cycle.state, cycle.pod, cycle.nodes
-        answers = self._before_pre_filter.until(_is_something, cycle.state, *seen)
+        pod = cycle.pod
+        answers = self._before_pre_filter.until(
+            _is_something, cycle.state, cycle.state, pod, cycle.nodes
+        )
         if not answers or answers[-1] is None:
             return cycle  # nothing is changed, as for most pods
-        loaded, _ = self._pre_filter[len(answers) - 1]
-        cycle = _changed(cycle, self._checked(loaded, Point.PRE_FILTER, answers[-1]))
-        for loaded, plugin in self._pre_filter[len(answers) :]:
+        last = self._first[len(answers) - 1]
+        cycle = _changed(cycle, self._checked(last, Point.PRE_FILTER, answers[-1]))
+        place = [loaded for loaded, _, _ in self._pre_filter].index(last)
+        for loaded, plugin, is_idle in self._pre_filter[place + 1 :]:
+            if is_idle and cycle.pod is pod:
+                continue
             work, args = plugin.before_pre_filter, (cycle.state, cycle.pod, cycle.nodes)
             cycle = _changed(cycle, self._call(loaded, Point.PRE_FILTER, cycle.state, work, *args))
         return cycle
 
     def after_pre_filter(self, cycle: CycleInput, result: PreFilterResult | None) -> CycleInput:
-        for loaded, plugin in self._after_pre_filter:
+        pod = cycle.pod
+        for loaded, plugin, is_idle in self._after_pre_filter:
+            if is_idle and cycle.pod is pod:
+                continue
             work, args = plugin.after_pre_filter, (cycle.state, cycle.pod, cycle.nodes, result)
             cycle = _changed(cycle, self._call(loaded, Point.PRE_FILTER, cycle.state, work, *args))
         return cycle
 
     def before_filter(self, cycle: CycleInput) -> CycleInput:
-        for loaded, plugin in self._filter:
+        pod = cycle.pod
+        for loaded, plugin, is_idle in self._filter:
+            if is_idle and cycle.pod is pod:
+                continue
             work, args = plugin.before_filter, (cycle.state, cycle.pod, cycle.nodes)
             cycle = _changed(cycle, self._call(loaded, Point.FILTER, cycle.state, work, *args))
         return cycle
 
     def before_score(self, cycle: CycleInput, feasible: Mask) -> tuple[CycleInput, Mask]:
-        for loaded, plugin in self._score:
+        pod = cycle.pod
+        for loaded, plugin, is_idle in self._score:
+            if is_idle and cycle.pod is pod:
+                continue
             work, args = plugin.before_score, (cycle.state, cycle.pod, cycle.nodes, feasible)
             found = self._call(loaded, Point.SCORE, cycle.state, work, *args)
             cycle = _changed(cycle, found)
@@ -168,7 +185,7 @@ class Transformers:
         self, state: CycleState, pod: ClusterPod, statuses: NodeStatuses, result: PostFilterResult
     ) -> None:
         """Raises nothing: all are called, whatever becomes of each."""
-        for loaded, plugin in self._post_filter:
+        for loaded, plugin, _ in self._post_filter:
             work = partial(plugin.after_post_filter, state, pod, statuses, result)
             with suppress(ExtensionPointError):  # it is logged
                 self._calls.call(loaded, Point.POST_FILTER, state, work)
@@ -211,10 +228,17 @@ def _looks_after(plugin: PreFilterTransformer) -> bool:
     return type(plugin).after_pre_filter is not PreFilterTransformer.after_pre_filter
 
 
-def _active(plugins: ProfilePlugins, point: Point, kind: type[P]) -> tuple[tuple[Loaded, P], ...]:
-    """The plugins of an extension point that are such transformers."""
-    there = ((loaded, loaded.plugin) for loaded in plugins.at(point))
-    return tuple((loaded, plugin) for loaded, plugin in there if isinstance(plugin, kind))
+def _transformers(
+    plugins: ProfilePlugins, point: Point, kind: type[P]
+) -> tuple[tuple[Loaded, P, bool], ...]:
+    """The plugins of an extension point that are such transformers, and whether each is idle."""
+    idle = plugins.idle_at(point)
+    there = ((loaded, loaded.plugin) for loaded in plugins.at(point, idle=True))
+    return tuple(
+        (loaded, plugin, loaded.name in idle)
+        for loaded, plugin in there
+        if isinstance(plugin, kind)
+    )
 
 
 log = get_logger("koord_scheduler.framework")
@@ -309,9 +333,14 @@ class NodeChoices:
 
 
 def _first(plugins: ProfilePlugins, kind: type[P]) -> tuple[Loaded, P] | None:
-    """The first plugin of a profile of this kind; others of it are named in the log."""
+    """The first plugin of a profile of this kind; others of it are named in the log.
+
+    In a part of the profile that leaves it out there is none.
+    """
     found = [(name, one) for name, one in plugins.plugins.items() if isinstance(one, kind)]
-    if len(found) > 1:
+    if found and found[0][0] in plugins.idle_at(Point.PRE_FILTER):
+        return None
+    if len(found) > 1 and not plugins.is_part:
         others = [name for name, _ in found[1:]]
         log.warning("plugins.ignored", kind=kind.__name__, used=found[0][0], ignored=others)
     return (plugins.loaded(found[0][0]), found[0][1]) if found else None

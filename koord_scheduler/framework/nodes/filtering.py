@@ -83,8 +83,11 @@ class PreFiltering:
     def __init__(self, plugins: ProfilePlugins) -> None:
         self._calls: PluginCalls = plugins.calls
         self._pre_filters = plugins.at(Point.PRE_FILTER)
+        self._idle = plugins.idle_at(Point.FILTER)
         self._counting = tuple(
-            one for one in self._pre_filters if isinstance(one.plugin, PreFilterExtensions)
+            one
+            for one in plugins.at(Point.PRE_FILTER, idle=True)
+            if isinstance(one.plugin, PreFilterExtensions)
         )
         ask = [cast(PreFilterPlugin, one.plugin).pre_filter_reuse_key for one in self._pre_filters]
         self._keys = SequentialCalls(plugins.calls, Point.PRE_FILTER, self._pre_filters, ask)
@@ -143,7 +146,7 @@ class PreFiltering:
         """Raises ExtensionPointError where a plugin has failed."""
         names: frozenset[str] | None = None
         restricting: list[str] = []
-        skipped: set[str] = set()
+        skipped = set(self._idle)
         rejection: Status | None = None
         for place, loaded in enumerate(self._pre_filters):
             prepare = partial(self._answer, loaded, cycle)
@@ -470,9 +473,14 @@ class ScoreTable:
         totals: Scores,
         make_columns: Callable[[], Mapping[str, Scores]],
         maxima: BlockMaxima | None = None,
+        pod: ClusterPod | None = None,
     ) -> None:
-        """maxima: of the totals, which are the cache's then; None: the totals are its own."""
+        """maxima: of the totals, which are the cache's then; None: the totals are its own.
+
+        pod: as Score has seen it.
+        """
         self.rows = rows
+        self.pod = pod
         self._totals = totals
         self._make_columns = make_columns
         self._maxima = maxima
@@ -501,7 +509,10 @@ class ScoreTable:
 class NodeScoring:
     """Scores nodes by the plugins of one profile."""
 
-    def __init__(self, plugins: ProfilePlugins) -> None:
+    def __init__(self, plugins: ProfilePlugins, *, whole: "NodeScoring | None" = None) -> None:
+        """whole: that of the whole profile, where plugins are a part of it."""
+        self._whole = whole
+        self._idle = plugins.idle_at(Point.SCORE)
         self._calls = plugins.calls
         self._transformers = Transformers(plugins)
         self._pre_scores = plugins.at(Point.PRE_SCORE)
@@ -534,7 +545,10 @@ class NodeScoring:
             feasible = read_only(feasible.copy())
         with self._calls.limits:
             seen, feasible = self._transformers.before_score(cycle, feasible)
-            cached = None if seen.is_altered or seen.pod is not cycle.pod else cached
+            if seen.is_altered or seen.pod is not cycle.pod:
+                cached = None
+            if self._whole is not None and seen.pod is not cycle.pod:
+                return self._whole._score(seen, feasible, cached)
             return self._score(seen, feasible, cached)
 
     def _score(
@@ -572,7 +586,7 @@ class NodeScoring:
                 for one, weight in active
             }
 
-        return ScoreTable(rows, totals, make_columns, maxima)
+        return ScoreTable(rows, totals, make_columns, maxima, cycle.pod)
 
     def _active_in(self, cycle: CycleInput) -> Sequence[tuple[Loaded, int]]:
         """The plugins that score in a cycle, with their weights."""
@@ -605,7 +619,7 @@ class NodeScoring:
             if known is not None:
                 state.skipped_scores = known
                 return
-        skipped = set()
+        skipped = set(self._idle)
         for place, loaded in enumerate(self._pre_scores):
             plugin = cast(PreScorePlugin, loaded.plugin)
             work = partial(_skips, plugin, cycle, feasible)

@@ -466,20 +466,22 @@ class ResultCache:
     """
 
     def __init__(self, max_classes: int = MAX_CLASSES) -> None:
+        self.start = 0  # where the next search among nodes begins that does not need all of them
         self._most = max_classes
         self._kinds: OrderedDict[Hashable, EquivalenceClass] = OrderedDict()
         self._once: OrderedDict[Hashable, None] = OrderedDict()  # kinds with one pod up to now
 
-    def of(self, pod: ClusterPod) -> "EquivalenceClass":
-        """Return the cached results for pods that are equal to this one."""
-        return self._of(_equivalence_class(pod))
+    def of(self, pod: ClusterPod, part: Hashable = None) -> "EquivalenceClass":
+        """Return the cached results for pods that are equal to this one; part: see again."""
+        return self._of(_equivalence_class(pod, part))
 
-    def again(self, pod: ClusterPod) -> "EquivalenceClass | None":
+    def again(self, pod: ClusterPod, part: Hashable = None) -> "EquivalenceClass | None":
         """The same from the second pod on; None for the first one.
 
-        Where all pods differ, to keep anything would only cost.
+        Where all pods differ, to keep anything would only cost. part: of the profile, whose plugins
+        are called for the pod; None: all.
         """
-        kind = _equivalence_class(pod)
+        kind = _equivalence_class(pod, part)
         if kind not in self._kinds and kind not in self._once:
             self._once[kind] = None
             if len(self._once) > self._most:
@@ -654,12 +656,12 @@ class _Column:
     rejections: dict[Status, int] = field(default_factory=dict)  # with their numbers; of Filter
 
 
-def _equivalence_class(pod: ClusterPod) -> Hashable:
+def _equivalence_class(pod: ClusterPod, part: Hashable = None) -> Hashable:
     """Pods of one kind differ in what no plugin's result for a node may depend on."""
     owner = controller_of(pod.owners)
     controller = "" if owner is None else owner.uid
     facts = pod.priority, pod.scheduler_name, pod.claims, pod.annotations, controller
-    return pod.label_set, pod.spec, *facts
+    return pod.label_set, pod.spec, part, *facts
 
 
 def _missing(column: _Column | None, key: Hashable, nodes: View, rows: Mask) -> Mask | None:

@@ -262,12 +262,27 @@ class SearchResult:
 
 
 class NodeSearch:
-    """Searches nodes by the plugins of one profile."""
+    """Searches nodes by the plugins of one profile, or of a part of it.
+
+    The part is of the pod as it comes. Once a transformer has changed the pod, all plugins count.
+    """
 
     def __init__(
-        self, plugins: ProfilePlugins, nominator: Nominator, *, choosing: bool = False
+        self,
+        plugins: ProfilePlugins,
+        nominator: Nominator,
+        *,
+        choosing: bool = False,
+        whole: "NodeSearch | None" = None,
     ) -> None:
-        """choosing: what comes after it chooses among nodes, as extenders do."""
+        """choosing: what comes after it chooses among nodes, as extenders do.
+
+        whole: that of the whole profile, where plugins are a part of it.
+        """
+        self._whole = whole
+        self._part = None if whole is None else plugins
+        # Left out at Filter, though PreFilter does not say so: a changed pod may need them.
+        self._unasked = plugins.idle_at(Point.FILTER) - plugins.idle_at(Point.PRE_FILTER)
         self._calls: PluginCalls = plugins.calls
         self._nominator = nominator
         self._pre_filtering = PreFiltering(plugins)
@@ -275,11 +290,10 @@ class NodeSearch:
         self._nominated_filter = NominatedFilter(
             plugins, self._filters, self._pre_filtering, nominator
         )
-        self._scored = choosing or bool(plugins.at(Point.SCORE))
+        self._scored = choosing or bool(plugins.at(Point.SCORE, idle=True))
         self._percentage = plugins.settings.percentage_of_nodes_to_score
-        self._cached = ResultCache()
+        self._cached: ResultCache = ResultCache() if whole is None else whole._cached
         self._nominated_pods = NominatedPods(nominator)
-        self._start = 0
         self._transformers = Transformers(plugins)
         self._plans = NodeChoices(plugins)
         plugins.complete(self)
@@ -289,7 +303,7 @@ class NodeSearch:
 
         In a cycle they are cached from the second one on.
         """
-        return self._cached.of(pod)
+        return self._cached.of(pod, self._part)
 
     def search(
         self,
@@ -321,19 +335,25 @@ class NodeSearch:
         everywhere: bool,
         sampled: bool,
     ) -> SearchResult:
+        asked, search = cycle.pod, self
         try:
             cycle = self._transformers.before_pre_filter(cycle)
-            pod, cached = cycle.pod, self._cached_for(cycle)
-            cycle, before = self._before_filter(cycle, diagnosis, everywhere, cached)
-            cycle = self._transformers.before_filter(cycle)
+            if self._whole is not None and cycle.pod is not asked:
+                search = self._whole
+            pod, cached = cycle.pod, search._cached_for(cycle)
+            cycle, before = search._before_filter(cycle, diagnosis, everywhere, cached)
+            cycle = search._transformers.before_filter(cycle)
             if cycle.is_altered or cycle.pod is not pod:
-                cached = self._cached_for(cycle)
+                if search._whole is not None and cycle.pod is not pod:
+                    cycle.state.skipped_filters -= search._unasked
+                    search = search._whole
+                cached = search._cached_for(cycle)
         except ExtensionPointError as err:
             if err.status.rejected:
                 self._rejected_by_pre_filter(diagnosis, err.status)
             return SearchResult(err.status, cycle, nothing, diagnosis)
         try:
-            statuses = self._filtered(cycle, before, everywhere, sampled, cached)
+            statuses = search._filtered(cycle, before, everywhere, sampled, cached)
         except ExtensionPointError as err:
             return SearchResult(err.status, cycle, nothing, diagnosis)
         return SearchResult.of(cycle, statuses, diagnosis, cached)
@@ -412,7 +432,7 @@ class NodeSearch:
         diagnosis.note(status)
 
     def _cached_for(self, cycle: CycleInput) -> EquivalenceClass | None:
-        return None if cycle.is_altered else self._cached.again(cycle.pod)
+        return None if cycle.is_altered else self._cached.again(cycle.pod, self._part)
 
     def _before_filter(
         self,
@@ -507,7 +527,7 @@ class NodeSearch:
             return filter_statuses
         order = round_robin(cycle.nodes)
         order = order[wanted[order]]
-        order = np.roll(order, -(self._start % len(order)))
+        order = np.roll(order, -(self._cached.start % len(order)))
         size, begin, found = max(need, MIN_BLOCK), 0, 0
         while begin < len(order) and found < need:
             block = np.zeros(len(cycle.nodes), np.bool_)
@@ -516,7 +536,7 @@ class NodeSearch:
             begin += size
             found = int(np.count_nonzero(filter_statuses.numbers == FEASIBLE))
         looked_at = filter_statuses.leave_out_beyond(order, need)
-        self._start = (self._start + looked_at) % len(cycle.nodes)
+        self._cached.start = (self._cached.start + looked_at) % len(cycle.nodes)
         return filter_statuses
 
 

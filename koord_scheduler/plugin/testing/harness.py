@@ -225,14 +225,15 @@ class ProfileHarness:
         """Where a pod would go now, looking at all nodes that PreFilter names. Nothing is changed.
 
         Raises:
-            AssertionError: what is reused from equal pods differs from what is computed anew.
+            AssertionError: what is reused from equal pods, or found without plugins that are not
+                active, differs from what all plugins say anew.
         """
         pod, nominator = self.cluster.declared(pod), self.services.nominator
         is_new = bool(pod.nominated_node) and nominator.node_of(pod.key) is None
         if is_new:
             nominator.nominate(pod, pod.nominated_node)
         try:
-            return self._decide(self._profile(pod), pod, CycleState())
+            return self._decide(self._profile(pod), pod, CycleState())[0]
         finally:
             if is_new:
                 nominator.forget(pod.key)
@@ -244,12 +245,12 @@ class ProfileHarness:
         """
         pod = self.cluster.declared(pod)
         made, state = self._profile(pod), CycleState()
-        decided = self._decide(made, pod, state)
+        decided, cycle = self._decide(made, pod, state)
         if decided.node is None:
             return await self._not_decided(made, pod, state, decided)
         if self._state.pod(pod.key) is None:
             self._state.put(POD, pod)
-        node, binding = decided.node, made.binding
+        node, binding = decided.node, cycle.binding
         resized = binding.resize(state, pod, node)
         if isinstance(resized, Status):
             return ScheduleResult(node=None, status=resized, decided=decided)
@@ -343,18 +344,23 @@ class ProfileHarness:
             return replace(pod, scheduler_name=next(iter(self._profiles)))
         return pod
 
-    def _decide(self, made: "_Made", pod: ClusterPod, state: CycleState) -> DecideResult:
-        decided = made.decide(made.cycle.search, pod, state, self._state, reuse=True)
+    def _decide(
+        self, made: "_Made", pod: ClusterPod, state: CycleState
+    ) -> tuple[DecideResult, ProfileCycle]:
+        """Return a decision, and the part of the profile that has to do with the pod."""
+        part = made.cycle.for_pod(pod)
+        decided, part = made.decide(part, part.search, pod, state, self._state, reuse=True)
         if made.settings.percentage_of_nodes_to_score is None:
             anew = NodeSearch(made.plugins, self.services.nominator, choosing=True)
             made.plugins.complete(made.cycle.search)
-            fresh = made.decide(anew, pod, CycleState(), self._state, reuse=False)
+            fresh, _ = made.decide(made.cycle, anew, pod, CycleState(), self._state, reuse=False)
             if fresh != decided:
                 raise AssertionError(
                     f"pod {pod.key}: wanted results that are reused to be those computed anew, "
-                    f"found {decided} and {fresh}; a reuse key leaves out what they depend on"
+                    f"found {decided} and {fresh}; a reuse key leaves out what they depend on, "
+                    "or active_at an extension point"
                 )
-        return decided
+        return decided, part
 
     async def _not_decided(
         self, made: "_Made", pod: ClusterPod, state: CycleState, decided: DecideResult
@@ -526,27 +532,32 @@ class _Made:
 
     def decide(
         self,
+        cycle: ProfileCycle,
         search: NodeSearch,
         pod: ClusterPod,
         state: CycleState,
         cluster: SchedulerCache,
         *,
         reuse: bool,
-    ) -> DecideResult:
+    ) -> tuple[DecideResult, ProfileCycle]:
         nodes = cluster.view()
         if reuse:
             search.cached(pod)  # already for the second pod
         found = search.search(state, pod, nodes)
+        if found.cycle.pod is not pod:
+            cycle = cycle.whole
         status, node = found.status, None
         scores: dict[str, dict[str, int]] = {}
         feasible = [nodes.node(row).name for row in np.flatnonzero(found.feasible).tolist()]
         if status.ok:
             cached = found.cached if reuse else None
             try:
-                table = self.cycle.scoring.scores(found.cycle, found.feasible, cached)
+                table = cycle.scoring.scores(found.cycle, found.feasible, cached)
             except ExtensionPointError as err:
                 status = err.status
             else:
+                if table.pod is not pod:
+                    cycle = cycle.whole
                 names = [nodes.node(row).name for row in table.rows.tolist()]
                 for plugin, column in table.columns.items():
                     scores[plugin] = dict(zip(names, column.tolist(), strict=True))
@@ -567,7 +578,7 @@ class _Made:
                     looked.append(nodes.node(row).name)
                 if helps[row]:
                     candidates.append(nodes.node(row).name)
-        return DecideResult(
+        result = DecideResult(
             filtered=tuple(sorted(looked)),
             candidates=tuple(sorted(candidates)),
             node=node,
@@ -578,6 +589,7 @@ class _Made:
             statuses=found.diagnosis.node_statuses,
             nodes=found.cycle.nodes,
         )
+        return result, cycle
 
 
 def _oldest_first(args: object, handle: object) -> OldestFirst:

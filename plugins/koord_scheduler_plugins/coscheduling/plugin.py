@@ -6,7 +6,7 @@ other is tried on its planned node, waits in Permit, and the last one lets all o
 Source: Koordinator, pkg/scheduler/plugins/coscheduling; docs/coscheduling.md for what differs.
 """
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from koord.api.podgroup import (
@@ -196,6 +196,12 @@ class Coscheduling(
         services.changes.subscribe(POD, self._pod_changed)
         if services.gates("GangPendingPodsConditionPatch"):
             services.failures.register(after=self._attempt_failed)
+
+    def active_at(self, pod: ClusterPod) -> Collection[str] | None:
+        """Nowhere for a pod of no gang, unless preemption keeps it or others attract it."""
+        if gang_id(pod) or (self._gathering is not None and is_attracted(pod)):
+            return None
+        return () if self._preemptor is None else ("preEnqueue",)
 
     # The queue.
 

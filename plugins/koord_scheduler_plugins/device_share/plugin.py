@@ -252,6 +252,13 @@ class DeviceShare(
             HintedEvent(changed, about_itself),
         )
 
+    def active_at(self, pod: ClusterPod) -> Collection[str] | None:
+        """Only at PreFilter, where metrics are kept up, for a pod that requests no devices."""
+        try:
+            return None if self._request(pod) is not None else ("preFilter",)
+        except InvalidRequest:
+            return None
+
     def pre_filter(self, state: CycleState, pod: ClusterPod, nodes: View) -> Status | None:
         try:
             found = self._request(pod)

@@ -229,6 +229,7 @@ class ElasticQuota(
         known = self.tracker.options, self.tracker.admission, self._hooks.entries
         if known != (options, self._admission, args.hook_plugins):
             raise KoordError("profiles have different ElasticQuotaArgs; all must have the same")
+        self.tracker.follow(handle.reconsider)
         services.failures.register(after=self._failed)
         self._pod_groups: Mapping[str, PodGroup] = {}
         if self._revokes or args.enable_reclaim:
@@ -256,6 +257,10 @@ class ElasticQuota(
         """Pods that wait for room are woken when there is some."""
         waits = self.tracker.waiting_pod(pod.uid) is not None
         return QueueingHint.SKIP if waits else QueueingHint.QUEUE
+
+    def active_at(self, pod: ClusterPod) -> Collection[str] | None:
+        """Nowhere while nobody uses quotas."""
+        return () if self.tracker.admits_all and not self._hooks else None
 
     def pre_filter(self, state: CycleState, pod: ClusterPod, nodes: View) -> Status | None:
         if self.tracker.admits_all and not self._hooks:

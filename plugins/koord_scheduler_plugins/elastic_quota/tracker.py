@@ -1,7 +1,7 @@
 """The quotas as they are now, and the pods that are tried again when they have room."""
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -206,6 +206,7 @@ class QuotaTracker(SharedPart):
         self._objects_changed = True
         self._nodes_changed = True
         self._waiting = QuotaWaitingPods(admission)
+        self._followers: list[Callable[[], None]] = []
         self._woken = asyncio.Event()
         services.cluster.keep_account(options.pods)
         self.followed: FollowedResource[ElasticQuota] = services.custom_resources.follow(
@@ -233,6 +234,14 @@ class QuotaTracker(SharedPart):
             self.current()
         return self._quotas.admits_all and not len(self._waiting)
 
+    def follow(self, on_change: Callable[[], None]) -> None:
+        """Call a function whenever admits_all may have changed."""
+        self._followers.append(on_change)
+
+    def _note(self) -> None:
+        for each in self._followers:
+            each()
+
     @property
     def items(self) -> Mapping[str, Mapping[str, Any]]:
         """ElasticQuotas as they are in JSON, by namespace/name; rejected ones, too."""
@@ -249,6 +258,7 @@ class QuotaTracker(SharedPart):
     def wait(self, pod: QuotaWaitingPod, room: Room) -> None:
         """Try a pod again when its quota has room; room: at its rejection."""
         self._waiting.put(pod, room)
+        self._note()
         self._woken.set()
 
     def waiting_pod(self, uid: str) -> QuotaWaitingPod | None:
@@ -269,6 +279,7 @@ class QuotaTracker(SharedPart):
             began = clock.monotonic()
             if len(self._waiting):
                 self._services.activate(self._waiting.ready(self.current()))
+                self._note()  # perhaps none waits any more
             pause = PAUSE + SHARE * (clock.monotonic() - began)
             if await stop.sleep(pause):
                 return
@@ -308,6 +319,7 @@ class QuotaTracker(SharedPart):
         """Follow a change; the status that is written into quotas is none."""
         if old != new:
             self._objects_changed = True
+            self._note()
             self._woken.set()
         if self.hooks:
             self.hooks.quota_changed(old, new)

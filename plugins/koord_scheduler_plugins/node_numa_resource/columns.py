@@ -91,6 +91,9 @@ class MachineTable:
         self.has_policy = False
         """Whether a node has a NUMA policy."""
         self.is_amplified = False
+        self.reconsider: Callable[[], None] = _ignore
+        """Called when is_plain has changed."""
+        self._is_settled = False  # whether no node has changed since all were looked at
         self._view: View | None = None
         self._pending: dict[int, None] = {}  # changed rows, not yet taken over
         self._is_special_known = False  # whether no column has changed since that was looked for
@@ -107,6 +110,28 @@ class MachineTable:
             self._reports[name] = new
         self._stale.add(name)
         self.version += 1
+        self.node_changed(old, new)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether no node asks anything of pods that ask for nothing.
+
+        A node that has changed counts as one that does, until settle has looked at it.
+        """
+        return self._is_settled and not self.has_special
+
+    def node_changed(self, old: object, new: object) -> None:
+        """A node, or what is reported of it, has changed."""
+        if self._is_settled:
+            self._is_settled = False
+            self.reconsider()
+
+    def settle(self, nodes: View) -> None:
+        """Take over all that has changed, for is_plain too."""
+        self.follow(nodes)
+        if not self._is_settled:
+            self._is_settled = True
+            self.reconsider()
 
     def follow(self, nodes: View, most: int | None = None) -> bool:
         """Take over at most so many rows that have changed; return whether that is all of them."""
@@ -253,6 +278,10 @@ class MachineTable:
         self.has_policy = bool(columns["policy"].any())
         self.is_amplified = bool((columns["ratio"] != 1).any())
         self.has_special = self.has_policy or self.is_amplified or bool(columns["bind"].any())
+
+
+def _ignore() -> None:
+    """Nobody keeps it."""
 
 
 def _nothing(pod: ClusterPod, machine: Machine) -> Allocation:

@@ -4,17 +4,17 @@ Source: Koordinator, pkg/scheduler/plugins/nodenumaresource; docs/differences.md
 """
 
 import json
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from koord.api.annotations import MAX_HINT_BYTES, SCHEDULING_HINTS
-from koord.api.gojson import wire
 from koord.plugin import KoordError
-from koord.plugin.args import FieldError, invalid, takes_args
+from koord.plugin.args import takes_args
 from koord.plugin.kube import ApiResource
 from koord_scheduler.plugin import (
+    NODE,
     Action,
     ClusterEvent,
     ClusterPod,
@@ -57,7 +57,6 @@ from koord_scheduler.plugin.koordinator import (
 )
 from koord_scheduler.plugin.vector import (
     Mask,
-    ResourceSpec,
     Scores,
     VectorFilterPlugin,
     VectorScorePlugin,
@@ -66,7 +65,6 @@ from koord_scheduler.plugin.vector import (
 from koord_scheduler_plugins.node_numa_resource.accumulator import BindPolicy
 from koord_scheduler_plugins.node_numa_resource.allocation import (
     OUT_OF_SCOPE,
-    AmountScorer,
     Need,
     ReservedCpus,
     allocate,
@@ -76,6 +74,10 @@ from koord_scheduler_plugins.node_numa_resource.allocation import (
     numa_hints,
     pods_by_numa_node,
     reserved_cpus,
+)
+from koord_scheduler_plugins.node_numa_resource.args import (
+    NodeNUMAResourceArgs,
+    amount_scorer,
 )
 from koord_scheduler_plugins.node_numa_resource.columns import (
     REJECTIONS,
@@ -128,53 +130,6 @@ _MAX_ANNOTATION_BYTES = 32 << 10
 _NODES_AT_ONCE = 32  # taken over at the start without a pause
 _NOT_TRIED = Status.unschedulable("node(s) were not tried for NUMA nodes, as others are good")
 _BEST_EFFORT = NUMATopologyPolicy.BEST_EFFORT
-
-_DEFAULT_RESOURCES = (ResourceSpec(name="cpu", weight=1), ResourceSpec(name="memory", weight=1))
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class NUMAScoringStrategy:
-    """How amounts are scored."""
-
-    type: str = "LeastAllocated"
-    resources: tuple[ResourceSpec, ...] = _DEFAULT_RESOURCES
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class NodeNUMAResourceArgs:
-    """Policies of pods that name none, and scores."""
-
-    default_cpu_bind_policy: str = wire("defaultCPUBindPolicy", "FullPCPUs")
-    scoring_strategy: NUMAScoringStrategy | None = NUMAScoringStrategy()
-    numa_scoring_strategy: NUMAScoringStrategy | None = NUMAScoringStrategy()
-
-    def validate(self) -> Iterator[FieldError]:
-        if self.default_cpu_bind_policy not in ("", *BindPolicy):
-            text = "must specified CPU bind policy FullPCPUs or SpreadByPCPUs"
-            yield invalid(("defaultCPUBindPolicy",), self.default_cpu_bind_policy, text)
-        for key, name, strategy in (
-            ("scoringStrategy", "scoring", self.scoring_strategy),
-            ("numaScoringStrategy", "NUMA scoring", self.numa_scoring_strategy),
-        ):
-            if strategy is None:
-                yield invalid((key,), None, f"{name} strategy must be specified")
-            else:
-                yield from _wrong(key, name.lower(), strategy)
-
-
-def _wrong(key: str, name: str, strategy: NUMAScoringStrategy) -> Iterator[FieldError]:
-    if strategy.type not in ("LeastAllocated", "MostAllocated"):
-        text = f"{name} strategy {strategy.type} is not supported"
-        yield invalid((key, "type"), strategy.type, text)
-    for number, each in enumerate(strategy.resources):
-        if not 1 <= each.weight <= 100:
-            text = f"resource weight of {each.name} not in valid range (0, 100]"
-            yield invalid((key, f"resources[{number}]", "weight"), each.weight, text)
-
-
-def _scorer(strategy: NUMAScoringStrategy | None) -> AmountScorer:
-    found = strategy or NUMAScoringStrategy()
-    return AmountScorer(found.resources, found.type == "MostAllocated")
 
 
 class _Trials:
@@ -234,8 +189,8 @@ class NodeNUMAResource(
         services = handle.services
         default = args.default_cpu_bind_policy
         self._default = BindPolicy(default) if default else None
-        self._scorer = _scorer(args.scoring_strategy)
-        self._numa_scorer = _scorer(args.numa_scoring_strategy)
+        self._scorer = amount_scorer(args.scoring_strategy)
+        self._numa_scorer = amount_scorer(args.numa_scoring_strategy)
         self._columns = ColumnScorer(self._scorer)
         self._most = self._numa_scorer.most
         self._handle = handle
@@ -243,6 +198,7 @@ class NodeNUMAResource(
         self._start = 0  # where the trial of nodes begins
         self.table = MachineTable()
         self.table.expected = self._expected
+        self.table.reconsider = handle.reconsider
         self._metrics = services.metrics.own(NUMAMetrics)
         self._metrics.show(self.table)
         self._pinning = PinningKubelets(services.events.emit, services.clock)
@@ -253,6 +209,7 @@ class NodeNUMAResource(
             self._take_report,
             without="no pod gets CPUs of its own, and NUMA policies of kubelets are not known",
         )
+        services.changes.subscribe(NODE, self.table.node_changed)
         services.hooks.add("NodeNUMAResource", self._catch_up)
         services.failures.register(after=self._failed)
 
@@ -266,6 +223,17 @@ class NodeNUMAResource(
             HintedEvent(itself, about_itself),
         )
 
+    def active_at(self, pod: ClusterPod) -> Collection[str] | None:
+        """Only at Score for a pod that asks for nothing, while no node asks for more either.
+
+        A node that has changed counts as one that does, until it was looked at.
+        """
+        demand = self._demand_of(pod)
+        if isinstance(demand, Status) or annotation(pod, RESOURCE_STATUS):
+            return None
+        asks = demand.asks or demand.designated is not None
+        return ("score",) if self.table.is_plain and not asks else None
+
     # PreFilter and Filter.
 
     def pre_filter(self, state: CycleState, pod: ClusterPod, nodes: View) -> Status | None:
@@ -275,7 +243,7 @@ class NodeNUMAResource(
         state.write(_DEMAND, demand)
         if not demand.requests:
             return Status.skip()
-        self.table.follow(nodes)
+        self.table.settle(nodes)
         is_plain = not demand.asks and demand.designated is None and not self.table.has_special
         return Status.skip() if is_plain else None
 
@@ -289,8 +257,14 @@ class NodeNUMAResource(
             last = self._last_demand = kind, demand_of(pod, self._default)
         return last[1]
 
+    def _demand_in(self, state: CycleState, pod: ClusterPod) -> PodDemand:
+        """Return the demand of the pod of a cycle; of one that asks for nothing none is kept."""
+        found = state.find(_DEMAND, PodDemand) or self._demand_of(pod)
+        assert isinstance(found, PodDemand)  # noqa: S101 - PreFilter has rejected the others
+        return found
+
     def pre_filter_reuse_key(self, pod: ClusterPod, nodes: View) -> Hashable | None:
-        self.table.follow(nodes)
+        self.table.settle(nodes)
         return self.table.has_special
 
     def filter_reuse_key(self, state: CycleState, pod: ClusterPod, nodes: View) -> Hashable | None:
@@ -432,12 +406,12 @@ class NodeNUMAResource(
 
     def score_reuse_key(self, state: CycleState, pod: ClusterPod, nodes: View) -> Hashable | None:
         self.table.follow(nodes)
-        demand = state.read(_DEMAND, PodDemand)
+        demand = self._demand_in(state, pod)
         return None if nodes.altered or self._tries(demand) else self.table.version
 
     def score(self, state: CycleState, pod: ClusterPod, node: NodeInfo) -> int:
         self.table.follow(node.view)
-        demand = state.read(_DEMAND, PodDemand)
+        demand = self._demand_in(state, pod)
         if not demand.requests:
             return 0
         if not demand.asks and not self.table.has_special and not node.view.altered:
@@ -455,7 +429,7 @@ class NodeNUMAResource(
 
     def score_all(self, state: CycleState, pod: ClusterPod, nodes: View) -> Scores:
         self.table.follow(nodes)
-        demand = state.read(_DEMAND, PodDemand)
+        demand = self._demand_in(state, pod)
         if not demand.requests:
             return np.zeros(len(nodes), np.int64)
         scores, by_trial = self._columns.of_all(pod, demand, self.table, nodes)

@@ -3,7 +3,7 @@
 Source: Koordinator, pkg/scheduler/plugins/reservation; docs/differences.md for what differs.
 """
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -192,6 +192,7 @@ class ReservationPlugin(
         self._nominated: dict[str, tuple[str, ReservationRoom]] = {}  # by uid, with the node
         self._placing = Placing(self.tracker, args.pre_allocation_config, fit)
         self._cache = MatchCache(self.tracker, self._matching)
+        self.tracker.follow_use(handle.reconsider)
         services.failures.register(after=self._failed)
         services.hooks.add(_NAME, self.tracker.restore)
 
@@ -256,6 +257,10 @@ class ReservationPlugin(
         stale = any(key == ALLOCATED for key, _ in pod.annotations)
         return {ALLOCATED: ""} if stale else {}
 
+    def active_at(self, pod: ClusterPod) -> Collection[str] | None:
+        """Nowhere while there is no reservation, for a pod that speaks of none."""
+        return None if pod.annotations or self.tracker.in_use else ()
+
     # The queue.
 
     def events_to_register(self) -> Iterable[HintedEvent]:
@@ -288,8 +293,7 @@ class ReservationPlugin(
         if any(key == AFFINITY for key, _ in failed.pod.annotations):
             text = serving.event_message(message)
             if text is not None:
-                reason = "FailedScheduling-Reservation"
-                self._emit(failed.pod, EventType.WARNING, reason, text)
+                self._emit(failed.pod, EventType.WARNING, "FailedScheduling-Reservation", text)
         return False
 
     def _emit(self, pod: ClusterPod, type_: EventType, reason: str, text: str) -> None:
@@ -337,9 +341,7 @@ class ReservationPlugin(
                 return PreFilterResult(frozenset(data.candidates))
             return None
         if data.demands is not None and data.demands.required:
-            if not data.by_node:
-                return NO_MATCHING
-            return PreFilterResult(frozenset(data.by_node))
+            return PreFilterResult(frozenset(data.by_node)) if data.by_node else NO_MATCHING
         return None if self.tracker.nodes else Status.skip()
 
     def _matters(self, pod: ClusterPod) -> bool:
@@ -648,8 +650,7 @@ class ReservationPlugin(
         chosen = state.find(_CHOSEN, Chosen)
         if chosen is None or chosen.reservation is None:
             return None
-        found = chosen.reservation
-        text = allocated_text(found.name, found.uid)
+        text = allocated_text(chosen.reservation.name, chosen.reservation.uid)
         for one in chosen.pods:
             try:
                 await status.annotate(self._services.client, one, {ALLOCATED: text})

@@ -175,6 +175,8 @@ class ReservationTracker:
         self._put_since: dict[str, None] = {}  # uids whose pods were put since the last refresh
         self._reserved: dict[str, str] = {}  # nodes by uid, of those that are being bound
         self._followers: list[Callable[[str], None]] = []
+        self._was_in_use = False  # when those below were called last
+        self._use_followers: list[Callable[[], None]] = []
         self._failures: dict[str, tuple[str, str | None]] = {}  # by uid, to be written
         self._failed = asyncio.Event()
         self.account = services.cluster.account
@@ -317,7 +319,20 @@ class ReservationTracker:
         """Call a function with the uid of each reservation that has changed."""
         self._followers.append(on_change)
 
+    @property
+    def in_use(self) -> bool:
+        """Whether any reservation is available, or waits for a node."""
+        return bool(self._pods or self._on_node)
+
+    def follow_use(self, on_change: Callable[[], None]) -> None:
+        """Call a function when in_use has changed."""
+        self._use_followers.append(on_change)
+
     def _note(self, uid: str) -> None:
+        if self.in_use is not self._was_in_use:
+            self._was_in_use = not self._was_in_use
+            for follower in self._use_followers:
+                follower()
         for each in self._followers:
             each(uid)
         self._changes.append(uid)
