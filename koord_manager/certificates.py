@@ -274,13 +274,13 @@ def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class _KeptSecret:
+class _SecretState:
     version: str
     is_ours: bool
     texts: CertificateSet | None  # None: one is missing or no base64
 
 
-def _read_secret(item: Object) -> _KeptSecret:
+def _read_secret(item: Object) -> _SecretState:
     meta, data = item["metadata"], item.get("data")
     is_ours = (meta.get("labels") or {}).get(MANAGED_BY) == NAME
     texts = {}
@@ -288,9 +288,9 @@ def _read_secret(item: Object) -> _KeptSecret:
         text = data.get(key) if isinstance(data, dict) else None
         found = _decoded(text)
         if not found:
-            return _KeptSecret(meta["resourceVersion"], is_ours, None)
+            return _SecretState(meta["resourceVersion"], is_ours, None)
         texts[name] = found
-    return _KeptSecret(meta["resourceVersion"], is_ours, CertificateSet(**texts))
+    return _SecretState(meta["resourceVersion"], is_ours, CertificateSet(**texts))
 
 
 def _decoded(text: object) -> bytes:
@@ -325,7 +325,7 @@ def _read_configuration(item: Object, namespace: str) -> _Webhooks:
     return _Webhooks(meta["resourceVersion"], meta.get("uid", ""), injected, tuple(found))
 
 
-class KeptCertificate:
+class ManagedCertificate:
     """The certificate: run, in every replica, follows it; keep, in the leader, renews it."""
 
     name = "webhook certificate"
@@ -420,7 +420,7 @@ class KeptCertificate:
             group.create_task(self._secrets.run(stop), name="webhook secret")
             group.create_task(self._configurations.run(stop), name="webhook configuration")
 
-    def _see(self, change: Change[_KeptSecret]) -> None:
+    def _see(self, change: Change[_SecretState]) -> None:
         self._changed.set()
         found = change.new
         if found is None or not found.is_ours:
@@ -476,7 +476,7 @@ class KeptCertificate:
         assert texts is not None  # noqa: S101 - renewed returns one where there is none
         return await self._keep_bundle(texts.authorities)
 
-    async def _write(self, texts: CertificateSet, secret: _KeptSecret | None, reason: str) -> bool:
+    async def _write(self, texts: CertificateSet, secret: _SecretState | None, reason: str) -> bool:
         """Write the Secret; False: it has changed meanwhile. Raises KubeError."""
         if self._dry_run:
             return False

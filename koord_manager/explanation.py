@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from koord.component.http.responses import json_body, json_bytes
-from koord_manager.controllers.noderesource import NodeResources, Shortage
+from koord_manager.controllers.noderesource import InsufficientResource, NodeResources
 from koord_manager.framework.calculator import NodeResult, OfferedResource, amount_text
 from koord_manager.framework.facts import NodeFacts
 
@@ -19,7 +19,9 @@ MAX_NAME_LENGTH = 253
 MAX_PODS = 100  # that are named as holding more than there is
 
 
-def node_report(facts: NodeFacts, result: NodeResult, short: Mapping[str, Shortage]) -> Json:
+def node_report(
+    facts: NodeFacts, result: NodeResult, short: Mapping[str, InsufficientResource]
+) -> Json:
     """Return what a node offers: each resource with the lines that lead to it."""
     present = dict(facts.node.allocatable)
     report = facts.report
@@ -45,7 +47,9 @@ def node_report(facts: NodeFacts, result: NodeResult, short: Mapping[str, Shorta
     }
 
 
-def _resource(name: str, one: OfferedResource, present: int | None, short: Shortage | None) -> Json:
+def _resource(
+    name: str, one: OfferedResource, present: int | None, short: InsufficientResource | None
+) -> Json:
     found: Json = {
         "plugin": one.plugin,
         "offered": _text(name, one.amount),

@@ -392,8 +392,8 @@ class HypotheticalCluster:
         for row, pod, added in self._pending:
             there = ((pod, self._base.node(row).name),)
             if self._account is not None:
-                removed, came = ((), there) if added else (there, ())
-                self._account = self._account.with_pods(removed, came)
+                removed, arrived = ((), there) if added else (there, ())
+                self._account = self._account.with_pods(removed, arrived)
         rows = {row for row, *_ in self._pending}
         self._holding |= rows
         for row in rows:
@@ -440,12 +440,12 @@ class HypotheticalCluster:
             changes = self._changes.get(row) or _NodeChanges()
             pods, name = self._base.pods(row), self._base.node(row).name
             gone = [(one, name) for one in changes.gone(pods)]
-            came = [(one, name) for one in changes.missing(pods)]
-            if account.with_pods(gone, came) is account:
+            arrived = [(one, name) for one in changes.missing(pods)]
+            if account.with_pods(gone, arrived) is account:
                 self._holding.discard(row)
             else:
                 removed += gone
-                added += came
+                added += arrived
         return account.with_pods(removed, added)
 
     def _find(self, row: int, key: str) -> ClusterPod | None:

@@ -190,16 +190,16 @@ def effective_requests(spec: wire.PodSpecFields, status: wire.PodStatus) -> Effe
     """
     if not status.container_statuses and not status.init_container_statuses:
         return {}
-    told = {
+    reported = {
         one.name: one
         for one in (*(status.container_statuses or ()), *(status.init_container_statuses or ()))
         if one.resources is not wire.NOTHING
     }
-    if not told:
+    if not reported:
         return {}
     resized = {}
     for one in (*(spec.containers or ()), *filter(is_sidecar, spec.init_containers or ())):
-        found = told.get(one.name)
+        found = reported.get(one.name)
         if found is None or _is_as_spec(one, found):
             continue
         if wire.is_given(found.resources):

@@ -310,9 +310,9 @@ class _KindFeed:
             yield self._versions(lines)
 
     async def _versions(self, lines: WatchLines) -> AsyncIterator[str]:
-        async for together in lines:
+        async for batch in lines:
             version = ""
-            async for line in in_slices(together):
+            async for line in in_slices(batch):
                 version = self._take(line, lines.bookmarked)
             yield version
 

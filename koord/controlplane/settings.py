@@ -221,7 +221,7 @@ class ControlPlaneFlags(FlagTable):
         self._terminal = terminal
         define_ignored_flags(flags, _INERT)
 
-    def check_together(self) -> None:
+    def check_combinations(self) -> None:
         """Check flags against each other; call it after parsing.
 
         Raises:
@@ -340,6 +340,6 @@ def apply_command_line(
     """
     if rest := flags.parse(argv):
         raise OptionError("command line", rest[0], "only flags are expected, like --name=value")
-    options.check_together()
+    options.check_combinations()
     gates.replace_map(options.feature_gates.value)
     return Path(options.config.value) if options.config.value else None

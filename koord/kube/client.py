@@ -145,8 +145,8 @@ class _SilenceTimeout:
 
 
 async def _events(lines: WatchLines, where: str) -> AsyncIterator[WatchEvent]:
-    async for together in lines:
-        for line in together:
+    async for batch in lines:
+        for line in batch:
             event = _event(await read_object(line, where), where)
             if event.type is WatchEventType.BOOKMARK:
                 lines.bookmarked()

@@ -248,12 +248,12 @@ class ListWatch:
             if not absent.hint:
                 self._works()
                 return
-        self._note_refusal(err)
+        self._note_rejection(err)
         hint = self._hint(err)
         self._reason = f"{err}; {hint}" if hint else str(err)
         self._trouble.failed("watch.failed", watched=name, error=self._reason)
 
-    def _note_refusal(self, err: KubeError) -> None:
+    def _note_rejection(self, err: KubeError) -> None:
         """Treat a rejection as the response once it has lasted.
 
         For the collection's sync_timeout. Where the rest can do without, a refusal need not: but

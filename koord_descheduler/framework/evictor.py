@@ -537,10 +537,11 @@ class EvictorProxy:
 
     def _rehearse(self, evictor: EvictPlugin, pod: ClusterPod, options: EvictOptions) -> str:
         reject_reason = evictor.rehearse(pod, options)
-        facts = {"plugin": options.plugin_name, "reason": options.reason, "refusal": reject_reason}
+        facts = {"plugin": options.plugin_name, "reason": options.reason}
         event = "eviction.refused" if reject_reason else "eviction.planned"
         profile = self._path.profile
-        log.info(event, profile=profile, pod=pod.key, node=pod.node, dry_run=True, **facts)
+        log.info(event, profile=profile, pod=pod.key, node=pod.node, dry_run=True,
+                 reject_reason=reject_reason, **facts)  # fmt: skip
         return reject_reason
 
     def _settle(self, pod: ClusterPod, plugin: str, action: Action, reason: str) -> None:

@@ -125,9 +125,9 @@ def lacks_labels(selector: LabelSelector | None) -> Constraint:
 class EvictorFilter:
     """Constraints that a pod can override by the annotation EVICT, and some that it cannot."""
 
-    def __init__(self, always: Iterable[Constraint], unless_asked: Iterable[Constraint]) -> None:
+    def __init__(self, always: Iterable[Constraint], by_default: Iterable[Constraint]) -> None:
         self._always = tuple(always)
-        self._unless_asked = tuple(unless_asked)
+        self._by_default = tuple(by_default)
 
     def reason(self, pod: ClusterPod) -> str:
         """Return the first reason that forbids the eviction of a pod; "": nothing does."""
@@ -136,7 +136,7 @@ class EvictorFilter:
                 return text
         if pod.annotations and annotation(pod, EVICT) is not None:
             return ""
-        for constraint in self._unless_asked:
+        for constraint in self._by_default:
             if text := constraint(pod):
                 return text
         return ""

@@ -33,7 +33,7 @@ from koord.util.documents import decode
 from koord.util.errors import InvalidObject, OptionError
 from koord.util.filewatch import FileReadError, read_bounded
 from koord_manager.config import feature_gates
-from koord_manager.controllers.noderesource import Shortage, shortages
+from koord_manager.controllers.noderesource import InsufficientResource, insufficient_resources
 from koord_manager.framework.calculator import Calculator, History, amount_text
 from koord_manager.framework.facts import (
     ClusterConfig,
@@ -68,7 +68,7 @@ class NodePlan:
     name: str
     before: Mapping[str, int | None]
     after: Mapping[str, int | None]
-    short: Mapping[str, Shortage]  # by the second strategy
+    short: Mapping[str, InsufficientResource]  # by the second strategy
     reason: str  # why it would offer nothing of some; "": it offers
     zones: Mapping[str, Mapping[str, str | None]]  # by the second strategy, as they are written
 
@@ -128,7 +128,7 @@ def make_plan(
                 node.name,
                 {name: each.amount for name, each in first.resources.items()},
                 {name: each.amount for name, each in second.resources.items()},
-                shortages(second, other),
+                insufficient_resources(second, other),
                 "; ".join(sorted(reasons - {""})),
                 {
                     zone: {name: None if one is None else str(one) for name, one in each.items()}

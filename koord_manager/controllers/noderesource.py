@@ -47,7 +47,7 @@ class _NodeState:
 
 
 @dataclass(frozen=True, slots=True)
-class Shortage:
+class InsufficientResource:
     """Pods that hold more of a resource than their node offers."""
 
     offered: int
@@ -65,9 +65,11 @@ def held_amounts(pods: Iterable[ClusterPod]) -> Mapping[str, int]:
     return found
 
 
-def shortages(result: NodeResult, node: NodeFacts) -> Mapping[str, Shortage]:
+def insufficient_resources(
+    result: NodeResult, node: NodeFacts
+) -> Mapping[str, InsufficientResource]:
     """Return, by resource, where the pods of a node hold more than it offers."""
-    found: dict[str, Shortage] = {}
+    found: dict[str, InsufficientResource] = {}
     for name, total in node.of_pods(held_amounts).items():
         settled = result.resources.get(name)
         if settled is not None and total > (offered := settled.amount or 0):
@@ -77,7 +79,7 @@ def shortages(result: NodeResult, node: NodeFacts) -> Mapping[str, Shortage]:
                 if not pod.finished and (amount := dict(pod.spec.requests).get(name, 0))
             ]
             keys = tuple(key for _, key in sorted(holders, reverse=True))
-            found[name] = Shortage(offered, total, keys)
+            found[name] = InsufficientResource(offered, total, keys)
     return found
 
 
@@ -149,14 +151,16 @@ class NodeResources(NodeWorker):
             state.pods, state.derived = pods, {}
         return state.derived
 
-    def explain(self, name: str) -> tuple[NodeFacts, NodeResult, Mapping[str, Shortage]] | None:
+    def explain(
+        self, name: str
+    ) -> tuple[NodeFacts, NodeResult, Mapping[str, InsufficientResource]] | None:
         """Return what a node is to have now, and why; None: it is not known."""
         facts = self.facts(name)
         if facts is None:
             return None
         state = self._states.get(name) or _NodeState()
         result = self._calculator.calculate(facts, copy.deepcopy(state.history))
-        return facts, result, shortages(result, facts)
+        return facts, result, insufficient_resources(result, facts)
 
     async def reconcile(self, name: str) -> None:
         facts = self.facts(name)
@@ -168,7 +172,7 @@ class NodeResources(NodeWorker):
         state = self._states.setdefault(name, _NodeState())
         result = self._calculator.calculate(facts, state.history)
         self._metrics.offered[name] = {key: one.calculated for key, one in result.resources.items()}
-        self._note_shortages(facts, result, state)
+        self._note_insufficient(facts, result, state)
         self._note_state(facts, result, state)
         try:
             await self._write_zones(facts, result, state)
@@ -216,8 +220,8 @@ class NodeResources(NodeWorker):
             )
             state.zones_written = facts.now
 
-    def _note_shortages(self, facts: NodeFacts, result: NodeResult, state: _NodeState) -> None:
-        found = shortages(result, facts)
+    def _note_insufficient(self, facts: NodeFacts, result: NodeResult, state: _NodeState) -> None:
+        found = insufficient_resources(result, facts)
         for name in found.keys() - state.short:
             one = found[name]
             named = ", ".join(one.pods[:MAX_NAMED])

@@ -52,7 +52,7 @@ from koord_manager.framework.loading import Plugins, fields_read, known_plugins
 from koord_manager.webhook import PodWebhook
 
 if TYPE_CHECKING:
-    from koord_manager.certificates import KeptCertificate
+    from koord_manager.certificates import ManagedCertificate
 
 PROGRAM = ComponentInfo(NAME, PREFIX, __version__)
 
@@ -136,7 +136,7 @@ class Daemon:
                 all_profiles=own.all_profiles.value,
             ),
         )
-        self._kept: KeptCertificate | None = None  # of the webhook; None: it is in files
+        self._kept: ManagedCertificate | None = None  # of the webhook; None: it is in files
         self._webhook = self._new_webhook(registry)
         self._config: ConfigSource[ClusterConfig] = ConfigSource(
             connection.client,
@@ -228,9 +228,11 @@ class Daemon:
         self._common.components.add(kept.name, kept, ready=True)
         return make(kept.context, self._clock, registry, wait_usable=kept.wait_usable)
 
-    def _keep_certificate(self, address: Address, registry: CollectorRegistry) -> "KeptCertificate":
+    def _keep_certificate(
+        self, address: Address, registry: CollectorRegistry
+    ) -> "ManagedCertificate":
         try:
-            from koord_manager.certificates import KeptCertificate
+            from koord_manager.certificates import ManagedCertificate
         except ImportError as err:  # the extra manager has what signs
             hint = (
                 "install the package cryptography, as koordlet[manager] does, or give "
@@ -238,7 +240,7 @@ class Daemon:
             )
             raise OptionError("--webhook-bind-address", str(address), hint) from err
         settings, connection = self._settings, self._connection
-        return KeptCertificate(
+        return ManagedCertificate(
             connection.client,
             self._client,
             settings.environ.get("POD_NAMESPACE") or settings.own.config_namespace.value,

@@ -234,7 +234,7 @@ def profiles_of(
 def _profile(
     name: str, external: KubeSchedulerProfile, known: KnownPlugins, path: FieldPath
 ) -> tuple[Profile, list[FieldError]]:
-    given = _with_refusals(_with_pre_bind(external.plugins, known), known)
+    given = _with_missing_plugins(_with_pre_bind(external.plugins, known), known)
     plugins, faults = plugins_by_point(given, known, (*path, "plugins"))
     profile = Profile(scheduler_name=name, plugins=plugins.enabled, not_built=plugins.not_built)
     faults += _check_plugin_config(external.plugin_config, path)
@@ -257,7 +257,7 @@ def _with_pre_bind(given: Plugins | None, known: KnownPlugins) -> Plugins:
     return replace(given, pre_bind=added)
 
 
-def _with_refusals(given: Plugins, known: KnownPlugins) -> Plugins:
+def _with_missing_plugins(given: Plugins, known: KnownPlugins) -> Plugins:
     """Return the plugins of a profile, with the one that rejects pods that need a missing plugin.
 
     It is in every profile that does not list or disable it by its name: with "*" alone, as in

@@ -323,7 +323,7 @@ class SchedulerFlags(FlagTable):
         self._extender_files = ExtenderFlags(flags)
         define_ignored_flags(flags, _INERT)
 
-    def check_together(self) -> None:
+    def check_combinations(self) -> None:
         """Check flags against each other; call it after parsing.
 
         Raises:
@@ -427,7 +427,7 @@ def load_settings(
     flags, options, own = new_flags(terminal=terminal)
     gates, registry = feature_gates(), PluginRegistry()
     path = apply_command_line(argv, flags, options, gates)
-    own.check_together()
+    own.check_combinations()
     problems = tuple(discover(registry))
     known, election = known_plugins(registry), options.leader_election()
     read = (

@@ -35,7 +35,7 @@ from koord_scheduler.framework.extension.providers import (
     PrivateInformer,
 )
 from koord_scheduler.framework.extension.reservations import (
-    Reservation,
+    NamedReservation,
     ReservationCache,
     ReservationFilterPlugin,
     ReservationNominator,
@@ -91,6 +91,7 @@ __all__ = [
     "NUMATopologyHint",
     "NUMATopologyHintProvider",
     "NUMATopologyPolicy",
+    "NamedReservation",  # argument of the interfaces of reservations
     "NetworkTopology",  # in handle.services.network
     "NetworkTree",  # in handle.services.network
     "NextPodPlugin",  # interface that Koordinator adds
@@ -107,7 +108,6 @@ __all__ = [
     "PreFilterTransformer",  # interface of Koordinator's transformers
     "PreferNodesPlugin",
     "PrivateInformer",  # answer of an InformerFactoryProvider
-    "Reservation",  # argument of the interfaces of reservations
     "ReservationCache",  # interface of Koordinator's reservations
     "ReservationFilterPlugin",  # interface of Koordinator's reservations
     "ReservationNominator",  # interface of Koordinator's reservations

@@ -117,7 +117,7 @@ class DiagnosisDump:
         self._clock = clock
         self._most = most
         self._waiting: deque[Json] = deque()
-        self._came = asyncio.Event()
+        self._changed = asyncio.Event()
         self._drops = LimitedLog(debug_log, clock)
 
     def note(self, attempt: Attempt, found: SearchResult, result: PostFilterResult | None) -> None:
@@ -129,7 +129,7 @@ class DiagnosisDump:
             _dump(diagnosis)
         elif len(self._waiting) < self._most:
             self._waiting.append(diagnosis)
-            self._came.set()
+            self._changed.set()
         else:
             self._drops.warning("diagnosis.dropped", pod=attempt.pod.key, waiting=self._most)
 
@@ -142,8 +142,8 @@ class DiagnosisDump:
             while self._waiting:
                 _dump(self._waiting.popleft())
                 await asyncio.sleep(0)
-            self._came.clear()
-            await self._came.wait()
+            self._changed.clear()
+            await self._changed.wait()
 
 
 def diagnosis_report(

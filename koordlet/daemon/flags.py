@@ -550,7 +550,7 @@ class DaemonFlags(FlagTable):
         if mode.standalone:
             self.addr.default = _LOCAL_ADDRESS
 
-    def check_together(self) -> None:
+    def check_combinations(self) -> None:
         """Check flags against each other; call it after parsing.
 
         Raises:

@@ -113,7 +113,7 @@ def load_settings(
     plugins = QOSExtensionConfig(registry, gates, clock=clock, metrics=metrics)
     plugins.init_flags(flags)
     config = parse_command_line(flags, argv, options.config)
-    options.check_together()
+    options.check_combinations()
     mode = detect_mode(
         environ,
         standalone=options.standalone.value if options.standalone.is_set else None,

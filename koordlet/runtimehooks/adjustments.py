@@ -68,12 +68,12 @@ def adjustments(
     group: str,
     asked: LinuxResources | None,
     *,
-    only_asked: bool = False,
+    only_requested: bool = False,
 ) -> list[Adjustment]:
     """Return what to change for the container with this cgroup, by resource.
 
-    asked: the runtime's values. only_asked: change only these, as an update leaves the rest as it
-    is.
+    asked: the runtime's values. only_requested: change only these, as an update leaves the rest
+    as it is.
     """
     parts: dict[Key, dict[Part, OwnedClaim]] = {}
     for owned in claims:
@@ -81,7 +81,7 @@ def adjustments(
         if claim.target.place == group and claim.resource in _FIELDS:
             parts.setdefault(claim.key, {})[claim.part] = owned
     asked = asked or LinuxResources()
-    found = (_adjustment(key, parts[key], asked, only_asked=only_asked) for key in parts)
+    found = (_adjustment(key, parts[key], asked, only_requested=only_requested) for key in parts)
     return sorted(filter(None, found), key=lambda one: one.key.resource.name)
 
 
@@ -103,13 +103,13 @@ def linux_resources(adjusted: Iterable[Adjustment]) -> LinuxResources | None:
 
 
 def _adjustment(
-    key: Key, parts: Mapping[Part, OwnedClaim], asked: LinuxResources, *, only_asked: bool
+    key: Key, parts: Mapping[Part, OwnedClaim], asked: LinuxResources, *, only_requested: bool
 ) -> Adjustment | None:
     """None: it has that value, or this is not for the runtime to set."""
     field = _FIELDS[key.resource]
     value = combine(key.resource, {part: owned.claim for part, owned in parts.items()})
     present = field.asked(asked)
-    if present is None and only_asked:
+    if present is None and only_requested:
         return None
     present = field.default if present is None else present
     if value == present or not field.usable(asked):

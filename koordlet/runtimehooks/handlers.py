@@ -294,7 +294,7 @@ class NriPlugin:
         if request.pod is None or container is None:
             return UpdateContainerResponse()
         decision = await self._decide(
-            request.pod, container, request.resources, Stage.UPDATE_CONTAINER, only_asked=True
+            request.pod, container, request.resources, Stage.UPDATE_CONTAINER, only_requested=True
         )
         if decision is None:
             return UpdateContainerResponse()
@@ -348,7 +348,7 @@ class NriPlugin:
         asked: LinuxResources | None,
         stage: Stage,
         *,
-        only_asked: bool = False,
+        only_requested: bool = False,
     ) -> "_ContainerDecision | None":
         """Return what the plugins want; None: it is no container of the kubelet's.
 
@@ -361,13 +361,13 @@ class NriPlugin:
         group = meta.containers[0].cgroup
         hook_decision = await self.rules.claims_for(meta, stage)
         left = list(hook_decision.failed)
-        wanted = adjustments(hook_decision.real, group, asked, only_asked=only_asked)
+        wanted = adjustments(hook_decision.real, group, asked, only_requested=only_requested)
         return _ContainerDecision(
             meta,
             container,
             stage,
             await self._within_pod(meta, wanted, left),
-            adjustments(hook_decision.dry_run, group, asked, only_asked=only_asked),
+            adjustments(hook_decision.dry_run, group, asked, only_requested=only_requested),
             left,
         )
 

@@ -138,8 +138,8 @@ class PodSource:
         found = self._condition.health()
         if self._events is None:
             return found
-        told_by = self._events.problem or "inotify"
-        return dataclasses.replace(found, detail={**found.detail, "new_cgroups_told_by": told_by})
+        found_by = self._events.problem or "inotify"
+        return dataclasses.replace(found, detail={**found.detail, "new_cgroups_found_by": found_by})
 
     async def _round(self) -> None:
         self._open_events()

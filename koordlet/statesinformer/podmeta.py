@@ -163,7 +163,7 @@ def _container_name(directory: str, layout: Layout) -> ContainerName:
         return ContainerName(UNKNOWN_RUNTIME, directory.removesuffix(".scope"))
 
 
-_NO_REFUSALS = PodAllocation()
+_NO_ALLOCATION = PodAllocation()
 
 
 class PodAllocations:
@@ -197,7 +197,7 @@ class PodAllocations:
                 self._claims[meta.uid] = pod, claim
                 claims.append((pod, claim))
             elif meta.uid in by_kubelet:
-                claims.append((pod, _NO_REFUSALS))
+                claims.append((pod, _NO_ALLOCATION))
         self.refused = refused_allocations(claims, by_kubelet) if claims else {}
         if not self.refused:
             return pods

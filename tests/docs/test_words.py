@@ -1,5 +1,6 @@
 """The pages keep to the words of the project and to sentences that can be read once."""
 
+import ast
 import re
 from pathlib import Path
 
@@ -19,10 +20,49 @@ SAY = {
     r"pretend\w*": "dry-run",
     r"somebody(?: else)?": "owner, caller, another agent",
     r"who wants": "owner, caller, another agent",
+    r"companions?|rivals?|census|crowds?|probation|wish(?:es)?": "the term of docs/glossary.md",
+}
+NAMES = {  # parts of the names of classes, functions, variables and attributes
+    "beside": "nominated, unreserved, alongside",
+    "together": "fused, joined, combination",
+    "rivals": "nominated pods",
+    "crowd": "pod overlay",
+    "census": "classification, pod counts",
+    "meant": "matching",
+    "wish": "affinity term",
+    "wishes": "affinity terms",
+    "opposition": "existing anti-affinity",
+    "minds": "depends on",
+    "worth": "requeue decision",
+    "happened": "on_cluster_event",
+    "came": "incoming",
+    "patience": "attempt timeouts",
+    "leads": "is_leader",
+    "asking": "query client",
+    "refusal": "reject reason",
+    "refusals": "reject reasons",
+    "usual": "default",
+    "duty": "manager role",
+    "medium": "object writer",
+    "probation": "commit-confirm",
+    "situation": "inputs",
+    "shortage": "insufficient resources",
+    "shortages": "insufficient resources",
+    "told": "recorded, exported, found",
+    "somebody": "owner, caller, another agent",
+    "house": "daemon",
+    "companion": "daemon",
 }
 MOST = 45  # words of a sentence
 MOST_IN_A_CELL = 40  # words; a longer text is a paragraph below the table
 
+MODULES = sorted(
+    path
+    for package in [*ROOT.glob("koord*"), *(ROOT / "plugins").glob("koord*_plugins")]
+    for path in package.rglob("*.py")
+)
+
+_HUMP = re.compile(r"([a-z0-9])([A-Z])")
 _BLOCK = re.compile(r"^ *```.*?^ *```", re.DOTALL | re.MULTILINE)
 _TARGET = re.compile(r"\]\([^)]*\)")
 _END = re.compile(r"(?<=[.!?:;])\s+")
@@ -81,14 +121,51 @@ def test_a_word_of_another_tongue_and_a_long_sentence_are_found() -> None:
     assert re.search(rf"\b(?:{'|'.join(SAY)})\b", "it is put back")
 
 
+def names(source: str) -> set[str]:
+    """Return what a module names: classes, functions, arguments, variables and attributes."""
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.ClassDef(name=name) | ast.FunctionDef(name=name):
+                found.add(name)
+            case ast.AsyncFunctionDef(name=name) | ast.arg(arg=name):
+                found.add(name)
+            case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
+                found.add(name)
+    return found
+
+
+def parts(name: str) -> list[str]:
+    """Return the words of a name in snake case or camel case."""
+    return _HUMP.sub(r"\1_\2", name).lower().split("_")
+
+
+def test_names_are_standard_terms() -> None:
+    """A reader who knows Kubernetes need not learn a dialect."""
+    found = [
+        f"{path.relative_to(ROOT)}: {name}: say {NAMES[word]}"
+        for path in MODULES
+        for name in sorted(names(path.read_text()))
+        for word in parts(name)
+        if word in NAMES
+    ]
+    assert found == []
+
+
+def test_the_words_of_a_name_are_found() -> None:
+    """Whatever it names."""
+    source = "class TheCrowd:\n  x: int\n  def of(self, wish):\n    self._came = 1"
+    assert names(source) == {"TheCrowd", "x", "of", "self", "wish", "_came"}
+    assert parts("TheCrowd") == ["the", "crowd"]
+    assert parts("_came") == ["", "came"]
+
+
 def test_docstrings_begin_with_a_noun_or_a_verb() -> None:
     """A reader need not wait for the subject of a summary line."""
-    packages = [*ROOT.glob("koord*"), *(ROOT / "plugins").glob("koord*_plugins")]
     late = re.compile(r'"""(?:What\b|Who\b|Whom\b|Have |Of |As [A-Z]\w+\.)[^\n]*')
     found = [
         f"{path.relative_to(ROOT)}: {text}"
-        for package in packages
-        for path in package.rglob("*.py")
+        for path in MODULES
         for text in late.findall(path.read_text())
     ]
     assert found == []

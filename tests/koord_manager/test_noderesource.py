@@ -14,7 +14,7 @@ from koord.cluster.decoder import Decoder
 from koord.cluster.keptfields import reads_of, union
 from koord.util.simulatedclock import SimulatedClock
 from koord_manager.cluster import METRIC, ManagerCluster
-from koord_manager.controllers.noderesource import NodeResources, shortages
+from koord_manager.controllers.noderesource import NodeResources, insufficient_resources
 from koord_manager.controllers.worker import NodeResourceMetrics
 from koord_manager.framework.facts import NOTHING, gather_facts, read_topology
 from koord_manager_plugins.colocation import count_pods
@@ -225,7 +225,7 @@ def test_what_is_kept_of_a_node_is_what_a_fresh_look_finds(happened):
             )
             assert kept == fresh
             assert kept.of_pods(count_pods) == count_pods(fresh.pods)
-            assert short == shortages(result, fresh)
+            assert short == insufficient_resources(result, fresh)
             for plugin in made:
                 assert plugin.calculate(kept, NOTHING) == plugin.calculate(fresh, NOTHING)
 

@@ -107,8 +107,8 @@ def test_a_start_beyond_loopback_needs_known_clients(flags: str, error: str) -> 
     given, _, own = new_flags()
     given.parse(flags.split())
     if not error:
-        own.check_together()
+        own.check_combinations()
         return
     with pytest.raises(OptionError, match=error) as refused:
-        own.check_together()
+        own.check_combinations()
     assert "\n" not in str(refused.value)

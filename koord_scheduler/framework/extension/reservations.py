@@ -27,8 +27,8 @@ ORDER_LABEL = "scheduling.koordinator.sh/reservation-order"
 """Label with the order of reservations: a pod gets the one with the least positive number."""
 
 
-class Reservation(Protocol):
-    """A reservation on a node."""
+class NamedReservation(Protocol):
+    """A reservation on a node, as plugins of other subjects need it."""
 
     @property
     def name(self) -> str: ...
@@ -39,7 +39,7 @@ class Reservation(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReservationRoom:
-    """The room of a reservation on a node, for the pod of a cycle; a Reservation for plugins.
+    """The room of a reservation on a node, for the pod of a cycle; a NamedReservation for plugins.
 
     Of a pod that may use all reservations of its node, it is the room of them together.
     """
@@ -90,8 +90,8 @@ class ReservationRestorePlugin(Plugin, ABC):
         self,
         state: CycleState,
         pod: ClusterPod,
-        matched: Sequence[Reservation],
-        unmatched: Sequence[Reservation],
+        matched: Sequence[NamedReservation],
+        unmatched: Sequence[NamedReservation],
         node: NodeInfo,
     ) -> StateData | Status | None:
         """Return what the plugin's Filter needs of this node; None: nothing.
@@ -104,7 +104,7 @@ class ReservationPreAllocationRestorePlugin(Plugin, ABC):
     """The same for a reservation that takes over what running pods have."""
 
     def pre_restore_reservation_pre_allocation(
-        self, state: CycleState, reservation: Reservation
+        self, state: CycleState, reservation: NamedReservation
     ) -> Status | None:
         """Prepare it for one reservation; anything but success ends the cycle."""
         return None
@@ -113,7 +113,7 @@ class ReservationPreAllocationRestorePlugin(Plugin, ABC):
     def restore_reservation_pre_allocation(
         self,
         state: CycleState,
-        reservation: Reservation,
+        reservation: NamedReservation,
         pods: Sequence[ClusterPod],
         node: NodeInfo,
     ) -> StateData | Status | None:
@@ -132,12 +132,12 @@ class ReservationFilterPlugin(Plugin, ABC):
 
     @abstractmethod
     def filter_reservation(
-        self, state: CycleState, pod: ClusterPod, reservation: Reservation, node_name: str
+        self, state: CycleState, pod: ClusterPod, reservation: NamedReservation, node_name: str
     ) -> Status | None:
         """Let the pod have it, in Filter, or reject it."""
 
     def filter_nominate_reservation(
-        self, state: CycleState, pod: ClusterPod, reservation: Reservation, node_name: str
+        self, state: CycleState, pod: ClusterPod, reservation: NamedReservation, node_name: str
     ) -> Status | None:
         """Let it be nominated, when the node is looked at alone, or reject it."""
         return None
@@ -152,7 +152,7 @@ class ReservationScorePlugin(Plugin, ABC):
 
     @abstractmethod
     def score_reservation(
-        self, state: CycleState, pod: ClusterPod, reservation: Reservation, node_name: str
+        self, state: CycleState, pod: ClusterPod, reservation: NamedReservation, node_name: str
     ) -> int:
         """Return the score: 0 to 100, unless the plugin normalizes it."""
 
@@ -173,17 +173,17 @@ class ReservationNominator(Plugin, ABC):
     @abstractmethod
     def nominate_reservation(
         self, state: CycleState, pod: ClusterPod, node_name: str
-    ) -> Reservation | Status | None:
+    ) -> NamedReservation | Status | None:
         """Return the reservation that a pod would have on a node; None: none."""
 
     @abstractmethod
     def add_nominated_reservation(
-        self, pod: ClusterPod, node_name: str, reservation: Reservation
+        self, pod: ClusterPod, node_name: str, reservation: NamedReservation
     ) -> None:
         """Remember it."""
 
     @abstractmethod
-    def nominated_reservation(self, pod: ClusterPod, node_name: str) -> Reservation | None:
+    def nominated_reservation(self, pod: ClusterPod, node_name: str) -> NamedReservation | None:
         """Return what is remembered; None: nothing."""
 
     @abstractmethod
@@ -201,11 +201,11 @@ class ReservationCache(Plugin, ABC):
     """Finds reservations; of several such plugins the last one counts."""
 
     @abstractmethod
-    def delete_reservation(self, reservation: Reservation) -> None:
+    def delete_reservation(self, reservation: NamedReservation) -> None:
         """Forget one that has gone."""
 
     @abstractmethod
-    def reservation_of(self, pod: ClusterPod, node_name: str) -> Reservation | None:
+    def reservation_of(self, pod: ClusterPod, node_name: str) -> NamedReservation | None:
         """Return the reservation that a pod has; None: none."""
 
 
@@ -214,13 +214,13 @@ class ReservationPreBindPlugin(Plugin, ABC):
 
     @abstractmethod
     async def pre_bind_reservation(
-        self, state: CycleState, reservation: Reservation, node_name: str
+        self, state: CycleState, reservation: NamedReservation, node_name: str
     ) -> Status | None:
         """Prepare it; anything but success ends the binding."""
 
 
 P = TypeVar("P", bound=Plugin)
-R = TypeVar("R", bound=Reservation)
+R = TypeVar("R", bound=NamedReservation)
 
 _MAX_DIGITS = 18  # a number of so many is below 2**63; a longer text costs time to read
 
@@ -261,7 +261,7 @@ class ReservationPlugins:
         self,
         state: CycleState,
         pod: ClusterPod,
-        nodes: Iterable[tuple[NodeInfo, Sequence[Reservation], Sequence[Reservation]]],
+        nodes: Iterable[tuple[NodeInfo, Sequence[NamedReservation], Sequence[NamedReservation]]],
     ) -> dict[str, Restored] | Status:
         """Return the resources that plugins restore, by node; a status other than success ends it.
 
@@ -278,7 +278,7 @@ class ReservationPlugins:
     def restore_pre_allocation(
         self,
         state: CycleState,
-        reservation: Reservation,
+        reservation: NamedReservation,
         nodes: Iterable[tuple[NodeInfo, Sequence[ClusterPod]]],
     ) -> dict[str, Restored] | Status:
         """The same for a reservation that takes over what running pods have."""
@@ -298,7 +298,7 @@ class ReservationPlugins:
         return any(plugin.filters_reservations(state, pod) for _, plugin in self._filters)
 
     def filter(
-        self, state: CycleState, pod: ClusterPod, reservation: Reservation, node: str
+        self, state: CycleState, pod: ClusterPod, reservation: NamedReservation, node: str
     ) -> Status:
         """Whether the pod can use a reservation, as all plugins say: the first rejection counts."""
         for loaded, plugin in self._filters:
@@ -342,7 +342,11 @@ class ReservationPlugins:
         return any(plugin.scores_reservations(state, pod) for _, plugin in self._scorers)
 
     def scores(
-        self, state: CycleState, pod: ClusterPod, reservations: Sequence[Reservation], node: str
+        self,
+        state: CycleState,
+        pod: ClusterPod,
+        reservations: Sequence[NamedReservation],
+        node: str,
     ) -> dict[str, int]:
         """The sum of all plugins' scores, by the name of the reservation."""
         totals = {one.name: 0 for one in reservations}
@@ -373,7 +377,7 @@ class ReservationPlugins:
         except ExtensionPointError:
             return  # it is logged
 
-    async def pre_bind(self, state: CycleState, reservation: Reservation, node: str) -> Status:
+    async def pre_bind(self, state: CycleState, reservation: NamedReservation, node: str) -> Status:
         """Prepare a reservation for its binding, plugin by plugin, until one fails."""
         for loaded in self._at_pre_bind:
             plugin = loaded.plugin
@@ -430,7 +434,7 @@ class ReservationPlugins:
         return found
 
     def _can_be_nominated(
-        self, state: CycleState, pod: ClusterPod, reservation: Reservation, node: str
+        self, state: CycleState, pod: ClusterPod, reservation: NamedReservation, node: str
     ) -> bool:
         for loaded, plugin in self._filters:
             work = partial(plugin.filter_nominate_reservation, state, pod, reservation, node)
@@ -444,7 +448,7 @@ class ReservationPlugins:
         plugin: ReservationScorePlugin,
         state: CycleState,
         pod: ClusterPod,
-        reservations: Sequence[Reservation],
+        reservations: Sequence[NamedReservation],
         node: str,
     ) -> list[ReservationScore]:
         scores = [
@@ -485,7 +489,7 @@ def _reservation_plugins(
     return [(loaded, one) for loaded, one in plugins if isinstance(one, kind)]
 
 
-def _order(reservation: Reservation) -> int | None:
+def _order(reservation: NamedReservation) -> int | None:
     """The positive number in its label; None: there is none."""
     text = reservation.labels.get(ORDER_LABEL, "")
     usable = text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS

@@ -313,13 +313,13 @@ class Planner:
         ledger: Ledger,
         applied_values: AppliedValues,
         policy: ConflictPolicy,
-        refusals: RejectedWrites,
+        rejected_writes: RejectedWrites,
     ) -> None:
         self._values = values
         self._ledger = ledger
         self._applied_values = applied_values
         self._policy = policy
-        self._rejected_writes = refusals
+        self._rejected_writes = rejected_writes
 
     def decision_order(self, plans: Sequence[Plan]) -> list[Plan]:
         """The order to decide in: bursts look at the quotas decided on."""

@@ -77,9 +77,9 @@ def arbitration_order(
     """
     by_age = sorted(waiting, key=lambda one: (-int(one.job.created), one.job.name))
     by_pod = sorted(by_age, key=_pod_order)
-    together = _grouped_by_job(by_pod)
-    counts = {uid: migrating(uid) for one in together if (uid := _batch_job(one))}
-    return sorted(together, key=lambda one: -counts.get(_batch_job(one), 0))
+    grouped = _grouped_by_job(by_pod)
+    counts = {uid: migrating(uid) for one in grouped if (uid := _batch_job(one))}
+    return sorted(grouped, key=lambda one: -counts.get(_batch_job(one), 0))
 
 
 def _pod_order(one: WaitingJob) -> tuple[bool, OrderKey]:

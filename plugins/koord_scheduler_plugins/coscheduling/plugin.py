@@ -243,7 +243,7 @@ class Coscheduling(
         """Keep a member that follows others in their place of the network, if it must be."""
         if not gang_id(pod):
             return Status.skip()
-        names = self._rounds.nodes_beside(pod)
+        names = self._rounds.nodes_of_bound_members(pod)
         return None if names is None else PreFilterResult(names)
 
     def pre_filter_reuse_key(self, pod: ClusterPod, nodes: View) -> Hashable | None:
@@ -334,9 +334,9 @@ class Coscheduling(
         gang = self._rounds.gang(pod)
         if gang is None or gang.spec is None:
             return None
-        together = self._rounds.bound_together(gang.spec.group_id)
-        is_one = len(together) > 1 and pod.uid in together
-        values = (gang.spec.group_id, str(len(together)))
+        admitted = self._rounds.admitted_members(gang.spec.group_id)
+        is_one = len(admitted) > 1 and pod.uid in admitted
+        values = (gang.spec.group_id, str(len(admitted)))
         old, changes = dict(pod.annotations), pod_changes(state).annotations
         for keys, value in zip((GROUP_ID_KEYS, MEMBER_COUNT_KEYS), values, strict=True):
             for key in keys:

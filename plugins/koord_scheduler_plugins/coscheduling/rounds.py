@@ -131,7 +131,7 @@ class Rounds:
         self._representatives: dict[str, str] = {}  # namespace/name of a pod by gang group
         self._lacking: set[str] = set()  # groups whose representative waits for further pods
         self._waiting: dict[str, dict[str, str]] = {}  # uid by namespace/name, by gang
-        self._bound_together: dict[str, frozenset[str]] = {}  # uids by gang group
+        self._admitted_members: dict[str, frozenset[str]] = {}  # uids by gang group
         self._ended = 0  # gangs that have gone since what is kept of groups was looked through
 
     # The queue.
@@ -244,7 +244,7 @@ class Rounds:
         gang = self.gang(pod)
         return gang is not None and self.topology(self._gangs.group(gang).values()) is not None
 
-    def nodes_beside(self, pod: ClusterPod) -> frozenset[str] | None:
+    def nodes_of_bound_members(self, pod: ClusterPod) -> frozenset[str] | None:
         """The only nodes for a member that follows others in the network; None: any node."""
         gang = None if self._gathering is None or self.planning else self.gang(pod)
         if self._gathering is None or gang is None:
@@ -255,7 +255,7 @@ class Rounds:
             return None
         members = [one.members for one in group.values() if one is not None]
         bound = [node for of_gang in members for node in of_gang.values() if node]
-        return self._gathering.beside(topology, bound)
+        return self._gathering.nodes_of_gang(topology, bound)
 
     def unreserve(self, pod: ClusterPod) -> None:
         """A member gives up its node: in mode Strict those that wait do so, too."""
@@ -293,7 +293,7 @@ class Rounds:
             return Wait(gang.wait if gang.spec is not None else 0.0)
         uids = [uid for one in group for uid in self._waiting.pop(one, {}).values()]
         if gang.spec is not None and len(uids) > 1:
-            self._bound_together[gang.spec.group_id] = frozenset(uids)
+            self._admitted_members[gang.spec.group_id] = frozenset(uids)
         for uid in uids:
             waiting = self._handle.services.waiting.get(uid)
             if waiting is not None:
@@ -304,9 +304,9 @@ class Rounds:
         self._activate(group)
         return None
 
-    def bound_together(self, group_id: str) -> frozenset[str]:
+    def admitted_members(self, group_id: str) -> frozenset[str]:
         """The members, by uid, of a group that were let through at once."""
-        return self._bound_together.get(group_id, frozenset())
+        return self._admitted_members.get(group_id, frozenset())
 
     def waiting(self, gang: str) -> Mapping[str, str]:
         """The members of a gang that wait on their nodes: uids by namespace/name."""
@@ -635,14 +635,14 @@ class Rounds:
         So each end costs little, and no more is kept than a few times the groups that there are.
         """
         self._ended += 1
-        kept = len(self._representatives) + len(self._bound_together) + len(self._lacking)
+        kept = len(self._representatives) + len(self._admitted_members) + len(self._lacking)
         if self._ended <= kept // 2:
             return
         self._ended = 0
-        for group in {*self._representatives, *self._bound_together, *self._lacking}:
+        for group in {*self._representatives, *self._admitted_members, *self._lacking}:
             if all(self._gangs.gang(one) is None for one in group.split(",")):
                 self._representatives.pop(group, None)
-                self._bound_together.pop(group, None)
+                self._admitted_members.pop(group, None)
                 self._lacking.discard(group)
 
 

@@ -387,7 +387,7 @@ class Gathering:
                 break  # what PreFilter rejects, as for a quota, does not depend on the place
         return failure
 
-    def beside(self, topology: GangTopology, bound: Sequence[str]) -> frozenset[str] | None:
+    def nodes_of_gang(self, topology: GangTopology, bound: Sequence[str]) -> frozenset[str] | None:
         """The nodes of the places that hold a gang whose members are on some; None: any node."""
         tree = self.tree()
         if tree is None or not topology.must_gather:

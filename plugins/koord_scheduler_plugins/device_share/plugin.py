@@ -46,13 +46,13 @@ from koord_scheduler.plugin import (
 from koord_scheduler.plugin.koordinator import (
     APIServiceProvider,
     Endpoint,
+    NamedReservation,
     NodePart,
     NodePartsProvider,
     NUMATopologyHint,
     NUMATopologyHintProvider,
     PendingAdvice,
     PlannedReservePlugin,
-    Reservation,
     ReservationFilterPlugin,
     ReservationRoom,
 )
@@ -120,7 +120,7 @@ from koord_scheduler_plugins.device_share.serving import (
     device_parts,
     fragmentation,
 )
-from koord_scheduler_plugins.device_share.tables import Answers, DeviceTables, each_once
+from koord_scheduler_plugins.device_share.tables import DeviceTables, ResponseCache, each_once
 
 DEVICE_OBJECTS = ApiResource("scheduling.koordinator.sh/v1alpha1", "devices")
 _EVENTS = "devices.v1alpha1.scheduling.koordinator.sh"
@@ -219,8 +219,8 @@ class DeviceShare(
         self._clock = services.clock
         self._locks = NodeLocks(services, self.tables)
         self._summaries = NodeSummaries(self._cluster.view, self.tables)
-        self._verdicts: Answers[Status | None] = Answers(self.tables)
-        self._scores: Answers[int] = Answers(self.tables)
+        self._verdicts: ResponseCache[Status | None] = ResponseCache(self.tables)
+        self._scores: ResponseCache[int] = ResponseCache(self.tables)
         self._followed_at = 0.0  # when all nodes were looked at last, in monotonic seconds
         self.metrics.show(self.tables.counted)
 
@@ -402,7 +402,7 @@ class DeviceShare(
         return state.find(_KEY, DeviceRequest) is not None
 
     def filter_reservation(
-        self, state: CycleState, pod: ClusterPod, reservation: Reservation, node_name: str
+        self, state: CycleState, pod: ClusterPod, reservation: NamedReservation, node_name: str
     ) -> Status | None:
         """Whether a pod gets its devices with a reservation, or beside all of a node."""
         asked = state.find(_KEY, DeviceRequest)

@@ -12,7 +12,7 @@ from koord.api.quantity import Quantity
 from koord.plugin import InvalidObject
 from koord_scheduler.plugin import ClusterPod, CycleState, Status
 from koord_scheduler.plugin.koordinator import (
-    Reservation,
+    NamedReservation,
     ReservationRoom,
     ReservationScore,
     ReservationScoreExtensions,
@@ -132,7 +132,7 @@ class ReservedDeviceScores(ReservationScorePlugin, ReservationScoreExtensions):
         return self.wanted_devices(state) is not None
 
     def score_reservation(
-        self, state: CycleState, pod: ClusterPod, reservation: Reservation, node_name: str
+        self, state: CycleState, pod: ClusterPod, reservation: NamedReservation, node_name: str
     ) -> int:
         wanted = self.wanted_devices(state)
         if wanted is None or not isinstance(reservation, ReservationRoom):

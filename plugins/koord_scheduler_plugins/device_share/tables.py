@@ -207,8 +207,8 @@ def _nothing(pod: ClusterPod, table: DeviceTable) -> Sequence[tuple[str, int]]:
     return ()
 
 
-class Answers(Generic[T]):
-    """Answers about tables, kept by what was asked: pods that request the same get the same."""
+class ResponseCache(Generic[T]):
+    """Responses about tables, by what was asked: pods that request the same get the same."""
 
     def __init__(self, tables: DeviceTables) -> None:
         self._tables = tables

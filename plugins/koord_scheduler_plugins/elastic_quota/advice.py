@@ -14,7 +14,7 @@ from koord_scheduler_plugins.elastic_quota.quotas import Quotas
 from koord_scheduler_plugins.elastic_quota.runtime import QuotaState
 from koord_scheduler_plugins.elastic_quota.tree import FIXED, tree_root
 
-MAX_LEVELS = 5  # levels with a shortage that are named
+MAX_LEVELS = 5  # levels with insufficient quotas that are named
 MAX_ENLARGEMENTS = 5  # totals that are tried, each twice as large
 
 
@@ -58,7 +58,9 @@ class QuotaAdvice:
     nodes: Amounts = field(default_factory=dict)
 
 
-def shortages(quotas: Quotas, waiting: Waiting, options: AdmissionOptions) -> Iterator[str]:
+def insufficient_quotas(
+    quotas: Quotas, waiting: Waiting, options: AdmissionOptions
+) -> Iterator[str]:
     """Yield which quota lacks what, on which level: its own one first, then the ones above it."""
     state = quotas.state_of(waiting.quota)
     if state is None:
@@ -116,7 +118,7 @@ def sentences(
     """Yield all that an explanation says of a pod that its quota has no room for."""
     if _admits(quotas, waiting, options):
         return
-    for number, text in enumerate(shortages(quotas, waiting, options)):
+    for number, text in enumerate(insufficient_quotas(quotas, waiting, options)):
         if number < MAX_LEVELS:
             yield text
     state = quotas.state_of(waiting.quota)

@@ -465,11 +465,11 @@ Plan = Callable[[View], Mapping[str, str] | None]
 
 
 async def make_room_for_group(
-    shortages: Sequence[GroupQuotaPreemption], nodes: View, plan: Plan
+    preemptions: Sequence[GroupQuotaPreemption], nodes: View, plan: Plan
 ) -> tuple[Mapping[str, str], tuple[ClusterPod, ...], int] | str:
     """Return the members' nodes, the victims and violated budgets; or why there are none.
 
-    shortages: of the quotas that lack room, at least one. The victims are chosen once, for all
+    preemptions: of the quotas that lack room, at least one. The victims are chosen once, for all
     members, so that each quota admits them; if they have no nodes then, further pods of these
     quotas leave, as few as possible. Nobody is a victim unless the whole group is planned.
 
@@ -479,12 +479,12 @@ async def make_room_for_group(
     lower: dict[str, QuotaPod] = {}
     pods: dict[str, ClusterPod] = {}
     least: set[str] = set()
-    for shortage in shortages:
-        found = await shortage.victims()
+    for preemption in preemptions:
+        found = await preemption.victims()
         if isinstance(found, str):
             return found
         lower.update((one.key, one) for one in found[0])
-        pods.update((one.key, shortage.pod_of(one)) for one in found[0])
+        pods.update((one.key, preemption.pod_of(one)) for one in found[0])
         least.update(one.key for one in found[1])
     cluster = HypotheticalCluster(nodes)
     gone: list[str] = []

@@ -106,12 +106,12 @@ class NodeLoad:
     def take_pods(self, pods: tuple[ClusterPod, ...]) -> None:
         """Count these pods, and no others."""
         begin, old_end, new_end = differing_pods(self.pods, pods)
-        gone, came = self.pods[begin:old_end], pods[begin:new_end]
-        stay = {*map(id, gone)}.intersection(map(id, came)) if gone and came else ()
+        gone, arrived = self.pods[begin:old_end], pods[begin:new_end]
+        stay = {*map(id, gone)}.intersection(map(id, arrived)) if gone and arrived else ()
         for pod in gone:
             if id(pod) not in stay:
                 self._drop(pod)
-        for pod in came:
+        for pod in arrived:
             if id(pod) not in stay:
                 self._add(pod)
         self.pods = pods

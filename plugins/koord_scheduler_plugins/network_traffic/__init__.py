@@ -238,7 +238,7 @@ class Meter:
             readings,
             direction=self._direction,
             scoring=self._args.scoring,
-            usual_speed=self._args.link_speed_mbps * BYTES_OF_MEGABIT or None,
+            default_speed=self._args.link_speed_mbps * BYTES_OF_MEGABIT or None,
             idle_below=self._args.idle_below,
             version=version,
         )

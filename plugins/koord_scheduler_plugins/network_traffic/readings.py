@@ -216,12 +216,12 @@ class Traffic:
             case Direction.MAX:
                 return max(known, default=None)
 
-    def used_percent(self, direction: Direction, usual_speed: float | None) -> int | None:
+    def used_percent(self, direction: Direction, default_speed: float | None) -> int | None:
         """Percent of the link that is used, rounded up, at most 100; None: unknown.
 
         Links are full duplex, so the busier direction counts where both do.
         """
-        speed = usual_speed if self.speed is None else self.speed
+        speed = default_speed if self.speed is None else self.speed
         both = direction is Direction.SUM
         amount = self.amount(Direction.MAX if both else direction)
         if amount is None or not speed:
@@ -277,7 +277,7 @@ class Measure:
         *,
         direction: Direction,
         scoring: TrafficScoring,
-        usual_speed: float | None = None,
+        default_speed: float | None = None,
         idle_below: int = 0,
         version: int = 0,
     ) -> "Measure":
@@ -291,7 +291,7 @@ class Measure:
                 raw[name] = _FIRST_ERROR - errors.setdefault(one.error, len(errors))
             elif amount is not None:
                 raw[name] = int(amount)
-                percent = one.traffic.used_percent(direction, usual_speed)
+                percent = one.traffic.used_percent(direction, default_speed)
                 if percent is not None:
                     percents[name] = percent
         known = sum(score >= 0 for score in raw.values())

@@ -43,6 +43,7 @@ from koord_scheduler.plugin.koordinator import (
     APIServiceProvider,
     Endpoint,
     FailedPod,
+    NamedReservation,
     NodePart,
     NodePartsProvider,
     NUMATopologyHint,
@@ -51,7 +52,6 @@ from koord_scheduler.plugin.koordinator import (
     PendingAdvice,
     PlannedReservePlugin,
     PluginRequest,
-    Reservation,
     ReservationFilterPlugin,
     ReservationRoom,
 )
@@ -586,7 +586,7 @@ class NodeNUMAResource(
         return demand.asks or self._tries(demand)
 
     def filter_reservation(
-        self, state: CycleState, pod: ClusterPod, reservation: Reservation, node_name: str
+        self, state: CycleState, pod: ClusterPod, reservation: NamedReservation, node_name: str
     ) -> Status | None:
         """Whether a pod gets its CPUs with a reservation, or beside all of a node."""
         demand = state.find(_DEMAND, PodDemand)

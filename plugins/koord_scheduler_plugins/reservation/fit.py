@@ -71,7 +71,7 @@ DEFAULT_OPTIONS = FitOptions()
 NONE_PREEMPTIBLE = Preemptible()
 
 
-def node_shortages(
+def insufficient_on_node(
     requests: Amounts,
     room: NodeRoom,
     remaining: Amounts = _NOTHING,
@@ -128,20 +128,22 @@ def misfits(
     preemptible: Preemptible = NONE_PREEMPTIBLE,
     options: FitOptions = DEFAULT_OPTIONS,
 ) -> tuple[list[str], list[str]]:
-    """Return the shortages of the node, and the reasons of the reservation; without any, it fits.
+    """Return the insufficient resources of the node, and the reasons of the reservation.
+
+    Without any, the pod fits.
 
     Whatever its policy, a pod never gets what a reservation keeps back inside.
     """
     inside = preemptible.inside.get(info.uid, _NOTHING)
-    shortages: list[str] = []
+    insufficient: list[str] = []
     if not (options.skip_node and room.matched <= 1):
         freed = _sum(preemptible.on_node, inside)
-        shortages = node_shortages(demands.requests, room, info.remaining, freed, options)
+        insufficient = insufficient_on_node(demands.requests, room, info.remaining, freed, options)
     reasons: list[str] = []
     if info.policy is AllocatePolicy.RESTRICTED:
         detailed = bool(demands.name)
         reasons = reservation_reasons(demands.requests, info, inside, options, detailed=detailed)
-    return shortages, reasons
+    return insufficient, reasons
 
 
 def filter_node(
@@ -161,7 +163,7 @@ def filter_node(
         return _unmatched(demands, room, preemptible, options)
     if demands.ignored:
         return FilterResult(True)
-    shortages: set[str] = set()
+    insufficient: set[str] = set()
     reasons: list[str] = []
     fitting: list[ReservationInfo] = []
     for info in matched:
@@ -172,26 +174,26 @@ def filter_node(
         short, own = misfits(demands, info, room, preemptible, options)
         rejected = [*own, *others(info)]
         if short or rejected:
-            shortages.update(short)
+            insufficient.update(short)
             reasons += rejected
         else:
             fitting.append(info)
     if fitting:
         return FilterResult(True, tuple(fitting))
     if demands.required:
-        every = (*by_node(shortages), *reasons)
+        every = (*by_node(insufficient), *reasons)
         return FilterResult(False, reasons=every or (NO_ROOM,))
-    if shortages:
-        return FilterResult(False, reasons=by_node(shortages))
-    found = _beside(demands, room, preemptible, options)
-    if found.passes and (beside := others(None)):
-        return FilterResult(False, reasons=tuple(beside))
+    if insufficient:
+        return FilterResult(False, reasons=by_node(insufficient))
+    found = _filter_unreserved(demands, room, preemptible, options)
+    if found.passes and (unreserved := others(None)):
+        return FilterResult(False, reasons=tuple(unreserved))
     return found
 
 
-def by_node(shortages: Iterable[str]) -> tuple[str, ...]:
+def by_node(insufficient: Iterable[str]) -> tuple[str, ...]:
     """Return the reasons for resources of which a node has too little, each once."""
-    return tuple(f"Insufficient {name} by node" for name in sorted(set(shortages)))
+    return tuple(f"Insufficient {name} by node" for name in sorted(set(insufficient)))
 
 
 def common(names: Iterable[str], requests: Amounts) -> bool:
@@ -205,15 +207,15 @@ def _unmatched(
     """Check a node without a matched reservation: only the amounts that a what-if frees."""
     if demands.required:
         return FilterResult(False, reasons=(NO_MATCH,))
-    if preemptible.on_node and not _beside(demands, room, preemptible, options).passes:
+    if preemptible.on_node and not _filter_unreserved(demands, room, preemptible, options).passes:
         return FilterResult(False, reasons=(PREEMPTION_FAILED,))
     return FilterResult(True)
 
 
-def _beside(
+def _filter_unreserved(
     demands: Demands, room: NodeRoom, preemptible: Preemptible, options: FitOptions
 ) -> FilterResult:
-    short = node_shortages(demands.requests, room, _NOTHING, preemptible.on_node, options)
+    short = insufficient_on_node(demands.requests, room, _NOTHING, preemptible.on_node, options)
     return FilterResult(not short, reasons=by_node(short))
 
 

@@ -25,7 +25,7 @@ from koord_scheduler_plugins.reservation.fit import (
     NodeRoom,
     by_node,
     common,
-    node_shortages,
+    insufficient_on_node,
     reservation_reasons,
 )
 from koord_scheduler_plugins.reservation.objects import AllocatePolicy, Reservation, ReservationSpec
@@ -123,14 +123,14 @@ def select(
     if not required and prefer_none and not _short(requests, room, (), options):
         return Selection(True)
     search = _several if spec.pre_allocation_multiple else _single
-    chosen, shortages, reasons = search(info, room, candidates, options, rejects)
+    chosen, insufficient, reasons = search(info, room, candidates, options, rejects)
     if chosen:
         return Selection(True, tuple(chosen))
     if required:
-        return Selection(False, reasons=(*by_node(shortages), *reasons) or (NO_PODS,))
-    if not shortages and candidates:
-        shortages = _short(requests, room, (), options)
-    return Selection(not shortages, reasons=by_node(shortages))
+        return Selection(False, reasons=(*by_node(insufficient), *reasons) or (NO_PODS,))
+    if not insufficient and candidates:
+        insufficient = _short(requests, room, (), options)
+    return Selection(not insufficient, reasons=by_node(insufficient))
 
 
 def multiple_score(selected: Sequence[ClusterPod]) -> int:
@@ -139,7 +139,7 @@ def multiple_score(selected: Sequence[ClusterPod]) -> int:
 
 
 _Found = tuple[list[ClusterPod], list[str], list[str]]
-"""The pods, and without any the shortages of the node and the reasons of the reservation."""
+"""The pods; without any, what is insufficient on the node, and the reasons of the reservation."""
 
 
 def _single(
@@ -151,7 +151,7 @@ def _single(
 ) -> _Found:
     """Candidates with each of which alone the reservation fits."""
     chosen: list[ClusterPod] = []
-    shortages: list[str] = []
+    insufficient: list[str] = []
     reasons: list[str] = []
     for pod in candidates:
         requests = dict(pod.spec.requests)
@@ -160,11 +160,11 @@ def _single(
         short = _short(info.allocatable, room, (pod,), options)
         rejected = [*reservation_reasons(requests, info, options=options), *rejects(pod)]
         if short or rejected:
-            shortages += short
+            insufficient += short
             reasons += rejected
         else:
             chosen.append(pod)
-    return chosen, shortages, reasons
+    return chosen, insufficient, reasons
 
 
 def _several(
@@ -176,21 +176,21 @@ def _several(
 ) -> _Found:
     """The first candidates with all of which the reservation fits."""
     chosen: list[ClusterPod] = []
-    shortages: list[str] = []
+    insufficient: list[str] = []
     reasons: list[str] = []
     for pod in candidates:
         trial = [*chosen, pod]
-        together = total(dict(one.spec.requests) for one in trial)
+        requested = total(dict(one.spec.requests) for one in trial)
         with_others = replace(info, consumers=info.consumers + len(chosen))
-        rejected = [*reservation_reasons(together, with_others, options=options), *rejects(pod)]
+        rejected = [*reservation_reasons(requested, with_others, options=options), *rejects(pod)]
         if rejected:
             reasons += rejected
             continue
         chosen = trial
-        shortages = _short(info.allocatable, room, trial, options)
-        if not shortages:
+        insufficient = _short(info.allocatable, room, trial, options)
+        if not insufficient:
             return chosen, [], []
-    return [], shortages, reasons
+    return [], insufficient, reasons
 
 
 def _short(
@@ -201,7 +201,7 @@ def _short(
     left = replace(
         room, requested=minus(room.requested, freed), pods=room.pods - len(without), matched=0
     )
-    return node_shortages(requests, left, options=options)
+    return insufficient_on_node(requests, left, options=options)
 
 
 def _priority(text: str) -> int:

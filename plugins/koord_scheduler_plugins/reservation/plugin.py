@@ -63,6 +63,7 @@ from koord_scheduler.plugin.koordinator import (
     ControllerProvider,
     Endpoint,
     FailedPod,
+    NamedReservation,
     PendingAdvice,
     PlannedReservePlugin,
     PreFilterTransformer,
@@ -70,7 +71,6 @@ from koord_scheduler.plugin.koordinator import (
     ReservationRoom,
     Transformed,
 )
-from koord_scheduler.plugin.koordinator import Reservation as NamedReservation
 from koord_scheduler.plugin.preemption import NodeStatuses
 from koord_scheduler.plugin.vector import (
     Mask,
@@ -384,8 +384,8 @@ class ReservationPlugin(
         numbers, known = np.zeros(len(nodes), np.int32), dict[Status, int]()
         if data is None:
             return Verdicts(numbers, ())
-        together = self._rooms.judge(data, nodes, (state, pod))
-        names = set(data.by_node if together is None else together.others)
+        judged = self._rooms.judge(data, nodes, (state, pod))
+        names = set(data.by_node if judged is None else judged.others)
         if data.reservation is not None:
             names = {*self.tracker.shared_nodes, *data.candidates}
             if data.reservation.pre_allocation_required:
@@ -403,9 +403,9 @@ class ReservationPlugin(
             numbers[:] = 1
         if data.reservation is None and self._rooms.is_what_if(nodes):
             names.update(self.tracker.nodes)
-        if together is not None:
-            numbers[together.rows[together.passes]] = 0
-            for rows in together.refused():
+        if judged is not None:
+            numbers[judged.rows[judged.passes]] = 0
+            for rows in judged.refused():
                 why = self.filter(state, pod, NodeInfo(nodes, int(rows[0])))
                 numbers[rows] = 0 if why is None else known.setdefault(why, len(known) + 1)
         for name in names:
@@ -503,10 +503,10 @@ class ReservationPlugin(
             spec = data.reservation.spec
             if spec is not None and spec.pre_allocation_multiple:
                 scores[:] = multiple_score(())
-        together = None if data.ordered else self._rooms.judge(data, nodes, (state, pod))
-        if together is not None:
-            names = together.others
-            scores[together.rows] = together.scores
+        judged = None if data.ordered else self._rooms.judge(data, nodes, (state, pod))
+        if judged is not None:
+            names = judged.others
+            scores[judged.rows] = judged.scores
         for name in names:
             row = nodes.row(name)
             if row is not None:
@@ -589,12 +589,12 @@ class ReservationPlugin(
     def delete_nominated(self, pod: ClusterPod) -> None:
         self._nominated.pop(pod.uid, None)
 
-    def _report_beside(self, pod: ClusterPod, data: CycleData, node: str) -> None:
+    def _report_unused(self, pod: ClusterPod, data: CycleData, node: str) -> None:
         if data.demands is not None and not data.demands.ignored and self.tracker.nodes:
             nodes = data.nodes.actual
             most, matched = serving.MAX_ADVISED, data.by_node
             found = self._cache.diagnoses(pod, data.demands, nodes, most, matched)
-            text = serving.beside(pod, node, found, matched, nodes)
+            text = serving.why_unused(pod, node, found, matched, nodes)
             if text:
                 self._emit(pod, EventType.NORMAL, "ReservationNotUsed", text)
 
@@ -608,7 +608,7 @@ class ReservationPlugin(
             return None
         chosen = state.find(_CHOSEN, Chosen)
         if chosen is None or chosen.reservation is None:
-            self._report_beside(pod, data, node_name)
+            self._report_unused(pod, data, node_name)
             if any(key == ALLOCATED for key, _ in pod.annotations):
                 pod_changes(state).annotations[ALLOCATED] = None
             return None

@@ -35,7 +35,7 @@ from koord_scheduler_plugins.reservation.fit import (
     FitOptions,
     NodeRoom,
     filter_node,
-    node_shortages,
+    insufficient_on_node,
 )
 from koord_scheduler_plugins.reservation.matches import (
     FEW_NODES,
@@ -243,7 +243,7 @@ class Rooms:
             if not self.is_what_if(node.view):
                 return None
             room, retaken = self._room(data, node)
-            if retaken and node_shortages(demands.requests, room, options=self._fit):
+            if retaken and insufficient_on_node(demands.requests, room, options=self._fit):
                 return Status.unschedulable(PREEMPTION_FAILED)
             reasons = self._rejections(demands, node, cycle)(None)
             return Status.unschedulable(*reasons) if reasons else None

@@ -211,7 +211,7 @@ def advice(
     groups: dict[str, list[str]] = {}
     for reservation, one in found:
         info = infos.get(reservation.uid)
-        reason = _mismatch(one) if info is None else _shortage(pod, info, nodes)
+        reason = _mismatch(one) if info is None else _insufficient(pod, info, nodes)
         if reason:
             groups.setdefault(reason, []).append(reservation.name)
     for reason, names in sorted(groups.items(), key=lambda each: (-len(each[1]), each[0])):
@@ -234,7 +234,7 @@ def _mismatch(one: NodeDiagnosis) -> str:
     return ""
 
 
-def _shortage(pod: ClusterPod, info: ReservationInfo, nodes: View) -> str:
+def _insufficient(pod: ClusterPod, info: ReservationInfo, nodes: View) -> str:
     """The resources that are short with what is left of a reservation and free on its node."""
     row = nodes.row(info.reservation.node)
     if row is None:
@@ -255,7 +255,7 @@ def _shortage(pod: ClusterPod, info: ReservationInfo, nodes: View) -> str:
     return f"too little {', '.join(short)} is left" if short else ""
 
 
-def beside(
+def why_unused(
     pod: ClusterPod,
     node: str,
     found: Sequence[tuple[Reservation, NodeDiagnosis]],

@@ -143,7 +143,7 @@ def _buckets(cpus: Iterable[Cpu]) -> list[list[Cpu]]:
     return sorted(buckets.values(), key=lambda bucket: (-len(bucket), bucket[0].cpu))
 
 
-def _deal(count: int, free: Sequence[list[Cpu]], *, together: int) -> tuple[list[int], int]:
+def _deal(count: int, free: Sequence[list[Cpu]], *, count: int) -> tuple[list[int], int]:
     """Take CPUs of one core at a time, `together` of them, from the buckets in turns.
 
     Ends when that is enough, or after a whole cycle in which no bucket had any. Also returns the
@@ -151,19 +151,19 @@ def _deal(count: int, free: Sequence[list[Cpu]], *, together: int) -> tuple[list
     """
     dealt: list[int] = []
     turn, had = 0, -1  # had: how many were dealt when the cycle began
-    while free and count - len(dealt) >= together:
+    while free and count - len(dealt) >= count:
         if turn == 0 and len(dealt) == had:
             break
         had = len(dealt) if turn == 0 else had
-        for cpu in _first_of_one_core(free[turn], together):
+        for cpu in _first_of_one_core(free[turn], count):
             free[turn].remove(cpu)
             dealt.append(cpu.cpu)
         turn = (turn + 1) % len(free)
     return dealt, turn
 
 
-def _first_of_one_core(free: list[Cpu], together: int) -> Sequence[Cpu]:
-    if together == 1:
+def _first_of_one_core(free: list[Cpu], count: int) -> Sequence[Cpu]:
+    if count == 1:
         return free[:1]
     return next((pair for pair in pairwise(free) if pair[0].core == pair[1].core), ())
 

@@ -99,7 +99,7 @@ def key_of(process: Busy) -> Key:
     return Key(target, r.CORE_SCHED_COOKIE)
 
 
-def cpu_together(processes: list[Busy]) -> float:
+def shared_cpu(processes: list[Busy]) -> float:
     """Seconds of CPU that they had in three seconds."""
     for each in processes:
         each.begin()
@@ -118,10 +118,10 @@ def test_cookies_of_two_groups_never_share_the_core(host: Host, busy: list[Busy]
     gap = time.monotonic() - began
     cookies.write(second, 0, str(cookie_of(busy[0])))
     assert cookie_of(busy[0]) == cookie_of(busy[1]) != 0
-    together = cpu_together(busy)
+    together = shared_cpu(busy)
     cookies.write(second, 0, COOKIE_TEXT.of(NEW_COOKIE))
     assert 0 != cookie_of(busy[0]) != cookie_of(busy[1]) != 0
-    apart = cpu_together(busy)
+    apart = shared_cpu(busy)
 
     print(f"a cookie takes {gap * 1000:.1f} ms; one has {together:.2f} CPU s, two {apart:.2f}")
     assert apart < 0.75 * together
@@ -148,7 +148,7 @@ async def test_the_plugin_keeps_pods_of_two_groups_apart(tree: Tree, busy: list[
         await harness.rounds(1)
         first, second = map(cookie_of, busy)
         assert 0 != first != second != 0
-        apart = cpu_together(busy)
+        apart = shared_cpu(busy)
 
         program = tree.make(starting.containers[0].cgroup).run()
         began = time.monotonic()

@@ -7,7 +7,7 @@ import pytest
 from koord.component.terminal import show
 from koord_manager.cli import plan
 from koord_manager.command import main
-from koord_manager.controllers.noderesource import shortages
+from koord_manager.controllers.noderesource import insufficient_resources
 from koord_manager.explanation import explanation_view, node_report
 from tests.support.manager import (
     calculate,
@@ -140,7 +140,7 @@ def test_an_explanation_shows_what_takes_off(capsys):
         report(node=usage(1, 1), system=usage(1, "1G")),
     )
     result = calculate(found)
-    text = node_report(found, result, shortages(result, found))
+    text = node_report(found, result, insufficient_resources(result, found))
 
     show(text, lambda: explanation_view(text), "table")
 

@@ -110,7 +110,7 @@ def test_an_update_changes_only_what_it_is_about():
     claims = [claim(r.CPU_QUOTA, 50_000), claim(r.MEMORY_LIMIT, GIB)]
     asked = LinuxResources(LinuxMemory(2 * GIB))
 
-    found = adjustments(claims, CONTAINER.cgroup, asked, only_asked=True)
+    found = adjustments(claims, CONTAINER.cgroup, asked, only_requested=True)
 
     assert linux_resources(found) == LinuxResources(LinuxMemory(GIB))
 

@@ -231,7 +231,7 @@ class TestFromTheKubelet:
         await pods.clock.advance(SETTLE_DELAY)
         await pods.clock.until(lambda: pods.uids == {"u1", "u2"})
         assert pods.clock.monotonic() - begun < 1
-        assert pods.source.health().detail == {"new_cgroups_told_by": "inotify"}
+        assert pods.source.health().detail == {"new_cgroups_found_by": "inotify"}
 
     async def test_the_same_without_inotify(self, start: Start, monkeypatch) -> None:
         """The cgroups are looked at once a second; the log says why, once."""
@@ -245,7 +245,7 @@ class TestFromTheKubelet:
         events = [entry["event"] for entry in logs]
         assert events.count("cgroup_events.missing") == 1
         assert pods.source.health() == PartHealth(
-            HealthStatus.OK, "", {"new_cgroups_told_by": "no luck"}
+            HealthStatus.OK, "", {"new_cgroups_found_by": "no luck"}
         )
 
     async def test_a_vanished_pod_goes_with_its_cgroup(self, pods: Pods) -> None:

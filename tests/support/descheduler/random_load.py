@@ -104,7 +104,7 @@ def report_of(one: RandomNode) -> UsageReport:
     return replace(made, usage=None)
 
 
-def situation_of(nodes: list[RandomNode]) -> RoundInputs:
+def inputs_of(nodes: list[RandomNode]) -> RoundInputs:
     cluster = FakeCluster()
     made = [node_of(one) for one in nodes]
     for node, one in zip(made, nodes, strict=True):

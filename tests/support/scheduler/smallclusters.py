@@ -144,7 +144,7 @@ def _feasible(filters: Any, view: View, one: ClusterPod) -> list[str]:
     return [view.node(row).name for row in rows if filters.filter_row(state, one, view, row).ok]
 
 
-def together(app: str, key: str) -> Json:
+def pod_affinity(app: str, key: str) -> Json:
     return near("podAffinity", {"labelSelector": {"matchLabels": {"app": app}}, "topologyKey": key})
 
 
@@ -208,7 +208,7 @@ def _random_member(chance: Random, at: int) -> Json:
     rules: list[Json] = [
         {},
         {},
-        {"affinity": together(about, key)},
+        {"affinity": pod_affinity(about, key)},
         {"affinity": apart(about, key)},
         {"topologySpreadConstraints": [spread(about, key, chance.randint(1, 2))]},
     ]

@@ -293,7 +293,7 @@ class KernelTraffic:
         except NetlinkError as err:
             if err.code in _NO_DEVICE:
                 raise no_such_interface(interface) from err
-            raise _kernel_refusal(interface, err) from err
+            raise _rejected_by_kernel(interface, err) from err
 
     def _set(self, route: Any, interface: str, index: int, wanted: TrafficTree | None) -> None:
         before = _read_state(route, index)
@@ -505,10 +505,10 @@ def _unreadable(interface: str, err: Exception) -> KernelFileError:
     )
 
 
-def _kernel_refusal(interface: str, err: NetlinkError) -> TrafficRefused:
+def _rejected_by_kernel(interface: str, err: NetlinkError) -> TrafficRefused:
     return TrafficRefused(
         f"traffic classes of {interface}",
         wanted="the kernel to take them",
         found=str(err),
-        hint=f"it needs CAP_NET_ADMIN, and {NEEDS}; what was there before is in force again",
+        hint=f"it needs CAP_NET_ADMIN, and {NEEDS}; the former classes are in force again",
     )

@@ -14,11 +14,11 @@ from koord_descheduler_plugins.low_node_load.plan import NODE_CLASSES, NodeClass
 from tests.support.descheduler.random_load import (
     RandomNode,
     carry_out,
+    inputs_of,
     node_of,
     random_args,
     random_nodes,
     round_of,
-    situation_of,
 )
 
 MIB = 1 << 20
@@ -32,7 +32,7 @@ def test_no_limit_is_exceeded(
     by_name = {pod.name: pod for node in nodes for pod in node.pods}
     come: defaultdict[str, list[str]] = defaultdict(list)
     plans = {}
-    for move, plan in carry_out(round_of(situation_of(nodes), args), refused):
+    for move, plan in carry_out(round_of(inputs_of(nodes), args), refused):
         assert move.pod.name not in refused
         assert move.pod.node != move.target
         come[move.target].append(move.pod.name)
@@ -72,7 +72,7 @@ def test_pods_leave_only_while_their_node_is_high(
     by_name = {pod.name: pod for node in nodes for pod in node.pods}
     gone: defaultdict[str, np.ndarray] = defaultdict(lambda: np.zeros((2, 3), np.int64))
     seen = set()
-    for move, plan in carry_out(round_of(situation_of(nodes), args)):
+    for move, plan in carry_out(round_of(inputs_of(nodes), args)):
         pod = by_name[move.pod.name]
         assert pod.cpu is not None
         assert not pod.deleting
@@ -95,7 +95,7 @@ def test_the_order_of_the_input_does_not_matter(
     """Nodes, pods and rows in another order give the same moves, to the same nodes."""
 
     def moves(some: list[RandomNode]) -> list[tuple[str, str, str]]:
-        done = carry_out(round_of(situation_of(some), args))
+        done = carry_out(round_of(inputs_of(some), args))
         return [(move.pod.name, move.target, move.reason) for move, _ in done]
 
     other = [replace(node, pods=shuffle.sample(node.pods, len(node.pods))) for node in nodes]
@@ -109,7 +109,7 @@ def test_the_order_of_the_input_does_not_matter(
 def test_pods_fit_where_they_are_expected(nodes: list[RandomNode], args: LowNodeLoadArgs) -> None:
     """One after the other, by all rules of the scheduler."""
     args = replace(args, node_fit=True)
-    inputs = situation_of(nodes)
+    inputs = inputs_of(nodes)
     what_if = HypotheticalCluster(inputs.view)
     rows = {node_of(one).name: inputs.view.row(one.name) for one in nodes}
     for move, _ in carry_out(round_of(inputs, args)):

@@ -25,11 +25,11 @@ from koord_descheduler_plugins.low_node_load.usage import (
 from tests.support.descheduler.random_load import (
     RandomNode,
     RandomPod,
+    inputs_of,
     random_args,
     random_nodes,
     report_of,
     round_of,
-    situation_of,
 )
 
 MIB = 1 << 20
@@ -98,7 +98,7 @@ def sizes(nodes: list[RandomNode]) -> dict[str, list[int]]:
 @given(random_nodes())
 def test_usage(nodes: list[RandomNode]) -> None:
     """Of both planners; a second time, from the book, it is the same."""
-    inputs, args = situation_of(nodes), LowNodeLoadArgs()
+    inputs, args = inputs_of(nodes), LowNodeLoadArgs()
     for count, plain in ((koordinator_usage, plain_koordinator), (exact_usage, plain_exact)):
         found, usage_cache = count(inputs, args, BASE, {}, is_prod)
         again, _ = count(inputs, args, BASE, usage_cache, is_prod)
@@ -119,7 +119,7 @@ def test_usage(nodes: list[RandomNode]) -> None:
 @given(random_nodes())
 def test_what_is_in_transit(nodes: list[RandomNode]) -> None:
     """It takes room, but is no usage."""
-    node_usage = census_of(situation_of(nodes))
+    node_usage = usage_of(inputs_of(nodes))
     expected = {one.name: plain_in_transit(one) for one in nodes}
     for at, name in enumerate(node_usage.names):
         found = node_usage.in_transit[at].tolist(), node_usage.prod_in_transit[at].tolist()
@@ -158,7 +158,7 @@ def plain_class(plan: PoolPlan, place: int, *, exact: bool) -> str:
 @given(random_nodes(), random_args(), random_args(Planner.KOORDINATOR))
 def test_classes(nodes: list[RandomNode], exact: Any, koordinator: Any) -> None:
     """Of all nodes, by any thresholds."""
-    inputs = situation_of(nodes)
+    inputs = inputs_of(nodes)
     for args in (exact, koordinator):
         for plan in round_of(inputs, args).plans():
             found = [NODE_CLASSES[code].value for code in plan.classes.tolist()]
@@ -167,7 +167,7 @@ def test_classes(nodes: list[RandomNode], exact: Any, koordinator: Any) -> None:
             ]
 
 
-def census_of(inputs: RoundInputs, **given: Any) -> NodeUsage:
+def usage_of(inputs: RoundInputs, **given: Any) -> NodeUsage:
     return exact_usage(inputs, LowNodeLoadArgs(**given), BASE, {}, is_prod)[0]
 
 
@@ -186,7 +186,7 @@ def with_p95(mean: int, p95: int | None, window: str = "5m0s") -> RoundInputs:
     )
     if p95 is None:
         report = replace(report, aggregated=())
-    return replace(situation_of([node]), reports={"n": report})
+    return replace(inputs_of([node]), reports={"n": report})
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ def with_p95(mean: int, p95: int | None, window: str = "5m0s") -> RoundInputs:
 )
 def test_the_figure_that_is_asked_for(p95: int | None, args: Any, cpu: int) -> None:
     """Without it, as while a window is cold, the mean."""
-    assert census_of(with_p95(4000, p95), **args).usage[0, 0] == cpu
+    assert usage_of(with_p95(4000, p95), **args).usage[0, 0] == cpu
 
 
 def test_the_shortest_window_that_has_the_figure() -> None:
@@ -230,7 +230,7 @@ def test_the_shortest_window_that_has_the_figure() -> None:
 def test_only_what_has_changed_is_added_up() -> None:
     """A node whose report and pods are the same keeps its sums; one that is gone is forgotten."""
     nodes = [RandomNode(name, 10, [], system=500) for name in ("a", "b", "c")]
-    inputs = situation_of(nodes)
+    inputs = inputs_of(nodes)
     _, usage_cache = exact_usage(inputs, LowNodeLoadArgs(), BASE, {}, is_prod)
     reports = {**inputs.reports, "b": report_of(nodes[1])}
     del reports["c"]

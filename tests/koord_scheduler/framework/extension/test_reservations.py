@@ -11,7 +11,7 @@ from koord_scheduler.framework.binding import PodBinding
 from koord_scheduler.framework.calls import ExtensionPointError
 from koord_scheduler.framework.extension.reservations import (
     ORDER_LABEL,
-    Reservation,
+    NamedReservation,
     ReservationCache,
     ReservationFilterPlugin,
     ReservationNominator,
@@ -74,8 +74,8 @@ class Restores(FreeCpu, ReservationRestorePlugin, ReservationPreAllocationRestor
         self,
         state: CycleState,
         pod: ClusterPod,
-        matched: Sequence[Reservation],
-        unmatched: Sequence[Reservation],
+        matched: Sequence[NamedReservation],
+        unmatched: Sequence[NamedReservation],
         node: NodeInfo,
     ) -> StateData | Status | None:
         answer: Status | None = self.answer
@@ -84,7 +84,7 @@ class Restores(FreeCpu, ReservationRestorePlugin, ReservationPreAllocationRestor
     def restore_reservation_pre_allocation(
         self,
         state: CycleState,
-        reservation: Reservation,
+        reservation: NamedReservation,
         pods: Sequence[ClusterPod],
         node: NodeInfo,
     ) -> StateData | Status | None:
@@ -120,17 +120,17 @@ class Rules(FreeCpu, ReservationFilterPlugin, ReservationScorePlugin):
         self.scores = scores or {}
 
     def filter_reservation(
-        self, state: CycleState, pod: ClusterPod, reservation: Reservation, node_name: str
+        self, state: CycleState, pod: ClusterPod, reservation: NamedReservation, node_name: str
     ) -> Status | None:
         return Status.unschedulable("in use") if reservation.name in self.rejected else None
 
     def filter_nominate_reservation(
-        self, state: CycleState, pod: ClusterPod, reservation: Reservation, node_name: str
+        self, state: CycleState, pod: ClusterPod, reservation: NamedReservation, node_name: str
     ) -> Status | None:
         return self.filter_reservation(state, pod, reservation, node_name)
 
     def score_reservation(
-        self, state: CycleState, pod: ClusterPod, reservation: Reservation, node_name: str
+        self, state: CycleState, pod: ClusterPod, reservation: NamedReservation, node_name: str
     ) -> int:
         return self.scores.get(reservation.name, 0)
 
@@ -204,15 +204,15 @@ class Nominates(ReservePlugin, FreeCpu, ReservationNominator, ReservationCache):
 
     def nominate_reservation(
         self, state: CycleState, pod: ClusterPod, node_name: str
-    ) -> Reservation | Status | None:
+    ) -> NamedReservation | Status | None:
         return X
 
     def add_nominated_reservation(
-        self, pod: ClusterPod, node_name: str, reservation: Reservation
+        self, pod: ClusterPod, node_name: str, reservation: NamedReservation
     ) -> None:
         """It forgets at once."""
 
-    def nominated_reservation(self, pod: ClusterPod, node_name: str) -> Reservation | None:
+    def nominated_reservation(self, pod: ClusterPod, node_name: str) -> NamedReservation | None:
         return None
 
     def delete_nominated(self, pod: ClusterPod) -> None:
@@ -224,10 +224,10 @@ class Nominates(ReservePlugin, FreeCpu, ReservationNominator, ReservationCache):
         self.called.append(f"nominate {node_name}")
         return self.answer
 
-    def delete_reservation(self, reservation: Reservation) -> None:
+    def delete_reservation(self, reservation: NamedReservation) -> None:
         """It has none."""
 
-    def reservation_of(self, pod: ClusterPod, node_name: str) -> Reservation | None:
+    def reservation_of(self, pod: ClusterPod, node_name: str) -> NamedReservation | None:
         return None
 
 
@@ -265,7 +265,7 @@ class Prepares(PreBindPlugin, ReservationPreBindPlugin):
         """It is about reservations."""
 
     async def pre_bind_reservation(
-        self, state: CycleState, reservation: Reservation, node_name: str
+        self, state: CycleState, reservation: NamedReservation, node_name: str
     ) -> Status | None:
         self.prepared.append(reservation.name)
         answer: Status | None = self.answer

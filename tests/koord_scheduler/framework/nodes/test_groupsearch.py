@@ -16,10 +16,10 @@ from tests.support.scheduler.smallclusters import (
     configuration,
     is_planned_rightly,
     member,
+    pod_affinity,
     running,
     small,
     spread,
-    together,
 )
 
 
@@ -42,7 +42,7 @@ members = st.builds(
         cpu,
         app,
         **(
-            {"affinity": {**together(about, key)}}
+            {"affinity": {**pod_affinity(about, key)}}
             if rule == "together"
             else {"affinity": {**apart(about, key)}}
             if rule == "apart"
@@ -103,7 +103,7 @@ def test_a_plan_looks_at_all_nodes_where_a_sample_is_enough_for_a_pod(sampling):
     """The only node for both is the last one of all."""
     sampling.become([small(f"n{at:03}", 4 if at == 299 else 2, "a") for at in range(300)])
     pods = numbered(
-        [member("", 1, "x"), member("", 3, affinity=together("x", "kubernetes.io/hostname"))]
+        [member("", 1, "x"), member("", 3, affinity=pod_affinity("x", "kubernetes.io/hostname"))]
     )
 
     found = sampling.plan(pods)
@@ -140,7 +140,10 @@ def test_pods_need_not_be_placed_in_their_order(world):
     """The first one wants to be near the second."""
     world.become([small("a", 1, "x"), small("b", 2, "x")])
     pods = numbered(
-        [member("", 1, "m", affinity=together("n", "kubernetes.io/hostname")), member("", 1, "n")]
+        [
+            member("", 1, "m", affinity=pod_affinity("n", "kubernetes.io/hostname")),
+            member("", 1, "n"),
+        ]
     )
 
     found = world.plan(pods)
@@ -181,7 +184,7 @@ def test_nodes_that_the_order_leaves_out_are_not_taken(world):
 
 def test_a_pod_that_prefilter_rejects_is_named(world):
     world.become([small("a", 2, "x")])
-    pods = numbered([member("", 1), member("", 1, affinity=together("nobody", "zone"))])
+    pods = numbered([member("", 1), member("", 1, affinity=pod_affinity("nobody", "zone"))])
 
     found = world.plan(pods)
 

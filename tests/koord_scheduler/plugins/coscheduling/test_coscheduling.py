@@ -603,6 +603,6 @@ async def test_nothing_is_kept_of_gangs_that_have_gone():
             world.api.delete_pod(key)
         await world.settle()
     rounds = world.plugin._rounds
-    kept = len(rounds._representatives) + len(rounds._bound_together) + len(rounds._lacking)
+    kept = len(rounds._representatives) + len(rounds._admitted_members) + len(rounds._lacking)
     assert kept <= 2
     await world.end()

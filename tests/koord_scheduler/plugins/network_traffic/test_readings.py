@@ -82,9 +82,9 @@ def test_one_node_without_a_known_speed_makes_all_relative() -> None:
     """Percent and bytes cannot be compared. With a default speed, or by order, it is capacity."""
     nodes = Traffic(4e6, 1e6, GIGABIT), Traffic(4e6, 0.0, None)
     assert measure(*nodes).raw == {"n0": 5_000_000, "n1": 4_000_000}
-    assert measure(*nodes, usual_speed=GIGABIT).raw == {"n0": 4, "n1": 4}
+    assert measure(*nodes, default_speed=GIGABIT).raw == {"n0": 4, "n1": 4}
     assert measure(*nodes, scoring=TrafficScoring.CAPACITY).raw == {"n0": 4}
-    assert measure(*nodes, usual_speed=GIGABIT, scoring=TrafficScoring.RELATIVE).raw == {
+    assert measure(*nodes, default_speed=GIGABIT, scoring=TrafficScoring.RELATIVE).raw == {
         "n0": 5_000_000,
         "n1": 4_000_000,
     }

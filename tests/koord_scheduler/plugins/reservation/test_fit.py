@@ -14,7 +14,7 @@ from koord_scheduler_plugins.reservation.fit import (
     NodeRoom,
     Preemptible,
     filter_node,
-    node_shortages,
+    insufficient_on_node,
     reservation_reasons,
 )
 from koord_scheduler_plugins.reservation.matching import Affinity, Demands
@@ -294,8 +294,8 @@ def test_other_plugins_can_reject_a_reservation():
 def test_the_reserve_pod_is_counted_once_as_a_pod():
     full = room(10000, 4000, allowed_pods=2, pods=2)
 
-    assert node_shortages({}, full) == ["pods"]
-    assert node_shortages({}, NodeRoom(**{**as_dict(full), "matched": 1})) == []
+    assert insufficient_on_node({}, full) == ["pods"]
+    assert insufficient_on_node({}, NodeRoom(**{**as_dict(full), "matched": 1})) == []
 
 
 def as_dict(one: NodeRoom) -> dict[str, Any]:
@@ -311,7 +311,7 @@ def test_ignored_resources_are_not_looked_at():
         ignored_groups=frozenset({"other.com", "", "gpu"}),
     )
 
-    assert node_shortages(wanted, node, options=options) == ["cpu", "gpu"]
+    assert insufficient_on_node(wanted, node, options=options) == ["cpu", "gpu"]
 
 
 @pytest.mark.parametrize(
