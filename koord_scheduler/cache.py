@@ -33,7 +33,7 @@ class AssumeError(KoordError):
 
 
 @dataclass(slots=True)
-class _Assumed:
+class _AssumedPod:
     pod: ClusterPod  # as the API server has it
     node: str
     spec: PodSpec | None  # that it is assumed with; None: its own
@@ -67,7 +67,7 @@ class SchedulerCache(ClusterState):
         super().__init__()
         self._clock = clock
         self._expiry = expiry
-        self._assumed: dict[str, _Assumed] = {}  # by uid
+        self._assumed: dict[str, _AssumedPod] = {}  # by uid
         self._uncounted = 0  # changes since pods were counted for spread and affinity
         self._own_pods: set[str] = set()  # keys; those that the API server does not have
         self._smaller: dict[str, ClusterPod] = {}  # by uid; as the API server has them
@@ -204,7 +204,7 @@ class SchedulerCache(ClusterState):
         if found or known is None:
             raise AssumeError(f"pod {pod.key}: wanted it assumed on node {node}, found {found}")
         spec = None if pod.spec is known.spec else pod.spec
-        assumed = self._assumed[pod.uid] = _Assumed(known, node, spec)
+        assumed = self._assumed[pod.uid] = _AssumedPod(known, node, spec)
         return self._place(assumed)
 
     def annotate(self, uid: str, annotations: Mapping[str, str | None]) -> ClusterPod | None:
@@ -219,7 +219,7 @@ class SchedulerCache(ClusterState):
         assumed.annotations = dict(annotations)
         return self._place(assumed)
 
-    def _place(self, assumed: _Assumed) -> ClusterPod:
+    def _place(self, assumed: _AssumedPod) -> ClusterPod:
         placed = assumed.placed
         super()._put_pod(placed)
         return placed

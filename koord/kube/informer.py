@@ -37,7 +37,7 @@ class SharedInformer(Generic[T]):
         draw: Callable[[], float] = random.random,
     ) -> None:
         """watched.on_change is the first handler; draw is the Reflector's."""
-        self._indexes = {name: _Index(keys) for name, keys in (indexes or {}).items()}
+        self._indexes = {name: _ObjectIndex(keys) for name, keys in (indexes or {}).items()}
         self._handlers: list[Handler[T]] = [watched.on_change]
         self._synced = asyncio.Event()
         self._name = watched.name
@@ -112,7 +112,7 @@ class SharedInformer(Generic[T]):
             log.exception("change.handler_failed", watched=self._name, object=change.key)
 
 
-class _Index(Generic[T]):
+class _ObjectIndex(Generic[T]):
     def __init__(self, keys: IndexKeys[T]) -> None:
         self._keys = keys
         self._by_name: dict[str, dict[str, T]] = {}

@@ -31,27 +31,27 @@ from koord_manager.framework.interfaces import (
 
 __all__ = [
     "MAX_ZONES",
-    "NOTHING",
+    "NOTHING",  # the result of a plugin that says nothing of a node
     "Calculation",
-    "ClusterNode",
+    "ClusterNode",  # field of NodeFacts
     "ClusterPod",
     "ControllerPlugin",
-    "CpuModel",
+    "CpuModel",  # field of NodeTopology
     "Handle",
-    "KeptFields",
-    "NodeDevice",
-    "NodeDevices",
+    "KeptFields",  # declarations that several plugins share
+    "NodeDevice",  # item of NodeDevices
+    "NodeDevices",  # field of NodeFacts
     "NodeFacts",
     "NodeResourcePlugin",
     "NodeTopology",
     "Offered",
-    "Plugin",
+    "Plugin",  # base of all interfaces
     "PodMutator",
-    "ReportedPodUsage",
+    "ReportedPodUsage",  # item of a UsageReport
     "ReportedUsage",
     "Services",
     "Term",
-    "UsageReport",
-    "Zone",
+    "UsageReport",  # field of NodeFacts
+    "Zone",  # item of NodeTopology
     "reads",
 ]

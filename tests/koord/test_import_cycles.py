@@ -8,9 +8,11 @@ ROOTS = (
     "koordlet",
     "koord_descheduler",
     "koord_scheduler",
+    "koord_manager",
     "koordlet_plugins",
     "koord_descheduler_plugins",
     "koord_scheduler_plugins",
+    "koord_manager_plugins",
 )
 
 

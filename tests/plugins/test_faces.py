@@ -14,8 +14,9 @@ SCHEDULER = tuple(
     for each in ("", ".vector", ".preemption", ".koordinator", ".storage")
 )
 DESCHEDULER = ("koord_descheduler.plugin",)
+MANAGER = ("koord_manager.plugin",)
 AGENT = tuple(f"koordlet.plugin{each}" for each in ("", ".kernel", ".metrics", ".network", ".pods"))
-FACES = (*SHARED, *SCHEDULER, *DESCHEDULER, *AGENT)
+FACES = (*SHARED, *SCHEDULER, *DESCHEDULER, *MANAGER, *AGENT)
 
 
 def source(module: str) -> str:
@@ -72,6 +73,7 @@ def test_each_name_is_used_or_has_its_reason():
         (AGENT, 70),
         (DESCHEDULER, 110),
         (("koord_scheduler.plugin",), 80),
+        (MANAGER, 30),
     ],
 )
 def test_a_face_is_small(faces, most):
@@ -79,7 +81,7 @@ def test_a_face_is_small(faces, most):
     assert sum(len(exported(face)) for face in faces) <= most
 
 
-@pytest.mark.parametrize("faces", [SCHEDULER, DESCHEDULER, AGENT])
+@pytest.mark.parametrize("faces", [SCHEDULER, DESCHEDULER, MANAGER, AGENT])
 def test_a_name_has_one_place(faces):
     """What plugins of all daemons need is in koord.plugin only, and no module repeats another."""
     times = Counter(name for face in (*SHARED, *faces) for name in exported(face))
@@ -91,7 +93,7 @@ def test_faces_are_all_looked_at():
     """A new module of a face counts here, too."""
     found = {
         ".".join(path.with_suffix("").relative_to(ROOT).parts).removesuffix(".__init__")
-        for daemon in ("koord", "koord_scheduler", "koord_descheduler", "koordlet")
+        for daemon in ("koord", "koord_scheduler", "koord_descheduler", "koord_manager", "koordlet")
         for path in (ROOT / daemon / "plugin").rglob("*.py")
         if re.search(r"^__all__", path.read_text(), re.MULTILINE)
     }

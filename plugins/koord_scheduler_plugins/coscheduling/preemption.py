@@ -252,13 +252,13 @@ class GangPreemption:
         for node in dict.fromkeys(planned.values()):
             there = [pod for pod in self.members if planned[pod.key] == node]
             mine = [pod for pod in pods if pod.node == node]
-            trial = _Trial(self, there, planned, mine)
+            trial = _GroupTrial(self, there, planned, mine)
             victims += not_reprieved(first_back(mine), trial)
             await remaining_time()
-        if _Trial(self, self.members, planned, victims).fits():
+        if _GroupTrial(self, self.members, planned, victims).fits():
             return victims
         # What one member needs of another node, as for a quota or spread: try them all at once.
-        trial = _Trial(self, self.members, planned, pods)
+        trial = _GroupTrial(self, self.members, planned, pods)
         found = not_reprieved(first_back(pods), trial)
         if is_time_over() or not trial.fits():
             return None
@@ -287,7 +287,7 @@ class GangPreemption:
         return GangVictims(found.nodes, tuple(pods), violations)
 
 
-class _Trial:
+class _GroupTrial:
     """Members on their planned nodes, while other pods leave and come back."""
 
     def __init__(

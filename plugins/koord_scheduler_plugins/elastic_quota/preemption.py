@@ -192,7 +192,7 @@ def revoked(
 def units_of(pods: Iterable[QuotaPod], spare: Mapping[str, int]) -> list[tuple[QuotaPod, ...]]:
     """Pods that leave together, the least important ones first, then whole gangs."""
     alone: list[tuple[QuotaPod, ...]] = []
-    together: dict[str, list[QuotaPod]] = {}
+    gang_members: dict[str, list[QuotaPod]] = {}
     left = dict(spare)
     for pod in sorted(pods, key=_importance):
         if not pod.preemptible:
@@ -202,8 +202,8 @@ def units_of(pods: Iterable[QuotaPod], spare: Mapping[str, int]) -> list[tuple[Q
             if pod.gang in left:
                 left[pod.gang] -= 1
         else:
-            together.setdefault(pod.gang, []).append(pod)
-    gangs = sorted(together.values(), key=lambda members: members[-1].importance)
+            gang_members.setdefault(pod.gang, []).append(pod)
+    gangs = sorted(gang_members.values(), key=lambda members: members[-1].importance)
     return [*alone, *map(tuple, gangs)]
 
 

@@ -298,7 +298,7 @@ class MatchColumns:
         pods = nodes.resources[POD_COUNT]
         requested, allocatable = nodes.requested, nodes.allocatable
         full = requested[rows, pods] + 1 > allocatable[rows, pods]
-        short, beside, shares = full.astype(np.int64), full.astype(np.int64), full & False
+        short, unreserved, shares = full.astype(np.int64), full.astype(np.int64), full & False
         lacking = (self._restricted[slots] & ~self._has_room_for_pod[slots]).astype(np.int64)
         bit = 0
         for name, value in wanted.items():
@@ -314,7 +314,7 @@ class MatchColumns:
             if (column := nodes.resources.get(name)) is not None:
                 free += allocatable[rows, column] - requested[rows, column]
             short |= (value > free + left).astype(np.int64) << bit
-            beside |= (value > free).astype(np.int64) << bit
+            unreserved |= (value > free).astype(np.int64) << bit
             over = self._restricted[slots] & (has > 0) & (value > whole - inner - used)
             lacking |= over.astype(np.int64) << bit
         if options.skip_node:
@@ -323,8 +323,8 @@ class MatchColumns:
         fits = considered & (short == 0) & (lacking == 0)
         passes = fits.copy()
         if not demands.required:
-            passes |= (~considered | (short == 0)) & (beside == 0)
-        reasons = (considered.astype(np.int64) << 48) | (lacking << 32) | (short << 16) | beside
+            passes |= (~considered | (short == 0)) & (unreserved == 0)
+        reasons = (considered.astype(np.int64) << 48) | (lacking << 32) | (short << 16) | unreserved
         scores = self._scores(slots, demands, fits)
         return Judgement(rows, fits, passes, reasons, scores, self._others)
 

@@ -130,8 +130,8 @@ def pick(count: int, cpus: Iterable[Cpu]) -> list[int]:
     that are not whole, comes as single CPUs.
     """
     free = _buckets(cpus)
-    pairs, turn = _deal(count, free, together=2)
-    singles, _ = _deal(count - len(pairs), [*free[turn:], *free[:turn]], together=1)
+    pairs, turn = _deal(count, free, at_once=2)
+    singles, _ = _deal(count - len(pairs), [*free[turn:], *free[:turn]], at_once=1)
     return [*pairs, *singles]
 
 
@@ -143,27 +143,27 @@ def _buckets(cpus: Iterable[Cpu]) -> list[list[Cpu]]:
     return sorted(buckets.values(), key=lambda bucket: (-len(bucket), bucket[0].cpu))
 
 
-def _deal(count: int, free: Sequence[list[Cpu]], *, count: int) -> tuple[list[int], int]:
-    """Take CPUs of one core at a time, `together` of them, from the buckets in turns.
+def _deal(count: int, free: Sequence[list[Cpu]], *, at_once: int) -> tuple[list[int], int]:
+    """Take CPUs of one core at a time, `at_once` of them, from the buckets in turns.
 
     Ends when that is enough, or after a whole cycle in which no bucket had any. Also returns the
     index of the next bucket.
     """
     dealt: list[int] = []
     turn, had = 0, -1  # had: how many were dealt when the cycle began
-    while free and count - len(dealt) >= count:
+    while free and count - len(dealt) >= at_once:
         if turn == 0 and len(dealt) == had:
             break
         had = len(dealt) if turn == 0 else had
-        for cpu in _first_of_one_core(free[turn], count):
+        for cpu in _first_of_one_core(free[turn], at_once):
             free[turn].remove(cpu)
             dealt.append(cpu.cpu)
         turn = (turn + 1) % len(free)
     return dealt, turn
 
 
-def _first_of_one_core(free: list[Cpu], count: int) -> Sequence[Cpu]:
-    if count == 1:
+def _first_of_one_core(free: list[Cpu], at_once: int) -> Sequence[Cpu]:
+    if at_once == 1:
         return free[:1]
     return next((pair for pair in pairwise(free) if pair[0].core == pair[1].core), ())
 
