@@ -390,13 +390,11 @@ class ReservationPlugin(
             names = {*self.tracker.shared_nodes, *data.candidates}
             if data.reservation.pre_allocation_required:
                 names = {nodes.node(row).name for row in np.flatnonzero(among).tolist()}
-            pinned = pinned_node(data.reservation)
-            if pinned:
+            if pinned := pinned_node(data.reservation):
                 known[NOT_PINNED] = 1
                 numbers[:] = 1
                 names &= {pinned}
-                row = nodes.row(pinned)
-                if row is not None:
+                if (row := nodes.row(pinned)) is not None:
                     numbers[row] = 0
         elif data.demands is not None and data.demands.required:
             known[NO_MATCHING] = 1
@@ -594,8 +592,7 @@ class ReservationPlugin(
             nodes = data.nodes.actual
             most, matched = serving.MAX_ADVISED, data.by_node
             found = self._cache.diagnoses(pod, data.demands, nodes, most, matched)
-            text = serving.why_unused(pod, node, found, matched, nodes)
-            if text:
+            if text := serving.why_unused(pod, node, found, matched, nodes):
                 self._emit(pod, EventType.NORMAL, "ReservationNotUsed", text)
 
     def reserve(self, state: CycleState, pod: ClusterPod, node_name: str) -> Status | None:
