@@ -10,7 +10,11 @@ import msgspec
 from msgspec import Raw
 
 from koord.api.gojson import JsonObject
-from koord.api.slocontroller import STRATEGY_ANNOTATION
+from koord.api.slocontroller import (
+    CPU_NORMALIZATION,
+    RESOURCE_AMPLIFICATION,
+    STRATEGY_ANNOTATION,
+)
 from koord.cluster import kinds, wire
 from koord.cluster.decoder import ObjectKind
 from koord.cluster.facts import ClusterNode, ClusterPod
@@ -27,9 +31,12 @@ from koord.kube.managedobjects import BANDWIDTH_ANNOTATION, StoredObject, parse_
 from koord.kube.reflector import MissingKind, Watched
 from koord.kube.transport import Object
 from koord.util.clock import Clock
+from koord_manager.framework.calculator import ORIGIN
 from koord_manager.framework.facts import NodeDevices, NodeTopology, read_devices, read_topology
 
 T = TypeVar("T")
+_NODE_FIELDS = ClusterNode.__struct_fields__
+_OWN_ANNOTATIONS = frozenset({ORIGIN, CPU_NORMALIZATION, RESOURCE_AMPLIFICATION})
 _SPEC_ANNOTATIONS = frozenset({STRATEGY_ANNOTATION, BANDWIDTH_ANNOTATION})
 POD_DELAY = 2.0  # seconds in which the pods of a node change together
 
@@ -99,7 +106,8 @@ FOLLOWED: Mapping[ObjectKind[Any], ServedKind] = {
 class Change(Enum):
     """The part of a node, or of what is beside it, that has changed."""
 
-    NODE = "anything of the Node"
+    NODE = "anything of the Node but offers"
+    OFFERS = "what this daemon writes on the Node: extended resources, its own annotations"
     METADATA = "uid or labels of the Node, or annotations that specs depend on"
     PODS = "its pods"
     REPORT = "its NodeMetric"
@@ -145,7 +153,8 @@ class ManagerCluster(ClusterState):
             known = self.snapshot.node(item.name)
             super().put(kind, item)
             if known != item:
-                self._tell(item.name, Change.NODE)
+                only_offers = known is not None and _differs_in_offers_only(known, item)
+                self._tell(item.name, Change.OFFERS if only_offers else Change.NODE)
                 if known is None or _has_other_metadata(known, item):
                     self._tell(item.name, Change.METADATA)
             return
@@ -184,6 +193,19 @@ class ManagerCluster(ClusterState):
 
 def _has_other_spec(old: StoredObject, new: StoredObject) -> bool:
     return (old.uid, old.spec, old.owners) != (new.uid, new.spec, new.owners)
+
+
+def _differs_in_offers_only(old: ClusterNode, new: ClusterNode) -> bool:
+    return all(_without_offers(name, old) == _without_offers(name, new) for name in _NODE_FIELDS)
+
+
+def _without_offers(field: str, node: ClusterNode) -> object:
+    if field == "allocatable":
+        return [one for one in node.allocatable if "/" not in one[0]]
+    if field == "annotations":
+        return [one for one in node.annotations if one[0] not in _OWN_ANNOTATIONS]
+    found: object = getattr(node, field)
+    return found
 
 
 def _has_other_metadata(old: ClusterNode, new: ClusterNode) -> bool:

@@ -44,6 +44,7 @@ class _NodeState:
     short: frozenset[str] = frozenset()  # resources of which pods hold more than is offered
     pods: tuple[ClusterPod, ...] = ()
     derived: dict[object, Any] = field(default_factory=dict)  # from these pods
+    result: NodeResult | None = None  # of the last look, without how it came about
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +88,16 @@ class NodeResources(NodeWorker):
     """Keeps the resources of nodes. Belongs to the event loop."""
 
     name = "noderesource"
-    follows = frozenset({Change.NODE, Change.PODS, Change.REPORT, Change.TOPOLOGY, Change.DEVICES})
+    follows = frozenset(
+        {
+            Change.NODE,
+            Change.OFFERS,
+            Change.PODS,
+            Change.REPORT,
+            Change.TOPOLOGY,
+            Change.DEVICES,
+        }
+    )
 
     def __init__(
         self,
@@ -119,6 +129,19 @@ class NodeResources(NodeWorker):
 
     def everything(self) -> Iterable[str]:
         return tuple(self._cluster.snapshot.node_names())
+
+    def changed(self, name: str, change: Change, delay: float) -> None:
+        """Look at a node, unless the change is what this daemon has written itself."""
+        if change is not Change.OFFERS or not self._is_in_line(name):
+            super().changed(name, change, delay)
+
+    def _is_in_line(self, name: str) -> bool:
+        """Whether a node has what it is to have by the last look."""
+        node, state = self._cluster.snapshot.node(name), self._states.get(name)
+        if node is None or state is None or state.result is None:
+            return False
+        patch = node_patch(node, state.result, ColocationStrategy(), written=None, now=0.0)
+        return patch is None
 
     def facts(self, name: str) -> NodeFacts | None:
         """Return what is known of a node; None: there is none, or no configuration."""
@@ -171,6 +194,7 @@ class NodeResources(NodeWorker):
         self.queue.add_after(name, SWEEP if fresh_for is None else min(SWEEP, fresh_for + 1))
         state = self._states.setdefault(name, _NodeState())
         result = self._calculator.calculate(facts, state.history)
+        state.result = result.amounts_only()
         self._metrics.offered[name] = {key: one.calculated for key, one in result.resources.items()}
         self._note_insufficient(facts, result, state)
         self._note_state(facts, result, state)

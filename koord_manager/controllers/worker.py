@@ -47,6 +47,11 @@ class NodeWorker(ABC):
         self._errors: dict[str, str] = {}  # by node
         self._trouble = LogState(log)
 
+    def changed(self, name: str, change: Change, delay: float) -> None:
+        """Look at a node after so many seconds, if the change is one that is followed."""
+        if change in self.follows:
+            self.queue.add_after(name, delay)
+
     @abstractmethod
     async def reconcile(self, name: str) -> None:
         """Bring one node in line. Raises KubeError."""

@@ -360,8 +360,7 @@ class Daemon:
 
     def _changed(self, name: str, change: Change, delay: float) -> None:
         for worker in self._workers:
-            if change in worker.follows:
-                worker.queue.add_after(name, delay)
+            worker.changed(name, change, delay)
 
     def _look_at_all(self) -> None:
         for worker in self._workers:

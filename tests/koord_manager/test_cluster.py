@@ -10,6 +10,7 @@ from koord.cluster.decoder import Decoder
 from koord.cluster.keptfields import KeptFields
 from koord.kube.managedobjects import BANDWIDTH_ANNOTATION
 from koord_manager.cluster import METRIC, Change, ManagerCluster
+from koord_manager.framework.calculator import ORIGIN
 from tests.support.manager import node, pod, pod_usage, quantities, report, usage
 
 KIND = {"node": kinds.NODE, "pod": kinds.POD, "metric": METRIC}
@@ -29,7 +30,7 @@ OBJECTS = {
 class Heard:
     def __init__(self):
         self.decoder = Decoder(
-            KeptFields(node_annotations={"read": 256, BANDWIDTH_ANNOTATION: 256})
+            KeptFields(node_annotations=dict.fromkeys(["read", BANDWIDTH_ANNOTATION, ORIGIN], 256))
         )
         self.cluster = ManagerCluster(self.decoder.kept)
         for name, manifest in OBJECTS.items():
@@ -58,6 +59,10 @@ def heard():
         ("node", ("metadata", "labels", "a"), "2", [Change.NODE, Change.METADATA]),
         ("node", ("metadata", "uid"), "new", [Change.NODE, Change.METADATA]),
         ("node", ("status", "allocatable"), quantities(cpu=9, memory="9G"), [Change.NODE]),
+        ("node", ("status", "allocatable"), {**WHOLE, "kubernetes.io/batch-cpu": "1k"},
+         [Change.OFFERS]),
+        ("node", ("metadata", "annotations", ORIGIN), "{}", [Change.OFFERS]),
+        ("node", ("spec",), {"unschedulable": True}, [Change.NODE]),
         ("metric", (), None, [Change.REPORT]),
         ("metric", ("status", "nodeMetric", "nodeUsage"), usage(4, "4G"), [Change.REPORT]),
         ("metric", ("metadata", "resourceVersion"), "9", [Change.REPORT]),

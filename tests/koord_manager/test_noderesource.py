@@ -60,8 +60,7 @@ class Bench:
             lambda event: None,
             dry_run=True,
         )
-        add = self.resources.queue.add_after
-        self.cluster.listen(lambda name, change, delay: add(name, delay))
+        self.cluster.listen(self.resources.changed)
 
     def put(self, kind, manifest):
         item = self.decoder.object(kind, json.dumps(manifest).encode())
@@ -108,6 +107,34 @@ async def test_reports_once_a_minute_leave_no_look_between_them():
     for _ in range(6):
         bench.report()
         assert await bench.looks(62) == [0]
+
+
+BATCH = [f"kubernetes.io/batch-{name}" for name in ("cpu", "memory")]
+
+
+@pytest.mark.parametrize(
+    ("change", "looks"),
+    [
+        ({}, []),
+        ({"example.com/other": "1"}, []),
+        ({BATCH[0]: "1"}, [0]),
+        ({BATCH[1]: None}, [0]),
+        ({"cpu": "9"}, [0]),
+    ],
+    ids=["its own patch", "another's", "another amount", "an amount goes", "the kubelet's"],
+)
+async def test_a_node_is_not_looked_at_for_what_was_written_itself(change, looks):
+    bench = Bench()
+    bench.report()
+    assert await bench.looks(5) == [0]
+    _, result, _ = bench.resources.explain("n1")
+    whole = quantities(cpu=10, memory="10G")
+    offered = whole | {name: str(result.resources[name].amount) for name in BATCH} | change
+    amounts = {name: one for name, one in offered.items() if one is not None}
+
+    bench.put(kinds.NODE, node(whole, amounts, annotations=result.annotations))
+
+    assert await bench.looks(5) == looks
 
 
 PREFIX = "node.koordinator.sh/"
