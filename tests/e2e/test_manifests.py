@@ -93,6 +93,7 @@ def test_the_networkpolicy_follows_the_namespace(
                 "/crds",
                 "/device-locks",
                 "/reservations",
+                "/reservation-admission",
             ],
         ),
     ],

@@ -18,7 +18,7 @@ from koord.api.elasticquota import (
     TREE_ID,
 )
 from tests.support.deploy.overlay import overlay
-from tests.support.programs import ADMISSION, ask
+from tests.support.programs import ADMISSION, ask_policy
 
 OURS, TENANT = "system:serviceaccount:koordlet-system:koord-scheduler", "jane"
 ROOT, SYSTEM, DEFAULT = (f"koordinator-{name}-quota" for name in ("root", "system", "default"))
@@ -99,24 +99,8 @@ def decide(
     else:
         made = render(overlay(tmp_path, "scheduler", "scheduler/quota-admission"))
 
-    def of(kind: str, name: str = "") -> list[dict[str, Any]]:
-        return [
-            one for one in made if one["kind"] == kind and name in ("", one["metadata"]["name"])
-        ]
-
     def decide(policy: str, *requests: dict[str, Any]) -> list[str]:
-        [decides], [binding] = (
-            of(kind, policy)
-            for kind in ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
-        )
-        question = {
-            "policy": decides,
-            "binding": binding,
-            "roles": of("ClusterRole"),
-            "roleBindings": of("ClusterRoleBinding"),
-            "requests": list(requests),
-        }
-        return ask(plugin, question)
+        return ask_policy(plugin, made, policy, *requests)
 
     return decide
 

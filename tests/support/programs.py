@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -113,6 +114,30 @@ def ask(program: Path, question: Any) -> list[str]:
     assert done.returncode == 0, done.stderr
     found: list[str] = json.loads(done.stdout)
     return found
+
+
+def ask_policy(
+    program: Path, manifests: Sequence[Mapping[str, Any]], policy: str, *requests: Any
+) -> list[str]:
+    """Return what ADMISSION says by a policy of some manifests; "" for what it allows."""
+
+    def of(kind: str, name: str = "") -> list[Mapping[str, Any]]:
+        return [
+            one
+            for one in manifests
+            if one["kind"] == kind and name in ("", one["metadata"]["name"])
+        ]
+
+    [decides] = of("ValidatingAdmissionPolicy", policy)
+    [binding] = of("ValidatingAdmissionPolicyBinding", policy)
+    question = {
+        "policy": decides,
+        "binding": binding,
+        "roles": of("ClusterRole"),
+        "roleBindings": of("ClusterRoleBinding"),
+        "requests": list(requests),
+    }
+    return ask(program, question)
 
 
 def main() -> int:
