@@ -1,13 +1,10 @@
-"""Explains what a node offers and why, as JSON and as tables."""
+"""Explains what a node offers and why, as JSON."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from aiohttp import web
-from rich.console import RenderableType
-from rich.table import Table
-from rich.text import Text
 
 from koord.component.http.responses import json_body, json_bytes
 from koord_manager.controllers.noderesource import InsufficientResource, NodeResources
@@ -85,50 +82,3 @@ def explain_handler(
         return json_body(await asyncio.to_thread(json_bytes, body))
 
     return explain
-
-
-def explanation_view(report: Mapping[str, Any]) -> Iterator[RenderableType]:
-    """Yield the tables of an explanation."""
-    about = report["report"]
-    yield Text(f"node {report['node']}", style="bold")
-    if about["stale"]:
-        yield Text(f"  {about['stale']}")
-    for doubt in about["doubts"]:
-        yield Text(f"  doubtful: {doubt}")
-    for problem in report["problems"]:
-        yield Text(f"  {problem}")
-    absent: dict[str, list[str]] = {}  # by reason
-    for name, one in report["resources"].items():
-        if one["offered"] is None and one["onNode"] is None and "held" not in one:
-            absent.setdefault(one["reason"], []).append(name)
-        else:
-            yield from _resource_view(name, one)
-    for reason, names in absent.items():
-        yield Text(f"\nnone of {', '.join(names)}: {reason}")
-    for key, text in report["annotations"].items():
-        if text is not None:
-            yield Text(f"\nannotation {key}: {text}")
-
-
-def _resource_view(name: str, one: Mapping[str, Any]) -> Iterator[RenderableType]:
-    offered = one["offered"] if one["offered"] is not None else "none"
-    on_node = one["onNode"] if one["onNode"] is not None else "none"
-    yield Text(f"\n{name}: {offered} (on the node: {on_node}), by {one['plugin']}", style="bold")
-    if one["terms"]:
-        table = Table(show_header=False, box=None, pad_edge=True)
-        table.add_column(justify="left")
-        table.add_column(justify="right")
-        for term in one["terms"]:
-            table.add_row(term["name"], f"{term['amount']:,}")
-        table.add_row("calculated", str(one["calculated"]))
-        if one["factor"] != 1.0:
-            table.add_row("factor", f"{one['factor']:.2f}")
-        if one["thirdParties"]:
-            table.add_row("third parties", f"{-one['thirdParties']:,}")
-        yield table
-    if one["reason"]:
-        yield Text(f"  {one['reason']}")
-    held = one.get("held")
-    if held:
-        pods = ", ".join(held["pods"][:5])
-        yield Text(f"  {held['amount']} held by {len(held['pods'])} pods: {pods}")

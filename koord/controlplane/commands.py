@@ -9,21 +9,21 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import SplitResult, urlsplit
-
-from rich.console import RenderableType
 
 from koord.cluster.dump import Dump
 from koord.component.config.field_errors import InvalidConfig
 from koord.component.plugins.discovery import discover
 from koord.component.plugins.registry import FactoryRegistry
-from koord.component.terminal import prose
 from koord.util.clock import SystemClock
 from koord.util.errors import InvalidObject, KoordError, OptionError
 from koord.util.filewatch import FileReadError, read_bounded
 from koord.util.logs import LevelSpec, configure
 from koord.util.text import printable
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 TIMEOUT = 30.0  # seconds
 MAX_BYTES = 64 << 20  # of a response
@@ -216,8 +216,11 @@ def time_of(dump: Dump, path: Path | None) -> float:
     return SystemClock().wall() if dump.newest_report is None else dump.newest_report
 
 
-def dump_view(report: Mapping[str, Any]) -> Iterator[RenderableType]:
+def dump_view(report: Mapping[str, Any]) -> "Iterator[RenderableType]":
     """The lines of such a report."""
+    # Here, not above: it brings rich, 4 MiB, and daemons import this module for other things.
+    from koord.component.terminal import prose
+
     yield prose(f"read: {_amounts(report['objects']) or 'nothing'}")
     if report["skipped"]:
         yield prose(f"not read, as of no use here: {_amounts(report['skipped'])}")

@@ -14,8 +14,8 @@ from koord.controlplane.commands import (
     query,
     run_command,
 )
+from koord_descheduler.cli.views import explanation_view
 from koord_descheduler.config import DEFAULT_PORT
-from koord_descheduler.planning import explanation_view
 
 NAME = "koord-descheduler explain"
 ADDRESS = f"http://127.0.0.1:{DEFAULT_PORT}"

@@ -30,6 +30,7 @@ from koord.controlplane.offline import (
 from koord.util.clock import SystemClock
 from koord.util.errors import KoordError, OptionError
 from koord.util.health import OK
+from koord_descheduler.cli.views import plan_view
 from koord_descheduler.config import Configuration, ReadConfig, config_parser, parse_configuration
 from koord_descheduler.framework.handle import Hardware, Informers
 from koord_descheduler.framework.profile import PluginRegistry, fields_read, known_plugins
@@ -43,7 +44,6 @@ from koord_descheduler.planning import (
     offline_services,
     percents,
     plan_report,
-    plan_view,
 )
 
 NAME = "koord-descheduler plan"

@@ -1,9 +1,13 @@
 """The command `koord-manager explain`: what a node offers, and why."""
 
 import argparse
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal
 from urllib.parse import urlencode
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
 
 from koord.component.terminal import show
 from koord.controlplane.commands import (
@@ -15,7 +19,6 @@ from koord.controlplane.commands import (
     run_command,
 )
 from koord_manager.config import DEFAULT_PORT
-from koord_manager.explanation import explanation_view
 
 NAME = "koord-manager explain"
 ADDRESS = f"http://127.0.0.1:{DEFAULT_PORT}"
@@ -56,3 +59,50 @@ def parser() -> argparse.ArgumentParser:
     add_options(command, ADDRESS)
     add("--output", "-o", choices=("table", "json"), help="table (default) or json")
     return command
+
+
+def explanation_view(report: Mapping[str, Any]) -> Iterator[RenderableType]:
+    """Yield the tables of an explanation."""
+    about = report["report"]
+    yield Text(f"node {report['node']}", style="bold")
+    if about["stale"]:
+        yield Text(f"  {about['stale']}")
+    for doubt in about["doubts"]:
+        yield Text(f"  doubtful: {doubt}")
+    for problem in report["problems"]:
+        yield Text(f"  {problem}")
+    absent: dict[str, list[str]] = {}  # by reason
+    for name, one in report["resources"].items():
+        if one["offered"] is None and one["onNode"] is None and "held" not in one:
+            absent.setdefault(one["reason"], []).append(name)
+        else:
+            yield from _resource_view(name, one)
+    for reason, names in absent.items():
+        yield Text(f"\nnone of {', '.join(names)}: {reason}")
+    for key, text in report["annotations"].items():
+        if text is not None:
+            yield Text(f"\nannotation {key}: {text}")
+
+
+def _resource_view(name: str, one: Mapping[str, Any]) -> Iterator[RenderableType]:
+    offered = one["offered"] if one["offered"] is not None else "none"
+    on_node = one["onNode"] if one["onNode"] is not None else "none"
+    yield Text(f"\n{name}: {offered} (on the node: {on_node}), by {one['plugin']}", style="bold")
+    if one["terms"]:
+        table = Table(show_header=False, box=None, pad_edge=True)
+        table.add_column(justify="left")
+        table.add_column(justify="right")
+        for term in one["terms"]:
+            table.add_row(term["name"], f"{term['amount']:,}")
+        table.add_row("calculated", str(one["calculated"]))
+        if one["factor"] != 1.0:
+            table.add_row("factor", f"{one['factor']:.2f}")
+        if one["thirdParties"]:
+            table.add_row("third parties", f"{-one['thirdParties']:,}")
+        yield table
+    if one["reason"]:
+        yield Text(f"  {one['reason']}")
+    held = one.get("held")
+    if held:
+        pods = ", ".join(held["pods"][:5])
+        yield Text(f"  {held['amount']} held by {len(held['pods'])} pods: {pods}")

@@ -15,7 +15,8 @@ from koord.controlplane.commands import (
     run_command,
 )
 from koord_scheduler.daemon.settings import DEFAULTS
-from koord_scheduler.planning.report import KIND, explanation_view
+from koord_scheduler.planning.report import KIND
+from koord_scheduler.planning.views import explanation_view
 
 NAME = "koord-scheduler explain"
 ADDRESS = f"http://127.0.0.1:{DEFAULTS.port}"

@@ -10,8 +10,9 @@ from koord.util.errors import OptionError
 from koord_scheduler.cli.inputs import PlanOptions, options_parser, plan_inputs
 from koord_scheduler.framework.extension.providers import pending_advice
 from koord_scheduler.framework.profile import Additions
-from koord_scheduler.planning.report import Json, decision_report, placement_view
+from koord_scheduler.planning.report import Json, decision_report
 from koord_scheduler.planning.simulation import reserved_annotations
+from koord_scheduler.planning.views import placement_view
 
 NAME = "koord-scheduler place"
 SHOWN = 20  # nodes of a table

@@ -9,8 +9,9 @@ from koord.component.terminal import ProgressReport, show
 from koord.controlplane.commands import dump_report, run_command
 from koord_scheduler.cli.inputs import PlanOptions, options_parser, plan_inputs
 from koord_scheduler.framework.profile import Additions
-from koord_scheduler.planning.report import Json, simulation_report, simulation_view
+from koord_scheduler.planning.report import Json, simulation_report
 from koord_scheduler.planning.simulation import Simulation
+from koord_scheduler.planning.views import simulation_view
 
 NAME = "koord-scheduler simulate"
 RESOURCES = ("cpu", "memory", "pods")

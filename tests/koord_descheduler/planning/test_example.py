@@ -17,6 +17,7 @@ from koord.cluster.dump import DumpReader
 from koord.component.plugins.discovery import discover
 from koord.component.terminal import plain
 from koord_descheduler.cli.descheduler import main
+from koord_descheduler.cli.views import plan_view
 from koord_descheduler.config import parse_configuration
 from koord_descheduler.framework.profile import PluginRegistry, known_plugins
 from koord_descheduler.planning import (
@@ -24,7 +25,6 @@ from koord_descheduler.planning import (
     make_plan,
     offline_services,
     plan_report,
-    plan_view,
 )
 
 ROOT = Path(__file__).parents[3]

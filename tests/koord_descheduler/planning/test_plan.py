@@ -11,6 +11,7 @@ import pytest
 from koord.component.terminal import plain
 from koord.plugin.args import takes_args
 from koord_descheduler.cli.plan import main
+from koord_descheduler.cli.views import plan_view
 from koord_descheduler.config import parse_configuration
 from koord_descheduler.framework.profile import known_plugins
 from koord_descheduler.planning import (
@@ -19,7 +20,6 @@ from koord_descheduler.planning import (
     make_plan,
     offline_services,
     plan_report,
-    plan_view,
 )
 from koord_descheduler.plugin import (
     Action,

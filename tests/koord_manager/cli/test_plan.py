@@ -6,9 +6,10 @@ import pytest
 
 from koord.component.terminal import show
 from koord_manager.cli import plan
+from koord_manager.cli.explain import explanation_view
 from koord_manager.command import main
 from koord_manager.controllers.noderesource import insufficient_resources
-from koord_manager.explanation import explanation_view, node_report
+from koord_manager.explanation import node_report
 from tests.support.manager import (
     calculate,
     facts,

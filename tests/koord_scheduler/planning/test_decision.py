@@ -10,8 +10,9 @@ from koord.controlplane.testing import make_pod
 from koord_scheduler.framework.interfaces import ScorePlugin
 from koord_scheduler.framework.status import CycleState
 from koord_scheduler.framework.types import NodeInfo
-from koord_scheduler.planning.report import Json, decision_report, placement_view
+from koord_scheduler.planning.report import Json, decision_report
 from koord_scheduler.planning.simulation import UnknownScheduler
+from koord_scheduler.planning.views import placement_view
 from tests.support.scheduler.framework import FreeCpu
 from tests.support.scheduler.planning import EvenOnly, planned, small_cluster
 
