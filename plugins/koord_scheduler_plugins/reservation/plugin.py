@@ -180,9 +180,8 @@ class ReservationPlugin(
         self._handle = handle
         self._services = services
         self.tracker = services.shared.get(_NAME, lambda: ReservationTracker(services))
-        self._matching = MatchOptions(
-            omit_node_labels=services.gates("OmitNodeLabelsForReservation")
-        )
+        omits = services.gates("OmitNodeLabelsForReservation")
+        self._matching = MatchOptions(omit_node_labels=omits)
         fit = FitOptions(
             ignored_resources=frozenset(args.ignored_resources),
             ignored_groups=frozenset(args.ignored_resource_groups),
