@@ -253,8 +253,7 @@ class ReservationPlugin(
             chosen = self._rooms.nominated(data, demands, NodeInfo(matches.nodes, node.row), None)
         if chosen is not None:
             return {ALLOCATED: allocated_text(chosen.name, chosen.uid)}
-        stale = any(key == ALLOCATED for key, _ in pod.annotations)
-        return {ALLOCATED: ""} if stale else {}
+        return {ALLOCATED: ""} if any(key == ALLOCATED for key, _ in pod.annotations) else {}
 
     def active_at(self, pod: ClusterPod) -> Collection[str] | None:
         """Nowhere while there is no reservation, for a pod that speaks of none."""
@@ -289,10 +288,9 @@ class ReservationPlugin(
         if found is not None:
             self.tracker.attempt_failed(found, message, failed.nominated_node)
             return True
-        if any(key == AFFINITY for key, _ in failed.pod.annotations):
-            text = serving.event_message(message)
-            if text is not None:
-                self._emit(failed.pod, EventType.WARNING, "FailedScheduling-Reservation", text)
+        text = serving.event_message(message) if _has_affinity(failed.pod) else None
+        if text is not None:
+            self._emit(failed.pod, EventType.WARNING, "FailedScheduling-Reservation", text)
         return False
 
     def _emit(self, pod: ClusterPod, type_: EventType, reason: str, text: str) -> None:
@@ -421,9 +419,8 @@ class ReservationPlugin(
         if data is None:
             return Status.unschedulable()
         if data.reservation is not None:
-            if self._args.enable_preemption:
-                return Status.unschedulable()
-            return Status.unresolvable(NO_PREEMPTION)
+            allowed = self._args.enable_preemption
+            return Status.unschedulable() if allowed else Status.unresolvable(NO_PREEMPTION)
         if data.demands is None:
             return Status.unschedulable()
         diagnoses: dict[str, NodeDiagnosis] = {}
@@ -435,8 +432,7 @@ class ReservationPlugin(
             row = nodes.row(name)
             status = None if row is None else statuses.status(row)
             rejected.append((one, () if status is None else status.reasons))
-        required = data.demands.required
-        return Status.unschedulable(*serving.reasons(rejected, required=required))
+        return Status.unschedulable(*serving.reasons(rejected, required=data.demands.required))
 
     async def post_filter_dry_run(
         self, state: CycleState, pod: ClusterPod, nodes: View, statuses: NodeStatuses
