@@ -1,6 +1,8 @@
 """Plugins are called for a pod where they say that they have something to do, and only there."""
 
+import re
 from collections.abc import Collection
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -36,6 +38,7 @@ from tests.support.scheduler.framework import Kit, PlainScore, make_pod, numbere
 from tests.support.scheduler.loop import Loop
 
 NODES = numbered_view(3)
+PAGE = Path(__file__).parents[3] / "docs/writing-scheduler-plugins.md"
 POINTS = (
     "preEnqueue",
     "preFilter",
@@ -232,6 +235,19 @@ async def test_a_plugin_is_called_only_where_it_is_active(points: str, called: l
     assert [key for key, _ in loop.api.bindings] == ["default/web"]
     assert choosy.calls == called
     assert always.calls == CYCLE  # it does not say where it is active
+    await loop.end()
+
+
+@pytest.mark.parametrize(("labels", "called"), [({"example.com/crew": "a"}, CYCLE), ({}, [])])
+async def test_the_answer_of_the_page(labels: dict[str, str], called: list[str]) -> None:
+    found = re.search(r"```python\n(def active_at\(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert found is not None
+    names: dict[str, Any] = {"ClusterPod": ClusterPod, "Collection": Collection}
+    exec(found[1], names)
+    crew = type("Crew", (Everywhere,), {"active_at": names["active_at"]})()
+    loop = await scheduled(everywhere(Crew=crew), **labels)
+
+    assert crew.calls == called
     await loop.end()
 
 

@@ -510,5 +510,5 @@ def _rejected_by_kernel(interface: str, err: NetlinkError) -> TrafficRefused:
         f"traffic classes of {interface}",
         wanted="the kernel to take them",
         found=str(err),
-        hint=f"it needs CAP_NET_ADMIN, and {NEEDS}; the former classes are in force again",
+        hint=f"it needs CAP_NET_ADMIN, and {NEEDS}; what was there before is in force again",
     )
