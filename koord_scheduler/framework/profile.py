@@ -99,7 +99,8 @@ INTERFACES: Mapping[Point, tuple[type[Plugin], ...]] = {
 
 DEFAULT_LIMITS = TimeLimits()
 MAX_PARTS = 64  # of a profile; pods that need further ones have all plugins called
-MAX_REMEMBERED = 1024  # kinds of pods whose part of a profile is known
+MAX_REMEMBERED = 256  # kinds of pods whose part of a profile is known
+MAX_KIND = 8 << 10  # characters of annotations of such pods, which may have gone since
 _ALWAYS = (Point.QUEUE_SORT, Point.POST_FILTER)  # called whether plugins are active or not
 
 
@@ -235,9 +236,11 @@ class ProfilePlugins:
         kind = pod.label_set, pod.spec, pod.annotations, pod.priority, pod.workload_group
         found = self._parts_of.get(kind)
         if found is None:
-            if len(self._parts_of) >= MAX_REMEMBERED:
-                self._parts_of.clear()
-            found = self._parts_of[kind] = self._part(pod)
+            found = self._part(pod)
+            if sum(len(value) for _, value in pod.annotations) <= MAX_KIND:
+                if len(self._parts_of) >= MAX_REMEMBERED:
+                    self._parts_of.clear()
+                self._parts_of[kind] = found
         return found
 
     def reconsider(self) -> None:

@@ -31,7 +31,7 @@ from koord_scheduler.framework.interfaces import (
     ReservePlugin,
     ScorePlugin,
 )
-from koord_scheduler.framework.profile import Enqueueing
+from koord_scheduler.framework.profile import MAX_KIND, Enqueueing
 from koord_scheduler.framework.status import CycleState, Status
 from koord_scheduler.scheduling.failures import ProfileCycle
 from tests.support.scheduler.framework import Kit, PlainScore, make_pod, numbered_view
@@ -286,6 +286,16 @@ async def test_the_answer_is_kept_for_equal_pods_until_it_is_to_be_reconsidered(
     profile.handle.reconsider()
 
     assert profile.for_pod(first).at(Point.FILTER) == profile.at(Point.FILTER)
+    assert choosy.asked == ["one", "one"]
+
+
+async def test_nothing_is_kept_of_pods_with_long_annotations() -> None:
+    """They would be held in memory after the pods have gone."""
+    choosy = Choosy()
+    profile = await Kit().profile(filter={"Choosy": choosy})
+    pod = replace(make_pod("one"), annotations=(("a", "x" * MAX_KIND), ("b", "x")))
+
+    assert profile.for_pod(pod) is profile.for_pod(pod)
     assert choosy.asked == ["one", "one"]
 
 
