@@ -621,7 +621,7 @@ def test_v3_a_sub_priority_changes_with_the_gate(go_program: Any) -> None:
     assert decided(qos_policy(sub_priority_is_fixed=False), go_program, question) == ""
 
 
-CLASSES = {"none": None, "prod": 9500, "mid": 7500, "batch": 5500, "free": 3500}
+PRIORITIES = {"none": None, "prod": 9500, "mid": 7500, "batch": 5500, "free": 3500}
 FORBIDDEN = {"LSR": {"none", "mid", "batch", "free"}, "BE": {"none", "prod"}}
 
 
@@ -629,7 +629,7 @@ FORBIDDEN = {"LSR": {"none", "mid", "batch", "free"}, "BE": {"none", "prod"}}
 def test_qos_and_class_go_together_as_in_the_matrix(qos: str | None, go_program: Any) -> None:
     """Of pods with whole CPUs and without batch resources."""
     refused = set()
-    for name, priority in CLASSES.items():
+    for name, priority in PRIORITIES.items():
         found = decided(qos_policy(), go_program, asks(of(qos, priority, cpu="2")))
         assert found == "" or COMBINED in found
         refused |= {name} if found else set()
