@@ -72,9 +72,6 @@ SAMPLES: Mapping[tuple[str, str], By | Not] = {
     ("docs/manager.md", "from koord_manager.plugin import ("): By(
         "tests/koord_manager/test_page.py::test_the_plugin_of_the_page_offers_what_an_annotation_says"
     ),
-    ("docs/writing-scheduler-plugins.md", "def active_at("): By(
-        "tests/koord_scheduler/framework/test_active_plugins.py::test_the_answer_of_the_page"
-    ),
     ("docs/backtest.md", "$ koord-descheduler replay"): By(
         "tests/docs/test_backtest.py::test_a_replay_prints_what_the_page_has"
     ),
