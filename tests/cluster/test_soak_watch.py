@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from koord.api.elasticquota import NAME
+from koord.api.podgroup import GROUP_LABEL
 from koord.api.quantity import Quantity
 from koordlet.host.procfiles import parse_cpu_ticks, parse_per_cpu_ticks
 from tests.support.real_cluster.client import Object, pod
@@ -20,6 +22,12 @@ from tests.support.real_cluster.colocation import (
     not_mutated,
 )
 from tests.support.real_cluster.own_stat import stat_text
+from tests.support.real_cluster.soak_groups import (
+    HALF_PLACED,
+    OF_GANGS,
+    GroupChecks,
+    beyond_quota,
+)
 from tests.support.real_cluster.soak_watch import (
     above_allocatable,
     above_offers,
@@ -288,3 +296,53 @@ def test_the_machine_shows_its_agents_its_own_work_alone() -> None:
     assert parse_cpu_ticks(before.encode()) == 50
     assert parse_per_cpu_ticks(after.encode()) == {0: 617283, 1: 617283}
     assert len(before) == len(after)
+
+
+def grouped(name: str, cpu: str, *, placed: bool, gang: str = "", quota: str = "") -> Object:
+    """A pod of a gang, and of a quota."""
+    found = pod(name, name, cpu=cpu, **({"nodeName": "n"} if placed else {}))
+    labels = {GROUP_LABEL: gang} if gang else {}
+    labels |= {NAME: quota} if quota else {}
+    return {
+        **found,
+        "metadata": {**found["metadata"], "labels": labels},
+        "status": {"phase": "Running" if placed else "Pending"},
+    }
+
+
+def test_pods_of_a_quota_on_nodes_request_no_more_than_its_max() -> None:
+    """Those that wait, have finished or are of another quota do not count."""
+    pods = [grouped(f"p{number}", "1", placed=True, quota=OF_GANGS) for number in range(3)]
+    others = [
+        grouped("waits", "9", placed=False, quota=OF_GANGS),
+        grouped("other", "9", placed=True),
+        {**grouped("over", "9", placed=True, quota=OF_GANGS), "status": {"phase": "Failed"}},
+    ]
+    assert list(beyond_quota([*pods, *others])) == []
+    more = grouped("more", "1m", placed=True, quota=OF_GANGS)
+    assert list(beyond_quota([*pods, more])) == [
+        f"pods of quota {OF_GANGS} request 3001 of 3000 thousandths of cpu"
+    ]
+
+
+def test_a_gang_is_half_placed_for_a_while_at_most() -> None:
+    """One of which members are lacking is being made, or deleted."""
+    checks = GroupChecks()
+
+    def look(now: float, *placed: bool) -> list[str]:
+        pods = [
+            grouped(f"p{number}", "1", placed=each, gang="g") for number, each in enumerate(placed)
+        ]
+        return list(checks.wrong(pods, now))
+
+    assert look(0.0, False, False, False) == []
+    assert look(1.0, True, False, False) == []
+    assert look(HALF_PLACED, True, True, False) == []
+    found = ["gang g has 2 of 3 members on nodes, and does not go on"]
+    assert look(HALF_PLACED + 2.0, True, True, False) == found
+    assert not checks.placed
+    assert look(HALF_PLACED + 3.0, True, True, True) == []
+    assert checks.placed == {"g"}
+    assert look(HALF_PLACED + 4.0, True, True, False) == []  # one has left, and was replaced
+    assert look(900.0, True, True) == []
+    assert look(901.0, True, True, False) == []

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
@@ -77,9 +78,18 @@ class Installed(Protocol):
 class Installation:
     """What `kubectl apply -k` of a user's directory installs: all three daemons, which act."""
 
-    def __init__(self, cluster: Cluster, directory: Path) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        directory: Path,
+        components: Sequence[str] = (),
+        patches: Sequence[dict[str, Any]] = (),
+    ) -> None:
+        """components: of deploy/, further ones. patches: laid over the objects of deploy/."""
         self._cluster = cluster
         self._own_stat = own_stat_patch(cluster.directory / OWN_STAT)
+        self._components = (*COMPONENTS, *components)
+        self._patches = [{"patch": json.dumps(each)} for each in patches]
         self.directory = directory
 
     def apply(self, tag: str = TAGS[0], *, high: float = 100.0) -> None:
@@ -87,9 +97,10 @@ class Installation:
         self.directory.mkdir(exist_ok=True)
         overlay(
             self.directory,
-            *COMPONENTS,
+            *self._components,
             images=images(tag),
             patches=[
+                *self._patches,
                 {"patch": json.dumps(config_map("koord-descheduler", descheduler_config(high)))},
                 {"target": {"kind": "DaemonSet"}, "patch": json.dumps(self._own_stat)},
             ],

@@ -20,6 +20,7 @@ from functools import partial
 from pathlib import Path
 
 from koord.api.annotations import USAGE_THRESHOLDS
+from koord.api.elasticquota import NAME
 from koord.api.quantity import Quantity
 from tests.support.programs import MINOR
 from tests.support.real_apiserver.control_plane import MUTATING_MINOR
@@ -49,6 +50,14 @@ from tests.support.real_cluster.installation import (
     slo_config,
 )
 from tests.support.real_cluster.soak_faults import Faults, say
+from tests.support.real_cluster.soak_groups import (
+    COMPONENTS,
+    OF_GRIDS,
+    Gangs,
+    GroupChecks,
+    quotas,
+    scheduler_config,
+)
 from tests.support.real_cluster.soak_watch import Watch, twice, written_by_others
 from tests.support.real_cluster.stand_in_nodes import ROOM
 from tests.support.real_cluster.traces import differences, kernel_values, to_restore
@@ -62,6 +71,7 @@ SCALES = {
     **dict.fromkeys(GRIDS, (2, 8)), "front": (1, 3), "batch": (1, 10 if COLOCATES else 3)
 }  # fmt: skip
 IN_THE_END = {**dict.fromkeys(GRIDS, 2), "front": 1, "batch": 1}
+HOSTNAME = "kubernetes.io/hostname"
 HOT = 50.0  # percent of CPU
 HOT_FOR = 16  # changes of the load during which the same node is hot, and the strategy the same
 # Percent of a node's CPU that prod and batch pods may use together: much, or hardly any.
@@ -72,14 +82,19 @@ _MESSAGE_POLICY = "/spec/template/spec/containers/0/terminationMessagePolicy"
 _SETTLED = 300.0  # seconds for all pods to run once nothing is killed any more
 
 
+def affinity() -> Object:
+    """Return what keeps a pod off the real node."""
+    others = {"key": HOSTNAME, "operator": "NotIn", "values": [NODE]}
+    terms = {"nodeSelectorTerms": [{"matchExpressions": [others]}]}
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+
+
 def workloads() -> Iterator[Object]:
     """Yield Deployments for nodes without a kubelet; on the real one with and without requests."""
-    hostname = "kubernetes.io/hostname"
-    others = {"key": hostname, "operator": "NotIn", "values": [NODE]}
-    terms = {"nodeSelectorTerms": [{"matchExpressions": [others]}]}
-    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
-    grids = [pod("", app, cpu="700m", affinity=affinity) for app in GRIDS]
-    here = {"nodeSelector": {hostname: NODE}}
+    grids = [pod("", app, cpu="700m", affinity=affinity()) for app in GRIDS]
+    for made in grids[: len(GRIDS) // 2]:
+        made["metadata"]["labels"][NAME] = OF_GRIDS
+    here = {"nodeSelector": {HOSTNAME: NODE}}
     front = pod("", "front", cpu="100m", **here)
     made_of = batch_pod if COLOCATES else partial(pod, "")
     batch = made_of("batch", busy=os.cpu_count() or 1, **here)
@@ -100,6 +115,7 @@ class Load(Background):
         super().__init__()
         self._api = api
         self._chance = chance
+        self._gangs = Gangs(api, random.Random(chance.random()), affinity())
         self._beat, self._turn = 0, 0.0  # changes so far; which node is hot, from 0 to 1
         self._reclaim = STRATEGIES[0]
 
@@ -109,6 +125,7 @@ class Load(Background):
             self.scale(app, self._chance.randint(*SCALES[app]))
             if self._chance.random() < 0.2:
                 self.squeeze(on=self._chance.random() < 0.7, reclaim=self._reclaim)
+            self._gangs.turn()
             if not self._beat % HOT_FOR:
                 self._turn = self._chance.random()
                 self._reclaim = self._chance.choice(STRATEGIES)
@@ -184,7 +201,9 @@ def installed(cluster: Cluster) -> Iterator[Installation]:
     off = json.dumps({"usageThresholds": {"cpu": 0, "memory": 0}})
     cluster.kubectl("annotate", "nodes", "--all", f"{USAGE_THRESHOLDS}={off}")
     with tempfile.TemporaryDirectory() as directory, ExitStack() as stack:
-        installation = Installation(cluster, Path(directory, "daemons"))
+        installation = Installation(
+            cluster, Path(directory, "daemons"), COMPONENTS, [scheduler_config()]
+        )
         installation.apply(high=HOT)
         _keep_last_logs(cluster, SYSTEM, *WORKLOADS)
         cluster.until(cluster.report, "the agent has reported")
@@ -267,10 +286,11 @@ def soak(cluster: Cluster, seconds: float, seed: int) -> list[str]:
     with installed(cluster):
         faults = Faults(cluster.directory, random.Random(seed))
         load = Load(api, random.Random(seed + 1))
-        cluster.apply(*workloads())
+        cluster.apply(*quotas(), *workloads())
         say(f"installed; {seconds:g} s of faults, seed {seed}", began)
         end = time.monotonic() + seconds
-        with Watch(api) as watch:
+        groups = GroupChecks()
+        with Watch(api, groups.wrong) as watch:
             with load:
                 while time.monotonic() < end:
                     time.sleep(faults.wait())
@@ -290,6 +310,7 @@ def soak(cluster: Cluster, seconds: float, seed: int) -> list[str]:
     say(
         f"{watch.batch} batch pods came to nodes, which changed offers {watch.changes} times", began
     )
+    say(f"{len(groups.placed)} gangs were placed", began)
     return wrong
 
 

@@ -6,7 +6,7 @@ was evicted and bound is in the API server's audit log.
 
 import json
 from collections import Counter, deque
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,15 +33,21 @@ _RESERVATIONS = "/apis/scheduling.koordinator.sh/v1alpha1/reservations"
 _PERIOD = 1.0  # seconds between two looks
 
 
+Check = Callable[[list[Object]], Iterable[str]]
+"""Returns what does not hold of all pods of the cluster at one moment."""
+
+
 class Watch(Background):
     """Looks at pods and nodes until it is stopped; wrong: the violations it found.
 
     batch: batch pods that were bound. changes: of what nodes offer to batch pods.
     """
 
-    def __init__(self, api: Api) -> None:
+    def __init__(self, api: Api, *checks: Check) -> None:
+        """checks: further ones."""
         super().__init__()
         self.wrong: list[str] = []
+        self._checks = checks
         self.looks = 0
         self.bound = self.batch = self.changes = 0
         self._offers: deque[dict[str, Counter[str]]] = deque(maxlen=_OFFERS)
@@ -67,6 +73,7 @@ class Watch(Background):
                 *not_mutated(pods),
                 *self._moved(pods),
                 *died(pods, self._ends),
+                *(found for check in self._checks for found in check(pods)),
             ):
                 if found not in self.wrong:
                     print(f"WRONG: {found}", flush=True)
