@@ -24,11 +24,10 @@ from koord.cluster.lenient_decoding import UNREADABLE, DecodingFaults
 from koord.cluster.pod_specs import SharedSpecs
 from koord.cluster.state import ClusterState
 from koord.controlplane.clusterfeed import SERVED_KINDS, ServedKind
-from koord.kube import reflector
 from koord.kube.client import DEVICES, NODE_SLOS, NODE_TOPOLOGIES, ApiClient, Resource
 from koord.kube.informer import SharedInformer
 from koord.kube.managedobjects import BANDWIDTH_ANNOTATION, StoredObject, parse_stored
-from koord.kube.reflector import MissingKind, Watched
+from koord.kube.reflector import Change, MissingKind, Watched
 from koord.kube.transport import Object
 from koord.util.clock import Clock
 from koord_manager.framework.calculator import ORIGIN
@@ -103,7 +102,7 @@ FOLLOWED: Mapping[ObjectKind[Any], ServedKind] = {
 """Objects that a ManagerCluster is fed with."""
 
 
-class Change(Enum):
+class NodeChange(Enum):
     """The part of a node, or of what is beside it, that has changed."""
 
     NODE = "anything of the Node but offers"
@@ -117,7 +116,7 @@ class Change(Enum):
     DEVICES = "its Device object"
 
 
-Listener = Callable[[str, Change, float], None]
+Listener = Callable[[str, NodeChange, float], None]
 """Takes the name of a node, what has changed, and how many seconds that may wait."""
 
 
@@ -145,25 +144,25 @@ class ManagerCluster(ClusterState):
             if before is None or before.report.update_time != item.report.update_time:
                 self.seen[name] = (item.report.update_time, self.now())
             super().put(kinds.NODE_METRIC, item.report)
-            self._tell(name, Change.REPORT)
+            self._tell(name, NodeChange.REPORT)
             if before is None or _has_other_spec(before.stored, item.stored):
-                self._tell(name, Change.METRIC_SPEC)
+                self._tell(name, NodeChange.METRIC_SPEC)
             return
         if isinstance(item, ClusterNode):
             known = self.snapshot.node(item.name)
             super().put(kind, item)
             if known != item:
                 only_offers = known is not None and _differs_in_offers_only(known, item)
-                self._tell(item.name, Change.OFFERS if only_offers else Change.NODE)
+                self._tell(item.name, NodeChange.OFFERS if only_offers else NodeChange.NODE)
                 if known is None or _has_other_metadata(known, item):
-                    self._tell(item.name, Change.METADATA)
+                    self._tell(item.name, NodeChange.METADATA)
             return
         if isinstance(item, ClusterPod):
             old = self.snapshot.pod(item.key)
             super().put(kind, item)
             if old is None or (old.node, old.phase, old.spec) != (item.node, item.phase, item.spec):
                 for name in {item.node, old.node if old else ""} - {""}:
-                    self._tell(name, Change.PODS, POD_DELAY)
+                    self._tell(name, NodeChange.PODS, POD_DELAY)
             return
         super().put(kind, item)
 
@@ -172,21 +171,21 @@ class ManagerCluster(ClusterState):
             self.metrics.pop(key, None)
             self.seen.pop(key, None)
             super().remove(kinds.NODE_METRIC, key, uid)
-            self._tell(key, Change.REPORT)
-            self._tell(key, Change.METRIC_SPEC)
+            self._tell(key, NodeChange.REPORT)
+            self._tell(key, NodeChange.METRIC_SPEC)
             return
         pod = self.snapshot.pod(key) if kind is kinds.POD else None
         super().remove(kind, key, uid)
         if kind is kinds.NODE:
-            self._tell(key, Change.NODE)
-            self._tell(key, Change.METADATA)
+            self._tell(key, NodeChange.NODE)
+            self._tell(key, NodeChange.METADATA)
         elif pod is not None and pod.node:
-            self._tell(pod.node, Change.PODS, POD_DELAY)
+            self._tell(pod.node, NodeChange.PODS, POD_DELAY)
 
     def keys(self, kind: ObjectKind[Any]) -> Iterable[str]:
         return self.metrics if kind is METRIC else super().keys(kind)
 
-    def _tell(self, name: str, change: Change, delay: float = 0.0) -> None:
+    def _tell(self, name: str, change: NodeChange, delay: float = 0.0) -> None:
         for listener in self._listeners:
             listener(name, change, delay)
 
@@ -232,7 +231,7 @@ class NodeObjects:
             clock,
             NODE_TOPOLOGIES,
             read_topology,
-            Change.TOPOLOGY,
+            NodeChange.TOPOLOGY,
             "zones and CPU models are not known",
         )
         self.devices: SharedInformer[NodeDevices] = make(
@@ -240,11 +239,11 @@ class NodeObjects:
             clock,
             DEVICES,
             read_devices,
-            Change.DEVICES,
+            NodeChange.DEVICES,
             "GPUs and RDMA devices are not known",
         )
         self.slos: SharedInformer[StoredObject] = make(
-            client, clock, NODE_SLOS, self._read_slo, Change.SLO, "no NodeSLO is kept"
+            client, clock, NODE_SLOS, self._read_slo, NodeChange.SLO, "no NodeSLO is kept"
         )
         self.all: Mapping[str, SharedInformer[Any]] = {
             "topologies": self.topologies,
@@ -258,10 +257,10 @@ class NodeObjects:
         clock: Clock,
         resource: Resource,
         read: Callable[[Object], T],
-        kind: Change,
+        kind: NodeChange,
         without: str,
     ) -> SharedInformer[T]:
-        def note(change: reflector.Change[T]) -> None:
+        def note(change: Change[T]) -> None:
             if change.key and change.old != change.new:
                 self._changed(change.key, kind, 0.0)
 

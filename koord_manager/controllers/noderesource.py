@@ -14,7 +14,7 @@ from koord.kube.transport import METADATA
 from koord.util.clock import Clock
 from koord.util.logs import get_logger
 from koord_manager import NAME
-from koord_manager.cluster import Change, ManagerCluster, NodeObjects
+from koord_manager.cluster import ManagerCluster, NodeChange, NodeObjects
 from koord_manager.controllers.worker import (
     DOUBTFUL,
     ENABLED,
@@ -90,12 +90,12 @@ class NodeResources(NodeWorker):
     name = "noderesource"
     follows = frozenset(
         {
-            Change.NODE,
-            Change.OFFERS,
-            Change.PODS,
-            Change.REPORT,
-            Change.TOPOLOGY,
-            Change.DEVICES,
+            NodeChange.NODE,
+            NodeChange.OFFERS,
+            NodeChange.PODS,
+            NodeChange.REPORT,
+            NodeChange.TOPOLOGY,
+            NodeChange.DEVICES,
         }
     )
 
@@ -130,9 +130,9 @@ class NodeResources(NodeWorker):
     def everything(self) -> Iterable[str]:
         return tuple(self._cluster.snapshot.node_names())
 
-    def changed(self, name: str, change: Change, delay: float) -> None:
+    def changed(self, name: str, change: NodeChange, delay: float) -> None:
         """Look at a node, unless the change is what this daemon has written itself."""
-        if change is not Change.OFFERS or not self._is_in_line(name):
+        if change is not NodeChange.OFFERS or not self._is_in_line(name):
             super().changed(name, change, delay)
 
     def _is_in_line(self, name: str) -> bool:

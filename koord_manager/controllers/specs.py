@@ -15,7 +15,7 @@ from koord.kube.managedobjects import (
 from koord.util.clock import Clock
 from koord.util.logs import get_logger
 from koord_manager import NAME
-from koord_manager.cluster import Change
+from koord_manager.cluster import NodeChange
 from koord_manager.controllers.worker import NodeWorker, SpecMetrics
 from koord_manager.framework.facts import ClusterConfig
 
@@ -31,7 +31,7 @@ class ManagedSpecs(NodeWorker):
     def __init__(
         self,
         managed: ManagedObject,
-        change: Change,
+        change: NodeChange,
         stored: Callable[[], Mapping[str, StoredObject]],
         nodes: Callable[[str], ClusterNode | None],
         node_names: Callable[[], Iterable[str]],
@@ -48,7 +48,7 @@ class ManagedSpecs(NodeWorker):
         stored returns all of them, by name, once is_synced says so.
         """
         super().__init__(clock)
-        self.follows = frozenset({Change.METADATA, change})
+        self.follows = frozenset({NodeChange.METADATA, change})
         self.name = managed.name
         self._managed = managed
         self._stored = stored

@@ -21,7 +21,7 @@ from koord.util.logs import LogState, get_logger
 from koord.util.stop import Stop
 from koord.util.timebudget import WorkQueue
 from koord_manager import PREFIX
-from koord_manager.cluster import Change
+from koord_manager.cluster import NodeChange
 
 AT_ONCE = 64  # requests
 FIRST_PAUSE, MAX_PAUSE = 1.0, 60.0  # seconds after an error of one node, doubled each time
@@ -36,7 +36,7 @@ class NodeWorker(ABC):
     """Works through nodes while it runs; a node that fails is tried again, ever later."""
 
     name: str
-    follows: frozenset[Change]
+    follows: frozenset[NodeChange]
     """Changes after which a node is looked at."""
 
     def __init__(self, clock: Clock) -> None:
@@ -47,7 +47,7 @@ class NodeWorker(ABC):
         self._errors: dict[str, str] = {}  # by node
         self._trouble = LogState(log)
 
-    def changed(self, name: str, change: Change, delay: float) -> None:
+    def changed(self, name: str, change: NodeChange, delay: float) -> None:
         """Look at a node after so many seconds, if the change is one that is followed."""
         if change in self.follows:
             self.queue.add_after(name, delay)

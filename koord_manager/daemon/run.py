@@ -38,7 +38,7 @@ from koord.util.errors import OptionError
 from koord.util.logs import get_logger
 from koord.util.stop import Stop
 from koord_manager import NAME, PREFIX, __version__
-from koord_manager.cluster import FOLLOWED, METRIC, Change, ManagerCluster, NodeObjects
+from koord_manager.cluster import FOLLOWED, METRIC, ManagerCluster, NodeChange, NodeObjects
 from koord_manager.config import FORMAT, ReadConfig, to_document
 from koord_manager.controllers.noderesource import NodeResources
 from koord_manager.controllers.specs import ManagedSpecs
@@ -271,9 +271,12 @@ class Daemon:
         is_listed = self._connection.feed.is_listed
         return [
             make(
-                NODE_METRIC, Change.METRIC_SPEC, metric_objects, is_synced=lambda: is_listed(METRIC)
+                NODE_METRIC,
+                NodeChange.METRIC_SPEC,
+                metric_objects,
+                is_synced=lambda: is_listed(METRIC),
             ),
-            make(NODE_SLO, Change.SLO, lambda: slos.objects, is_synced=lambda: slos.synced),
+            make(NODE_SLO, NodeChange.SLO, lambda: slos.objects, is_synced=lambda: slos.synced),
         ]
 
     def _add_components(self) -> None:
@@ -358,7 +361,7 @@ class Daemon:
         for informer in self._objects.all.values():
             await informer.wait_answered()
 
-    def _changed(self, name: str, change: Change, delay: float) -> None:
+    def _changed(self, name: str, change: NodeChange, delay: float) -> None:
         for worker in self._workers:
             worker.changed(name, change, delay)
 

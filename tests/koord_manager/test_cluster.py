@@ -9,7 +9,7 @@ from koord.cluster import kinds
 from koord.cluster.decoder import Decoder
 from koord.cluster.keptfields import KeptFields
 from koord.kube.managedobjects import BANDWIDTH_ANNOTATION
-from koord_manager.cluster import METRIC, Change, ManagerCluster
+from koord_manager.cluster import METRIC, ManagerCluster, NodeChange
 from koord_manager.framework.calculator import ORIGIN
 from tests.support.manager import node, pod, pod_usage, quantities, report, usage
 
@@ -53,25 +53,25 @@ def heard():
     [
         ("node", (), None, []),
         ("node", ("metadata", "annotations", "other"), "2", []),
-        ("node", ("metadata", "annotations", "read"), "2", [Change.NODE]),
+        ("node", ("metadata", "annotations", "read"), "2", [NodeChange.NODE]),
         ("node", ("metadata", "annotations", BANDWIDTH_ANNOTATION), "2G",
-         [Change.NODE, Change.METADATA]),
-        ("node", ("metadata", "labels", "a"), "2", [Change.NODE, Change.METADATA]),
-        ("node", ("metadata", "uid"), "new", [Change.NODE, Change.METADATA]),
-        ("node", ("status", "allocatable"), quantities(cpu=9, memory="9G"), [Change.NODE]),
+         [NodeChange.NODE, NodeChange.METADATA]),
+        ("node", ("metadata", "labels", "a"), "2", [NodeChange.NODE, NodeChange.METADATA]),
+        ("node", ("metadata", "uid"), "new", [NodeChange.NODE, NodeChange.METADATA]),
+        ("node", ("status", "allocatable"), quantities(cpu=9, memory="9G"), [NodeChange.NODE]),
         ("node", ("status", "allocatable"), {**WHOLE, "kubernetes.io/batch-cpu": "1k"},
-         [Change.OFFERS]),
-        ("node", ("metadata", "annotations", ORIGIN), "{}", [Change.OFFERS]),
-        ("node", ("spec",), {"unschedulable": True}, [Change.NODE]),
-        ("metric", (), None, [Change.REPORT]),
-        ("metric", ("status", "nodeMetric", "nodeUsage"), usage(4, "4G"), [Change.REPORT]),
-        ("metric", ("metadata", "resourceVersion"), "9", [Change.REPORT]),
-        ("metric", ("metadata", "uid"), "new", [Change.REPORT, Change.METRIC_SPEC]),
+         [NodeChange.OFFERS]),
+        ("node", ("metadata", "annotations", ORIGIN), "{}", [NodeChange.OFFERS]),
+        ("node", ("spec",), {"unschedulable": True}, [NodeChange.NODE]),
+        ("metric", (), None, [NodeChange.REPORT]),
+        ("metric", ("status", "nodeMetric", "nodeUsage"), usage(4, "4G"), [NodeChange.REPORT]),
+        ("metric", ("metadata", "resourceVersion"), "9", [NodeChange.REPORT]),
+        ("metric", ("metadata", "uid"), "new", [NodeChange.REPORT, NodeChange.METRIC_SPEC]),
         ("metric", ("metadata", "ownerReferences"), [{"kind": "Node", "name": "n1"}],
-         [Change.REPORT, Change.METRIC_SPEC]),
-        ("metric", ("spec",), {}, [Change.REPORT, Change.METRIC_SPEC]),
+         [NodeChange.REPORT, NodeChange.METRIC_SPEC]),
+        ("metric", ("spec",), {}, [NodeChange.REPORT, NodeChange.METRIC_SPEC]),
         ("pod", (), None, []),
-        ("pod", ("status", "phase"), "Failed", [Change.PODS]),
+        ("pod", ("status", "phase"), "Failed", [NodeChange.PODS]),
     ],
 )  # fmt: skip
 def test_a_change_is_heard_as_what_it_is(heard, name, path, value, changes):
@@ -90,9 +90,9 @@ def test_a_change_is_heard_as_what_it_is(heard, name, path, value, changes):
 @pytest.mark.parametrize(
     ("kind", "key", "uid", "changes"),
     [
-        (kinds.NODE, "n1", "uid-n1", [Change.NODE, Change.METADATA]),
-        (METRIC, "n1", "", [Change.REPORT, Change.METRIC_SPEC]),
-        (kinds.POD, "default/a", "uid-a", [Change.PODS]),
+        (kinds.NODE, "n1", "uid-n1", [NodeChange.NODE, NodeChange.METADATA]),
+        (METRIC, "n1", "", [NodeChange.REPORT, NodeChange.METRIC_SPEC]),
+        (kinds.POD, "default/a", "uid-a", [NodeChange.PODS]),
         (kinds.POD, "default/unknown", "", []),
     ],
 )
@@ -108,4 +108,4 @@ def test_a_pod_that_moves_is_heard_of_both_nodes(heard):
 
     heard.put("pod", moved)
 
-    assert heard.changes == {("n1", Change.PODS), ("n2", Change.PODS)}
+    assert heard.changes == {("n1", NodeChange.PODS), ("n2", NodeChange.PODS)}
