@@ -1,4 +1,4 @@
-"""NodeResourceTopology: the CPUs of a node that no pod gets, by the object's annotations.
+"""NodeResourceTopology: what its annotations say of the kubelet, and of CPUs that no pod gets.
 
 Source: Koordinator, apis/extension/numa_aware.go.
 """
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from koord.api.annotations import annotation_fields
 from koord.api.fields import Fields
-from koord.api.machine import parse_cpulist
+from koord.api.machine import format_cpulist, parse_cpulist
 from koord.api.node import NODE_RESERVATION, SYSTEM_QOS_RESOURCE, system_qos
 from koord.util.errors import InvalidObject
 
@@ -20,18 +20,18 @@ CPU_MANAGER_POLICY = "kubelet.koordinator.sh/cpu-manager-policy"
 
 @dataclass(frozen=True, slots=True)
 class CpuManagerPolicy:
-    """The CPU manager of a kubelet."""
+    """The kubelet's policy for giving CPUs to pods; all empty when nothing is known of it."""
 
     policy: str = ""
-    reserved_cpus: str = ""  # a list of CPUs
     options: Mapping[str, str] = field(default_factory=dict)
+    reserved_cpus: frozenset[int] = frozenset()  # given to no pod by the static policy
 
     def to_json(self) -> dict[str, object]:
         """The object as on the wire; what is empty is left out."""
         parts = (
             ("policy", self.policy),
-            ("reservedCPUs", self.reserved_cpus),
-            ("options", dict(self.options)),
+            ("options", dict(sorted(self.options.items()))),
+            ("reservedCPUs", format_cpulist(self.reserved_cpus)),
         )
         return {key: value for key, value in parts if value}
 
@@ -46,9 +46,8 @@ def cpu_manager_policy(annotations: Mapping[str, str]) -> CpuManagerPolicy:
     if text is None:
         return CpuManagerPolicy()
     fields = annotation_fields(text, CPU_MANAGER_POLICY)
-    return CpuManagerPolicy(
-        fields.text("policy"), fields.text("reservedCPUs"), fields.texts("options")
-    )
+    reserved = _cpus(fields.text("reservedCPUs"), fields.path("reservedCPUs"))
+    return CpuManagerPolicy(fields.text("policy"), fields.texts("options"), reserved)
 
 
 def withheld_cpus(annotations: Mapping[str, str]) -> frozenset[int]:
@@ -57,8 +56,7 @@ def withheld_cpus(annotations: Mapping[str, str]) -> frozenset[int]:
     Raises:
         InvalidObject: a part of that is malformed.
     """
-    kubelet = cpu_manager_policy(annotations)
-    found = set(_cpus(kubelet.reserved_cpus, f"{CPU_MANAGER_POLICY}.reservedCPUs"))
+    found = set(cpu_manager_policy(annotations).reserved_cpus)
     for text, key in _allocated(annotations.get(POD_CPU_ALLOCS)):
         found |= _cpus(text, key)
     kept = annotations.get(NODE_RESERVATION)

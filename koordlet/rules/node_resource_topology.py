@@ -9,12 +9,12 @@ from koord.api.gojson import parse_json
 from koord.api.kubelet import NO_POLICY, PodCpus
 from koord.api.machine import CpuBasics, CpuTopology, format_cpulist
 from koord.api.node import NODE_RESERVATION, SYSTEM_QOS_RESOURCE, Node
+from koord.api.nodetopology import CPU_MANAGER_POLICY, CPU_TOPOLOGY, POD_CPU_ALLOCS
 from koord.api.quantity import Quantity
 from koord.util.errors import InvalidObject
 from koordlet.rules.node_topology import (
     NUMA_RESERVATION,
     ZONE_TYPE,
-    CpuManagerPolicy,
     CpuPool,
     NodeTopology,
     Zone,
@@ -84,11 +84,8 @@ def _by_name(items: object) -> Iterator[tuple[str, dict[str, object]]]:
 
 
 CPU_BASIC_INFO = "node.koordinator.sh/cpu-basic-info"
-CPU_TOPOLOGY = "node.koordinator.sh/cpu-topology"
 LS_POOLS = "node.koordinator.sh/cpu-shared-pools"
 BE_POOLS = "node.koordinator.sh/be-cpu-shared-pools"
-CPU_MANAGER_POLICY = "kubelet.koordinator.sh/cpu-manager-policy"
-POD_CPU_ALLOCS = "node.koordinator.sh/pod-cpu-allocs"
 
 _GO_ESCAPES = str.maketrans({letter: f"\\u{ord(letter):04x}" for letter in "<>&\u2028\u2029"})
 
@@ -100,7 +97,7 @@ def topology_annotations(topology: NodeTopology) -> dict[str, str]:
         CPU_TOPOLOGY: {"detail": _cpu_topology(topology.machine.topology)},
         LS_POOLS: _cpu_pools(topology.ls_pools),
         BE_POOLS: _cpu_pools(topology.be_pools),
-        CPU_MANAGER_POLICY: _cpu_manager_policy(topology.cpu_manager),
+        CPU_MANAGER_POLICY: topology.cpu_manager.to_json(),
         POD_CPU_ALLOCS: _pod_cpu_allocations(topology.kubelet_allocations),
         NODE_RESERVATION: topology.reservation.to_json(),
         SYSTEM_QOS_RESOURCE: topology.system_qos and topology.system_qos.to_json(),
@@ -158,15 +155,6 @@ def _cpu_pools(pools: tuple[CpuPool, ...]) -> object:
         | ({"cpuset": format_cpulist(pool.cpus)} if pool.cpus else {})
         for pool in pools
     ] or None
-
-
-def _cpu_manager_policy(manager: CpuManagerPolicy) -> object:
-    values = {
-        "policy": manager.policy,
-        "options": dict(sorted(manager.options.items())),
-        "reservedCPUs": format_cpulist(manager.reserved_cpus),
-    }
-    return {key: value for key, value in values.items() if value}
 
 
 def _pod_cpu_allocations(pods: tuple[PodCpus, ...]) -> object:

@@ -15,6 +15,7 @@ from koord.api.kubelet import (
 )
 from koord.api.machine import CpuTopology, Machine, NumaMemory, format_cpulist
 from koord.api.node import Node, NodeReservation, SystemQoS, effective_reservation, system_qos
+from koord.api.nodetopology import CpuManagerPolicy
 from koord.api.pod import Pod
 from koord.api.qos import QoSClass
 from koord.api.quantity import Quantity
@@ -177,15 +178,6 @@ class KubeletFacts:
     config: KubeletConfig | None = None
     state: CpuManagerState = field(default_factory=CpuManagerState)
     ignored: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class CpuManagerPolicy:
-    """The kubelet's policy for giving CPUs to pods; all empty when the kubelet is ignored."""
-
-    policy: str = ""
-    options: Mapping[str, str] = field(default_factory=dict)
-    reserved_cpus: frozenset[int] = frozenset()  # given to no pod by the static policy
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,13 +10,13 @@ from koord.api.kubelet import NO_POLICY, STATIC
 from koord.api.machine import format_cpulist, parse_cpulist
 from koord.api.node import Node, SystemQoS
 from koord.api.nodeslo import HostApplication, NodeSLO
+from koord.api.nodetopology import CpuManagerPolicy
 from koord.api.pod import Container
 from koord.api.qos import QOS_LABEL, KubeQoS, QoSClass
 from koord.plugin import InvalidObject
 from koordlet.plugin import PodMeta, resources
 from koordlet.plugin.testing import FakeHost, PluginHarness, make_pod
 from koordlet.rules.node_topology import (
-    CpuManagerPolicy,
     CpuPool,
     KubeletFacts,
     NodeTopology,
