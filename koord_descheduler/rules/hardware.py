@@ -19,6 +19,7 @@ from koord.cluster.facts import ClusterPod
 from koord.cluster.keptfields import KeptFields
 from koord.cluster.view import View
 from koord.util.errors import InvalidObject
+from koord_descheduler.rules.evictorfilter import annotation
 
 GPU, RDMA, FPGA = "gpu", "rdma", "fpga"
 _PREFIX, _OLD_PREFIX = "koordinator.sh/", "kubernetes.io/"
@@ -186,7 +187,7 @@ def free_devices(
     for pod in pods:
         if pod.finished or not pod.annotations:
             continue
-        text = next((text for key, text in pod.annotations if key == DEVICE_ALLOCATED), "")
+        text = annotation(pod, DEVICE_ALLOCATED) or ""
         requested = _requested(pod.spec.requests)
         for kind, given in _allocated(text).items():
             if kind not in requested:
@@ -207,7 +208,7 @@ def free_cpus(total: frozenset[int], pods: Iterable[ClusterPod]) -> int:
     held: set[int] = set()
     for pod in pods:
         if not pod.finished and pod.annotations:
-            text = next((text for key, text in pod.annotations if key == RESOURCE_STATUS), "")
+            text = annotation(pod, RESOURCE_STATUS) or ""
             held |= _own_cpus(pod, text)
     return len(total - held)
 
@@ -271,7 +272,7 @@ def numa_parts(topology: Object, pods: Iterable[ClusterPod]) -> Parts:
     for pod in pods:
         if pod.finished or not pod.annotations:
             continue
-        text = next((text for key, text in pod.annotations if key == RESOURCE_STATUS), "")
+        text = annotation(pod, RESOURCE_STATUS) or ""
         for cpu in _own_cpus(pod, text):
             if cpu in nodes:
                 free[nodes[cpu]].discard(cpu)
@@ -326,7 +327,7 @@ def _amounts_of(text: str) -> frozenset[int]:
 
 def _minors(pod: ClusterPod) -> Iterator[int]:
     """GPUs of a pod, no more than it requests."""
-    text = next((text for key, text in pod.annotations if key == DEVICE_ALLOCATED), "")
+    text = annotation(pod, DEVICE_ALLOCATED) or ""
     wanted = _requested(pod.spec.requests).get(GPU)
     if text and wanted is not None:
         for minor, _ in _allocated(text).get(GPU, ())[: wanted[0]]:
