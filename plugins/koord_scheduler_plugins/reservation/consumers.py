@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from koord.api.fields import Fields
@@ -11,7 +11,7 @@ from koord.api.reservation import ALLOCATED
 from koord.plugin import InvalidObject
 from koord_scheduler.plugin import POD_COUNT, ClusterPod
 from koord_scheduler.plugin.koordinator import AccountKind, Holding
-from koord_scheduler_plugins.reservation.amounts import Amounts, masked
+from koord_scheduler_plugins.reservation.amounts import Amounts, masked, minus
 from koord_scheduler_plugins.reservation.objects import AllocatePolicy, Reservation
 
 
@@ -105,19 +105,12 @@ class ReservationInfo:
     def with_used(self, used: Amounts) -> "ReservationInfo":
         """Return the same reservation, where consumers hold something else."""
         counted = masked(used, self.names)
-        amounts, inner = self.allocatable, self.inner
-        left = {
-            name: max(0, amounts[name] - counted.get(name, 0) - inner.get(name, 0))
-            for name in self.names
-        }
-        return ReservationInfo(
-            reservation=self.reservation,
-            names=self.names,
-            allocatable=amounts,
+        whole = {name: self.allocatable[name] for name in self.names}
+        return replace(
+            self,
             used=counted,
             consumers=used.get(POD_COUNT, 0),
-            inner=inner,
-            remaining=left,
+            remaining=minus(whole, counted, self.inner),
         )
 
 
