@@ -188,7 +188,7 @@ class ColocationProfilePolicies(ControllerPlugin, PodMutator):
         self._written: dict[Key, _Written] = {}
         self._problems: dict[str, str] = {}
         self._reject_reasons: dict[str, str] = {}  # by profile or policy: what the server has said
-        self._refused_before: dict[str, str] = {}
+        self._reasons_before: dict[str, str] = {}
         self._said: dict[str, set[tuple[str, str]]] = {}
         self._trouble = LogState(log)
         self._trouble_text = ""
@@ -284,7 +284,7 @@ class ColocationProfilePolicies(ControllerPlugin, PodMutator):
             mutating=mutating if self._mutates else "",
             validating=self._rules if validating else (),
         )
-        self._reject_reasons, self._refused_before = {}, self._reject_reasons
+        self._reject_reasons, self._reasons_before = {}, self._reject_reasons
         self._problems = dict(wanted.problems)
         self._say(services, wanted)
         versions = {
@@ -373,7 +373,7 @@ class ColocationProfilePolicies(ControllerPlugin, PodMutator):
 
     def _refused(self, services: Services, profile: str, name: str, text: str) -> None:
         """Note that the server takes no new policy; the old one stays."""
-        if self._refused_before.get(name) != text and name not in self._reject_reasons:
+        if self._reasons_before.get(name) != text and name not in self._reject_reasons:
             log.warning("policy.refused", name=name, error=text)
             if profile:
                 self._emit(services, profile, "PolicyRefused", text)
