@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,17 @@ from koord.util import documents
 from koord.util.clock import SystemClock
 from koord_manager import LEASE as MANAGER_LEASE
 from koord_manager import NAME as MANAGER
+from tests.support.deploy.overlay import overlay
 from tests.support.kube.apiserver import ApiServer
-from tests.support.programs import HELM, KUBERNETES, KUSTOMIZE, REPOSITORY, Program
+from tests.support.programs import (
+    ADMISSION,
+    HELM,
+    KUBERNETES,
+    KUSTOMIZE,
+    REPOSITORY,
+    Program,
+    ask_policy,
+)
 from tests.support.real_apiserver.accounts import SYSTEM, Accounts
 from tests.support.real_apiserver.cluster_objects import SERVICE_ACCOUNTS, ClusterObjects
 from tests.support.real_apiserver.control_plane import (
@@ -137,6 +146,27 @@ def installed(
         return [each for each in yaml.safe_load_all(done.stdout) if each]
 
     return installed
+
+
+@pytest.fixture(params=["as shipped", "by Helm"])
+def deciding(
+    request: pytest.FixtureRequest, go_program: Any, render: Any, installed: Any, tmp_path: Path
+) -> Callable[[str], Callable[..., list[str]]]:
+    """Kubernetes' own plugin with the policies of a component of koord-scheduler.
+
+    Called with a policy and requests, it answers "" for an allowed request, else why not.
+    """
+
+    def deciding(component: str) -> Callable[..., list[str]]:
+        if request.param == "by Helm":
+            first, *words = component.split("-")
+            value = first + "".join(map(str.capitalize, words))
+            made = installed({"scheduler": {"enabled": True, "components": {value: True}}})
+        else:
+            made = render(overlay(tmp_path, "scheduler", f"scheduler/{component}"))
+        return partial(ask_policy, go_program(ADMISSION), made)
+
+    return deciding
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,7 @@
 """The component quota-admission, as Kubernetes' own plugin decides by its policies."""
 
 import re
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,8 +17,6 @@ from koord.api.elasticquota import (
     TOTAL_RESOURCE,
     TREE_ID,
 )
-from tests.support.deploy.overlay import overlay
-from tests.support.programs import ADMISSION, ask_policy
 
 OURS, TENANT = "system:serviceaccount:koordlet-system:koord-scheduler", "jane"
 ROOT, SYSTEM, DEFAULT = (f"koordinator-{name}-quota" for name in ("root", "system", "default"))
@@ -82,27 +80,9 @@ def relabels(before: dict[str, str], after: dict[str, str], **status: str) -> di
     }
 
 
-@pytest.fixture(scope="module")
-def plugin(go_program: Any) -> Path:
-    binary: Path = go_program(ADMISSION)
-    return binary
-
-
-@pytest.fixture(params=["as shipped", "by Helm"])
-def decide(
-    request: pytest.FixtureRequest, plugin: Path, render: Any, installed: Any, tmp_path: Path
-) -> Any:
-    """Ask the plugin about a policy; it answers "" for an allowed request, else why not."""
-    if request.param == "by Helm":
-        scheduler = {"enabled": True, "components": {"quotaAdmission": True}}
-        made = installed({"scheduler": scheduler})
-    else:
-        made = render(overlay(tmp_path, "scheduler", "scheduler/quota-admission"))
-
-    def decide(policy: str, *requests: dict[str, Any]) -> list[str]:
-        return ask_policy(plugin, made, policy, *requests)
-
-    return decide
+@pytest.fixture
+def decide(deciding: Callable[[str], Callable[..., list[str]]]) -> Callable[..., list[str]]:
+    return deciding("quota-admission")
 
 
 CPU = {"cpu": "4"}

@@ -1,13 +1,12 @@
 """The component reservation-admission, as Kubernetes' own plugin decides by its policy."""
 
-from pathlib import Path
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
 from koord_scheduler_plugins.reservation.objects import read_reservation
-from tests.support.deploy.overlay import overlay
-from tests.support.programs import ADMISSION, ask_policy
 
 POLICY = "koord-scheduler-reservations"
 WEB = {"labelSelector": {"matchLabels": {"app": "web"}}}
@@ -100,20 +99,9 @@ BAD: dict[str, tuple[Json, str]] = {
 }
 
 
-@pytest.fixture(params=["as shipped", "by Helm"])
-def decide(
-    request: pytest.FixtureRequest, go_program: Any, render: Any, installed: Any, tmp_path: Path
-) -> Any:
-    if request.param == "by Helm":
-        scheduler = {"enabled": True, "components": {"reservationAdmission": True}}
-        made = installed({"scheduler": scheduler})
-    else:
-        made = render(overlay(tmp_path, "scheduler", "scheduler/reservation-admission"))
-
-    def decide(*requests: Json) -> list[str]:
-        return ask_policy(go_program(ADMISSION), made, POLICY, *requests)
-
-    return decide
+@pytest.fixture
+def decide(deciding: Callable[[str], Callable[..., list[str]]]) -> Callable[..., list[str]]:
+    return partial(deciding("reservation-admission"), POLICY)
 
 
 def test_reservations_that_make_sense_are_created(decide: Any) -> None:
