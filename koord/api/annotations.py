@@ -3,8 +3,8 @@
 Scheduling hints, load-aware thresholds, allocated devices, and allocated CPUs and NUMA amounts.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TypeVar
 
@@ -228,6 +228,8 @@ class AllocatedDevice:
     id: str
     resources: Mapping[str, str]
     functions: tuple[str, ...] = ()  # PCI addresses of virtual functions
+    containers: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Quantities by the container that has them; empty: it is not said which has the device."""
 
 
 def device_allocations(text: str) -> dict[str, tuple[AllocatedDevice, ...]]:
@@ -256,8 +258,39 @@ def _device(fields: Fields) -> AllocatedDevice:
     if len(functions) > MAX_DEVICES:
         wanted = f"at most {MAX_DEVICES} functions"
         raise InvalidObject(fields.path("extension.vfs"), wanted=wanted, found=len(functions))
-    return AllocatedDevice(
-        minor, fields.text("id"), fields.quantities("resources"), tuple(functions)
+    resources = fields.quantities("resources")
+    containers = dict(_containers(fields, resources))
+    return AllocatedDevice(minor, fields.text("id"), resources, tuple(functions), containers)
+
+
+def _containers(
+    fields: Fields, resources: Mapping[str, str]
+) -> Iterator[tuple[str, Mapping[str, str]]]:
+    """Containers with what they have of a device, each no more than the pod."""
+    found = fields.nested("containers")
+    for name in found.raw:
+        quantities = found.quantities(name)
+        for resource, text in quantities.items():
+            most = resources.get(resource, "0")
+            if not 0 <= Quantity.parse(text).nano <= Quantity.parse(most).nano:
+                where = f"{found.path(name)}.{resource}"
+                raise InvalidObject(where, wanted=f"0 to {most}, as the pod has", found=text)
+        yield name, quantities
+
+
+def devices_of_container(
+    devices: Sequence[AllocatedDevice], container: str
+) -> tuple[AllocatedDevice, ...]:
+    """Return the devices of one type that a container of a pod sees, with what it has of them.
+
+    All containers see all of them, unless the annotation says which container has which.
+    """
+    if not any(one.containers for one in devices):
+        return tuple(devices)
+    return tuple(
+        replace(one, resources=one.containers[container], containers={})
+        for one in devices
+        if container in one.containers
     )
 
 

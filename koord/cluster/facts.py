@@ -146,6 +146,11 @@ class ContainerResources(Struct, frozen=True, gc=False, kw_only=True):
     requests: tuple[tuple[str, int], ...] = ()
     limits: tuple[tuple[str, int], ...] = ()
 
+    @property
+    def lasting(self) -> bool:
+        """Whether it runs as long as the pod."""
+        return self.sidecar or self.kind is not ContainerKind.INIT
+
 
 class PodSpec(Struct, frozen=True, eq=False, weakref=True):
     """Rules and requests of a pod. Equal pods share one; it is compared by identity."""

@@ -127,7 +127,7 @@ __all__ = [
     "PodChanges",
     "PodClaims",
     "PodSpec",
-    "PostBindPlugin",  # an extension point of Kubernetes
+    "PostBindPlugin",
     "PostFilterPlugin",
     "PostFilterResult",
     "PreBindExtensions",

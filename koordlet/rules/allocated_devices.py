@@ -5,7 +5,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
-from koord.api.annotations import DEVICE_ALLOCATED, AllocatedDevice, device_allocations
+from koord.api.annotations import (
+    DEVICE_ALLOCATED,
+    AllocatedDevice,
+    device_allocations,
+    devices_of_container,
+)
 from koord.api.pod import Pod
 from koord.api.quantity import Quantity
 from koord.util.errors import InvalidObject
@@ -78,6 +83,7 @@ def _no_such_device(kind: DeviceType, found: str) -> InvalidObject:
 ISOLATION_PROVIDER, HAMI_CORE = "koordinator.sh/gpu-isolation-provider", "HAMi-core"
 LOCK_DIRECTORY = "/tmp/vgpulock"  # noqa: S108  HAMi-core's own path, which its library has built in
 _WHOLE = 100  # percent of one GPU
+_NO_GPUS = "void"  # images of CUDA say "all", which NVIDIA's runtime takes at its word
 _ROUNDING = 2  # percent: a share is cut to whole ones, and drivers differ in the memory they show
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,62}")
 
@@ -104,17 +110,21 @@ def gpu_environment(
 ) -> GpuEnvironment:
     """Return the environment of a container; empty for a pod without GPUs.
 
-    All containers of a pod see the same GPUs. library: HAMi-core's, a checked path.
-    monitored: HAMi's monitor gets a directory of each container.
+    All containers of a pod see the same GPUs, unless the annotation says which container has which.
+    library: HAMi-core's, a checked path. monitored: HAMi's monitor gets a directory of each
+    container.
 
     Raises:
         InvalidObject: the annotation is malformed, names what this node does not have, or gives
             more of a GPU than there is.
     """
     text = pod.annotations.get(DEVICE_ALLOCATED)
-    allocated = device_allocations(text).get(DeviceType.GPU, ()) if text is not None else ()
-    if not allocated:
+    given = device_allocations(text).get(DeviceType.GPU, ()) if text is not None else ()
+    if not given:
         return GpuEnvironment()
+    allocated = devices_of_container(given, container)
+    if not allocated:
+        return GpuEnvironment({"NVIDIA_VISIBLE_DEVICES": _NO_GPUS})
     gpus = allocated_gpus(allocated, devices)
     env = {"NVIDIA_VISIBLE_DEVICES": ",".join(str(gpu.minor) for gpu in gpus)}
     if pod.labels.get(ISOLATION_PROVIDER) != HAMI_CORE:

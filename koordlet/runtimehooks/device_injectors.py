@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from koord.api.annotations import DEVICE_ALLOCATED, device_allocations
+from koord.api.annotations import DEVICE_ALLOCATED, device_allocations, devices_of_container
 from koord.util.logs import get_logger
 from koord.util.ownedfiles import OwnedDirectory
 from koordlet.features import GPU_ENV_INJECT, RDMA_DEVICE_INJECT
@@ -139,6 +139,9 @@ class RdmaInjector:
         """Raises InvalidObject: as GpuInjector; KernelFileError: a device file is not there."""
         text = meta.pod.annotations.get(DEVICE_ALLOCATED)
         given = device_allocations(text).get(DeviceType.RDMA, ()) if text is not None else ()
+        if given:
+            [container] = meta.containers
+            given = devices_of_container(given, container.name)
         if not given:
             return Injection()
         functions = allocated_functions(given, self._devices())

@@ -61,7 +61,7 @@ def adaption(
     found.annotations[GPU_MINORS] = ",".join(str(one.minor) for one in gpus)
     if labels.get(ISOLATION_PROVIDER) == "HAMi-core":
         found.labels["hami.io/vgpu-node"] = devices.name
-    vendor = _VENDORS.get(devices.vendor)
+    vendor = VENDORS.get(devices.vendor)
     if vendor is not None:
         try:
             vendor(found, gpus, devices, now)
@@ -118,7 +118,7 @@ def _share(one: GivenDevice, unit: int) -> tuple[int, int]:
 
 LOCKING_VENDORS = ("cambricon", "metax")
 
-_VENDORS: Mapping[str, Callable[[Adaption, Gpus, NodeDevices, int], None]] = {
+VENDORS: Mapping[str, Callable[[Adaption, Gpus, NodeDevices, int], None]] = {
     "huawei": _huawei,
     "cambricon": _cambricon,
     "metax": _metax,

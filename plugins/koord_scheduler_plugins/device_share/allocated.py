@@ -46,6 +46,8 @@ def _device(one: GivenDevice, device_id: str) -> dict[str, object]:
         extension["gpuSharedResourceTemplate"] = one.template
     if extension:
         found["extension"] = extension
+    if one.containers:
+        found["containers"] = {name: amounts_text(each) for name, each in one.containers}
     return found
 
 

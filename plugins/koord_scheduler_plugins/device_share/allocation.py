@@ -239,6 +239,8 @@ class GivenDevice:
     amounts: Amounts
     functions: tuple[str, ...] = ()  # addresses of virtual functions
     template: str = ""  # of a share of an NPU; "": none
+    containers: tuple[tuple[str, Amounts], ...] = ()
+    """Amounts of it by container; empty: all containers see it."""
 
 
 Allocation = Mapping[str, tuple[GivenDevice, ...]]

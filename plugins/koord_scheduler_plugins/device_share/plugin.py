@@ -13,7 +13,6 @@ from koord.api.annotations import (
     MAX_HINT_BYTES,
     SCHEDULING_HINTS,
     AllocatedDevice,
-    is_designated,
 )
 from koord.plugin import InvalidObject, KoordError
 from koord.plugin.args import takes_args
@@ -30,6 +29,7 @@ from koord_scheduler.plugin import (
     Handle,
     HintedEvent,
     NodeInfo,
+    PostBindPlugin,
     PreBindPlugin,
     PreFilterPlugin,
     PreScorePlugin,
@@ -65,7 +65,7 @@ from koord_scheduler.plugin.vector import (
     Verdicts,
     default_normalize,
 )
-from koord_scheduler_plugins.device_share.adaption import GATE, NodeLocks, adaption
+from koord_scheduler_plugins.device_share.adaption import GATE, VENDORS, NodeLocks, adaption
 from koord_scheduler_plugins.device_share.allocated import (
     DEVICES,
     allocated_devices,
@@ -91,6 +91,7 @@ from koord_scheduler_plugins.device_share.args import (
     read_templates,
     templates_for,
 )
+from koord_scheduler_plugins.device_share.containers import by_container, check_containers
 from koord_scheduler_plugins.device_share.devices import (
     ISOLATION_PROVIDER,
     NODE_LABELS,
@@ -104,8 +105,9 @@ from koord_scheduler_plugins.device_share.requests import (
     RESOURCES,
     InvalidRequest,
     PodDevices,
-    device_requests,
+    comes_with_devices,
     pod_devices,
+    requested_types,
 )
 from koord_scheduler_plugins.device_share.reserved import (
     ReservedDeviceScores,
@@ -119,6 +121,7 @@ from koord_scheduler_plugins.device_share.serving import (
     NodeSummaries,
     device_parts,
     fragmentation,
+    without_isolation,
 )
 from koord_scheduler_plugins.device_share.tables import DeviceTables, ResponseCache, each_once
 
@@ -141,6 +144,13 @@ class DeviceRequest:
     key: Hashable  # equal for pods that request the same
     designated: Mapping[str, Sequence[AllocatedDevice]] | None = None
     """It gets of these or none; None: the plugin chooses."""
+
+    @property
+    def is_isolated(self) -> bool:
+        """Whether its GPUs are whole ones, or something keeps it to its share."""
+        gpu = self.wanted.gpu
+        shared = gpu is not None and gpu.shared
+        return not shared or bool(self.wanted.isolation) or self.options.needs_template
 
     def on(self, table: DeviceTable) -> DeviceTable:
         """The devices of a node that it may have."""
@@ -171,6 +181,7 @@ class ReservedDevices:
         **dict.fromkeys(SCHEDULING_HINTS, MAX_HINT_BYTES),
     },
     node_annotations=dict.fromkeys(NODE_LOCKS, 1024),
+    containers=True,
 )
 @claims_pods_with(*_CLAIMED, *HINT_ANNOTATIONS)
 class DeviceShare(
@@ -183,6 +194,7 @@ class DeviceShare(
     VectorNormalizeScorePlugin,
     ReservePlugin,
     PreBindPlugin,
+    PostBindPlugin,
     EnqueueExtensions,
     NUMATopologyHintProvider,
     PlannedReservePlugin,
@@ -381,7 +393,7 @@ class DeviceShare(
             else:
                 share = reserved_devices(room)
                 found, way = allocate_reserved(table, asked.wanted, options, share)
-            found = with_memory(found, table, node_name)
+            found = by_container(with_memory(found, table, node_name), asked.wanted, table)
         except DevicesUnavailable as err:
             self.metrics.allocated(asked.wanted.requests, "none", "failed")
             return _rejection(err)
@@ -474,6 +486,15 @@ class DeviceShare(
         changes.annotations.update(found.annotations)
         return None
 
+    async def post_bind(self, state: CycleState, pod: ClusterPod, node_name: str) -> None:
+        """Report a share of a card beside others that nothing keeps to what it requests."""
+        asked, nodes = state.find(_KEY, DeviceRequest), self._cluster.view()
+        row = None if asked is None or asked.is_isolated else nodes.row(node_name)
+        reserved = state.find(_RESERVED, ReservedDevices)
+        if row is not None and (reserved is None or reserved.devices.vendor not in VENDORS):
+            for event in without_isolation(pod, node_name, nodes.pods(row)):
+                self._handle.services.events.emit(event)
+
     # NUMA admission.
 
     def pod_topology_hints(
@@ -552,9 +573,10 @@ class DeviceShare(
         """Return the requests of a pod; None: no devices. Raises InvalidRequest."""
         annotations = dict(pod.annotations)
         isolation = pod.labels.get(ISOLATION_PROVIDER, "")
-        wanted = pod_devices(pod.spec.requests, annotations, isolation)
+        wanted = pod_devices(pod.spec.requests, annotations, isolation, pod.spec)
         if wanted is None:
             return None
+        check_containers(wanted)
         options, gpu = AllocateOptions(), wanted.gpu
         matched = self._args.gpu_shared_resource_templates_config.matched_resources
         if gpu is not None and gpu.shared and any(name in gpu.each for name in matched):
@@ -568,7 +590,7 @@ class DeviceShare(
             tuple(annotations.get(name) for name in HINT_ANNOTATIONS),
             isolation,
         )
-        if DEVICE_ALLOCATED not in annotations or not _is_designated(pod):
+        if DEVICE_ALLOCATED not in annotations or not comes_with_devices(pod):
             return DeviceRequest(wanted, options, key)
         try:
             designated = allocated_devices(pod)
@@ -628,14 +650,14 @@ class DeviceShare(
             given = allocated_devices(old)
         except InvalidObject:
             return QueueingHint.SKIP
-        return _queue(any(kind in given for kind in _types(pod)))
+        return _queue(any(kind in given for kind in requested_types(pod)))
 
     def _device_helps(self, pod: ClusterPod, old: object, new: object) -> QueueingHint:
         if not isinstance(new, NodeDevices):
             return QueueingHint.SKIP
         if isinstance(old, NodeDevices) and old.layout == new.layout:
             return QueueingHint.SKIP
-        return _queue(any(kind in new.layout.totals for kind in _types(pod)))
+        return _queue(any(kind in new.layout.totals for kind in requested_types(pod)))
 
     def _templates_help(self, pod: ClusterPod, old: object, new: object) -> QueueingHint:
         matched = self._args.gpu_shared_resource_templates_config.matched_resources
@@ -656,14 +678,6 @@ _NOT_ISOLATED = Status.unresolvable("GPUIsolationProviderHAMICore not found on t
 _UNREPORTED = Status.unresolvable("node(s) have no Device object")
 
 
-def _is_designated(pod: ClusterPod) -> bool:
-    """Whether a pod's scheduling hint says that it comes with its devices."""
-    try:
-        return is_designated(pod.annotations, "DeviceShare")
-    except InvalidObject as err:
-        raise InvalidRequest(str(err)) from err
-
-
 def _rejection(err: DevicesUnavailable) -> Status:
     make = Status.unresolvable if err.final else Status.unschedulable
     return make(*err.reasons)
@@ -671,14 +685,6 @@ def _rejection(err: DevicesUnavailable) -> Status:
 
 def _queue(helps: bool) -> QueueingHint:
     return QueueingHint.QUEUE if helps else QueueingHint.SKIP
-
-
-def _types(pod: ClusterPod) -> Iterable[str]:
-    """The types of devices that a pod requests."""
-    try:
-        return device_requests(pod.spec.requests)
-    except InvalidRequest:
-        return ()
 
 
 def _with_devices(affinity: NUMATopologyHint, table: DeviceTable) -> frozenset[int] | None:

@@ -6,10 +6,11 @@ Source: Koordinator, pkg/scheduler/plugins/deviceshare (device_resources, utils)
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from koord.api.annotations import annotation_fields
+from koord.api.annotations import annotation_fields, is_designated
 from koord.api.fields import Fields
 from koord.api.labelselector import SELECTOR, LabelSelector, parse_selector
 from koord.plugin import InvalidObject, KoordError
+from koord_scheduler.plugin import ClusterPod, PodSpec
 from koord_scheduler_plugins.device_share.devices import (
     FPGA,
     FPGA_SHARE,
@@ -95,6 +96,7 @@ class DeviceHint:
     counts: bool = False  # the request is a number of devices
     exclusive: str = ""  # DEVICE_LEVEL, PCIE_LEVEL, or ""
     scope: int = 0  # a level of LEVELS that the GPUs must have in common; 0: none
+    per_container: bool = False  # each container gets devices, or shares of them, of its own
 
 
 DEVICE_LEVEL, PCIE_LEVEL = "DeviceLevel", "PCIeLevel"
@@ -109,6 +111,15 @@ class PartitionSpec:
     bandwidth: int = 0  # of the ring bus, bits a second
 
 
+@dataclass(frozen=True, slots=True)
+class ContainerDevices:
+    """The devices that one container requests."""
+
+    name: str
+    requests: Mapping[str, Amounts]  # by type, in the normal form
+    lasting: bool = True  # False: an init container that ends before the regular ones start
+
+
 @dataclass(frozen=True, kw_only=True)
 class PodDevices:
     """All that a pod says of the devices that it requests."""
@@ -121,6 +132,8 @@ class PodDevices:
     expand: bool = True  # joint types get a device on each PCIe switch of the primary one
     partition: PartitionSpec | None = None
     isolation: str = ""  # the provider that the pod needs for a share
+    containers: tuple[ContainerDevices, ...] = ()
+    """Those that request devices, as they start; none unless a hint gives each its own."""
 
     def hint(self, kind: str) -> DeviceHint:
         return self.hints.get(kind, NO_HINT)
@@ -140,6 +153,26 @@ def device_requests(requests: Iterable[tuple[str, int]]) -> dict[str, Amounts]:
             amounts = found.setdefault(kind, {})
             amounts[now] = amounts.get(now, 0) + amount
     return {kind: _normal(_checked(found[kind])) for kind in sorted(found)}
+
+
+def requested_types(pod: ClusterPod) -> Iterable[str]:
+    """Return the types of devices that a pod requests."""
+    try:
+        return device_requests(pod.spec.requests)
+    except InvalidRequest:
+        return ()
+
+
+def comes_with_devices(pod: ClusterPod) -> bool:
+    """Whether a pod's scheduling hint says that it comes with its devices.
+
+    Raises:
+        InvalidRequest: the hint is malformed.
+    """
+    try:
+        return is_designated(pod.annotations, "DeviceShare")
+    except InvalidObject as err:
+        raise InvalidRequest(str(err)) from err
 
 
 def _checked(amounts: dict[str, int]) -> dict[str, int]:
@@ -195,11 +228,14 @@ def gpu_request(amounts: Amounts) -> GpuRequest:
 
 
 def pod_devices(
-    requests: Iterable[tuple[str, int]], annotations: Mapping[str, str], isolation: str = ""
+    requests: Iterable[tuple[str, int]],
+    annotations: Mapping[str, str],
+    isolation: str = "",
+    spec: PodSpec | None = None,
 ) -> PodDevices | None:
     """Return what a pod requests of devices; None: nothing.
 
-    isolation: the provider that it names.
+    isolation: the provider that it names. spec: its own, with its containers.
 
     Raises:
         InvalidRequest: a request or an annotation cannot be understood, or met by any node.
@@ -222,7 +258,25 @@ def pod_devices(
         expand=expand,
         partition=_partition(annotations),
         isolation=isolation,
+        containers=_containers(hints, spec),
     )
+
+
+def _containers(
+    hints: Mapping[str, DeviceHint], spec: PodSpec | None
+) -> tuple[ContainerDevices, ...]:
+    if spec is None or not any(one.per_container for one in hints.values()):
+        return ()
+    found = []
+    for one in spec.containers or ():
+        try:
+            requests = device_requests(one.requests)
+        except InvalidRequest as err:
+            text = f"perContainer: container {one.name}: {err}"
+            raise InvalidRequest(f"invalid DeviceAllocateHint annotation, err: {text}") from err
+        if requests:
+            found.append(ContainerDevices(one.name, requests, one.lasting))
+    return tuple(found)
 
 
 def _hints(annotations: Mapping[str, str], found: Iterable[str]) -> dict[str, DeviceHint]:
@@ -251,6 +305,7 @@ def _hint(kind: str, fields: Fields) -> DeviceHint:
         strategy = fields.text("allocateStrategy")
         scope = LEVELS.get(fields.text("requiredTopologyScope"), 0)
         exclusive = fields.text("exclusivePolicy")
+        per_container = fields.boolean("perContainer")
     except InvalidObject as err:
         raise InvalidRequest(f"invalid DeviceAllocateHint annotation, err: {err}") from err
     return DeviceHint(
@@ -260,6 +315,7 @@ def _hint(kind: str, fields: Fields) -> DeviceHint:
         counts=strategy == "RequestsAsCount",
         exclusive=exclusive,
         scope=scope if kind == GPU else 0,
+        per_container=per_container,
     )
 
 

@@ -10,6 +10,7 @@ from prometheus_client.registry import Collector
 
 from koord.api.annotations import AllocatedDevice
 from koord.plugin import InvalidObject
+from koord.plugin.kube import Event, EventType, ObjectRef
 from koord_scheduler.plugin import ClusterPod, View
 from koord_scheduler.plugin.koordinator import Endpoint, NodePart, PluginRequest
 from koord_scheduler_plugins.device_share.allocated import allocated_devices, amounts_text
@@ -18,6 +19,7 @@ from koord_scheduler_plugins.device_share.devices import (
     ANY_NUMA,
     GPU,
     GPU_MEMORY_RATIO,
+    ISOLATION_PROVIDER,
     LEVELS,
     TYPES,
     WHOLE,
@@ -181,6 +183,27 @@ def _held_devices(
             continue  # it has nothing in the account either
         for kind, devices in given.items():
             yield pod.key, kind, devices
+
+
+def without_isolation(pod: ClusterPod, node: str, pods: Iterable[ClusterPod]) -> Iterator[Event]:
+    """Yield an event of a pod that has shares of GPUs of which others of the node's pods have some.
+
+    Of a pod without anything that keeps it to its share.
+    """
+    holders: dict[int, set[str]] = {}
+    for key, kind, devices in _held_devices(pods):
+        if kind == GPU:
+            for one in devices:
+                holders.setdefault(one.minor, set()).add(key)
+    shared = [minor for minor, keys in sorted(holders.items()) if pod.key in keys and len(keys) > 1]
+    if shared:
+        others = len(set[str]().union(*(holders[minor] for minor in shared))) - 1
+        text = (
+            f"GPU {', '.join(map(str, shared))} of node {node} is shared with {others} other pods, "
+            f"and nothing keeps this pod to its share: it has no label {ISOLATION_PROVIDER}"
+        )
+        about = ObjectRef("v1", "Pod", pod.name, pod.namespace, pod.uid)
+        yield Event(about, EventType.WARNING, "GPUNotIsolated", text, "koord-scheduler")
 
 
 def device_parts(table: DeviceTable, pods: Iterable[ClusterPod]) -> Iterator[NodePart]:
