@@ -9,11 +9,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 
-from koord.plugin import KoordError
-from koord.plugin.kube import MERGE_PATCH, NODES
-from koord_scheduler.plugin import ClusterPod, Services, Status
-from koord_scheduler_plugins.device_share.allocation import Allocation, GivenDevice
-from koord_scheduler_plugins.device_share.devices import (
+from koord.api.devices.allocation import Allocation, GivenDevice
+from koord.api.devices.layout import (
     CAMBRICON_LOCK,
     GPU,
     GPU_CORE,
@@ -22,6 +19,9 @@ from koord_scheduler_plugins.device_share.devices import (
     METAX_LOCK,
     NodeDevices,
 )
+from koord.plugin import KoordError
+from koord.plugin.kube import MERGE_PATCH, NODES
+from koord_scheduler.plugin import ClusterPod, Services, Status
 from koord_scheduler_plugins.device_share.tables import DeviceTables
 
 GATE = "DevicePluginAdaption"

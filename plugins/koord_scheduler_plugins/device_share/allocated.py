@@ -4,16 +4,16 @@ Source: Koordinator, apis/extension/device_share.go; docs/decisions/account.md.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from koord.api.annotations import DEVICE_ALLOCATED, AllocatedDevice, device_allocations
-from koord.api.quantity import Quantity, memory_text
-from koord.api.reservation import RESERVE_POD_NAME
-from koord.plugin import InvalidObject
-from koord_scheduler.plugin import ClusterPod
-from koord_scheduler.plugin.koordinator import AccountKind, Holding
-from koord_scheduler_plugins.device_share.allocation import Allocation, GivenDevice
-from koord_scheduler_plugins.device_share.devices import (
+from koord.api.annotations import (
+    DEVICE_ALLOCATED,
+    AllocatedDevice,
+    device_allocations,
+    is_designated,
+)
+from koord.api.devices.allocation import Allocation, GivenDevice
+from koord.api.devices.layout import (
     FUNCTION,
     GPU,
     GPU_MEMORY,
@@ -23,7 +23,12 @@ from koord_scheduler_plugins.device_share.devices import (
     Amounts,
     used_key,
 )
-from koord_scheduler_plugins.device_share.requests import device_requests, gpu_request
+from koord.api.devices.requests import InvalidRequest, device_requests, gpu_request
+from koord.api.quantity import Quantity, memory_text
+from koord.api.reservation import RESERVE_POD_NAME
+from koord.plugin import InvalidObject
+from koord_scheduler.plugin import ClusterPod
+from koord_scheduler.plugin.koordinator import AccountKind, Holding
 
 
 def allocated_text(allocation: Allocation, ids: Mapping[tuple[str, int], str]) -> str:
@@ -77,6 +82,26 @@ def allocated_devices(pod: ClusterPod) -> Mapping[str, Sequence[AllocatedDevice]
     """
     text = next((value for key, value in pod.annotations if key == DEVICE_ALLOCATED), "")
     return device_allocations(text) if text else {}
+
+
+def requested_types(pod: ClusterPod) -> Iterable[str]:
+    """Return the types of devices that a pod requests."""
+    try:
+        return device_requests(pod.spec.requests)
+    except InvalidRequest:
+        return ()
+
+
+def comes_with_devices(pod: ClusterPod) -> bool:
+    """Whether a pod's scheduling hint says that it comes with its devices.
+
+    Raises:
+        InvalidRequest: the hint is malformed.
+    """
+    try:
+        return is_designated(pod.annotations, "DeviceShare")
+    except InvalidObject as err:
+        raise InvalidRequest(str(err)) from err
 
 
 def _holdings(pod: ClusterPod) -> Sequence[Holding]:

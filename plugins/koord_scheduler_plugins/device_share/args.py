@@ -7,63 +7,22 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from koord.api.fields import Fields
-from koord.api.gojson import wire
-from koord.api.quantity import Quantity
-from koord.plugin import InvalidObject, decode_document
-from koord.plugin.args import FieldError, Int32, Key, invalid
-from koord_scheduler_plugins.device_share.devices import (
+from koord.api.devices.allocation import DeviceScorer, with_both
+from koord.api.devices.layout import (
     FPGA_SHARE,
     GPU,
     GPU_MEMORY,
     GPU_MEMORY_RATIO,
     RDMA_SHARE,
-    WHOLE,
     Amounts,
     DeviceTable,
 )
-from koord_scheduler_plugins.device_share.requests import NPU_CORE
-
-HIGHEST = 100
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceScorer:
-    """A formula: the weighted mean over resources, of devices that have them."""
-
-    most: bool  # the more is requested, the better
-    weights: tuple[tuple[str, int], ...]  # 1 to 100 each
-
-    def score(self, total: Amounts, free: Amounts, request: Amounts) -> int:
-        """Return the score of a device, or of a sum of devices, 0 to HIGHEST."""
-        sum_of_scores = weights = 0
-        for name, weight in self.weights:
-            has = total.get(name, 0)
-            if not has:
-                continue
-            taken = has - min(free.get(name, 0), has) + request.get(name, 0)
-            if self.most:
-                score = min(taken, has) * HIGHEST // has
-            else:
-                score = max(has - taken, 0) * HIGHEST // has
-            sum_of_scores += score * weight
-            weights += weight
-        return sum_of_scores // weights if weights else 0
-
-
-def with_both(request: Amounts, total: Amounts) -> Amounts:
-    """Return a request of GPU memory both in bytes and in percent of a card, rounded up."""
-    memory, ratio, has = (
-        request.get(GPU_MEMORY),
-        request.get(GPU_MEMORY_RATIO),
-        total.get(GPU_MEMORY),
-    )
-    if not has or (memory is None) == (ratio is None):
-        return request
-    if memory is None:
-        assert ratio is not None  # noqa: S101 - one of the two is there
-        return {**request, GPU_MEMORY: ratio * has // WHOLE}
-    return {**request, GPU_MEMORY_RATIO: -(-memory * WHOLE // has)}
+from koord.api.devices.requests import NPU_CORE
+from koord.api.fields import Fields
+from koord.api.gojson import wire
+from koord.api.quantity import Quantity
+from koord.plugin import InvalidObject, decode_document
+from koord.plugin.args import FieldError, Int32, Key, invalid
 
 
 def node_score(

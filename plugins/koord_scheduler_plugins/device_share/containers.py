@@ -6,9 +6,8 @@ Source: docs/device-share.md; Koordinator has none of it.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from koord_scheduler_plugins.device_share.allocation import Allocation, GivenDevice
-from koord_scheduler_plugins.device_share.args import with_both
-from koord_scheduler_plugins.device_share.devices import (
+from koord.api.devices.allocation import Allocation, GivenDevice, with_both
+from koord.api.devices.layout import (
     GPU,
     WHOLE,
     Amounts,
@@ -16,7 +15,7 @@ from koord_scheduler_plugins.device_share.devices import (
     NodeDevice,
     fits,
 )
-from koord_scheduler_plugins.device_share.requests import (
+from koord.api.devices.requests import (
     ALLOCATE_HINT,
     ContainerDevices,
     DeviceHint,

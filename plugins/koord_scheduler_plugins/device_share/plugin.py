@@ -14,6 +14,31 @@ from koord.api.annotations import (
     SCHEDULING_HINTS,
     AllocatedDevice,
 )
+from koord.api.devices.allocation import (
+    AllocateOptions,
+    Allocation,
+    DevicesUnavailable,
+    allocate,
+    allocate_with_way,
+    has_room,
+    instance_request,
+    with_memory,
+)
+from koord.api.devices.layout import (
+    ISOLATION_PROVIDER,
+    NODE_LABELS,
+    NODE_LOCKS,
+    DeviceTable,
+    NodeDevices,
+    read_devices,
+)
+from koord.api.devices.requests import (
+    HINT_ANNOTATIONS,
+    RESOURCES,
+    InvalidRequest,
+    PodDevices,
+    pod_devices,
+)
 from koord.plugin import InvalidObject, KoordError
 from koord.plugin.args import takes_args
 from koord.plugin.kube import ApiResource, OneObject
@@ -70,18 +95,9 @@ from koord_scheduler_plugins.device_share.allocated import (
     DEVICES,
     allocated_devices,
     allocated_text,
+    comes_with_devices,
+    requested_types,
     used_amounts,
-)
-from koord_scheduler_plugins.device_share.allocation import (
-    AllocateOptions,
-    Allocation,
-    DevicesUnavailable,
-    allocate,
-    allocate_with_way,
-    device_hints,
-    has_room,
-    instance_request,
-    with_memory,
 )
 from koord_scheduler_plugins.device_share.args import (
     DeviceShareArgs,
@@ -92,23 +108,7 @@ from koord_scheduler_plugins.device_share.args import (
     templates_for,
 )
 from koord_scheduler_plugins.device_share.containers import by_container, check_containers
-from koord_scheduler_plugins.device_share.devices import (
-    ISOLATION_PROVIDER,
-    NODE_LABELS,
-    NODE_LOCKS,
-    DeviceTable,
-    NodeDevices,
-    read_devices,
-)
-from koord_scheduler_plugins.device_share.requests import (
-    HINT_ANNOTATIONS,
-    RESOURCES,
-    InvalidRequest,
-    PodDevices,
-    comes_with_devices,
-    pod_devices,
-    requested_types,
-)
+from koord_scheduler_plugins.device_share.hints import device_hints
 from koord_scheduler_plugins.device_share.reserved import (
     ReservedDeviceScores,
     allocate_reserved,
@@ -573,7 +573,7 @@ class DeviceShare(
         """Return the requests of a pod; None: no devices. Raises InvalidRequest."""
         annotations = dict(pod.annotations)
         isolation = pod.labels.get(ISOLATION_PROVIDER, "")
-        wanted = pod_devices(pod.spec.requests, annotations, isolation, pod.spec)
+        wanted = pod_devices(pod.spec.requests, annotations, isolation, pod.spec.containers)
         if wanted is None:
             return None
         check_containers(wanted)

@@ -8,6 +8,24 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from koord.api.annotations import AllocatedDevice
+from koord.api.devices.allocation import (
+    HIGHEST,
+    AllocateOptions,
+    Allocation,
+    DeviceScorer,
+    DevicesUnavailable,
+    allocate_with_way,
+    instance_request,
+)
+from koord.api.devices.layout import (
+    FUNCTION,
+    GPU,
+    DeviceTable,
+    Scope,
+    partitions_of,
+    used_key,
+)
+from koord.api.devices.requests import PodDevices
 from koord.api.quantity import Quantity
 from koord.plugin import InvalidObject
 from koord_scheduler.plugin import ClusterPod, CycleState, Status
@@ -19,23 +37,7 @@ from koord_scheduler.plugin.koordinator import (
     ReservationScorePlugin,
 )
 from koord_scheduler_plugins.device_share.allocated import held_amounts
-from koord_scheduler_plugins.device_share.allocation import (
-    AllocateOptions,
-    Allocation,
-    DevicesUnavailable,
-    allocate_with_way,
-    instance_request,
-)
-from koord_scheduler_plugins.device_share.args import HIGHEST, DeviceScorer, node_score
-from koord_scheduler_plugins.device_share.devices import (
-    FUNCTION,
-    GPU,
-    DeviceTable,
-    Scope,
-    partitions_of,
-    used_key,
-)
-from koord_scheduler_plugins.device_share.requests import PodDevices
+from koord_scheduler_plugins.device_share.args import node_score
 from koord_scheduler_plugins.device_share.tables import DeviceTables
 
 

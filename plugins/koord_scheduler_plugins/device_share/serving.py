@@ -9,13 +9,8 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from koord.api.annotations import AllocatedDevice
-from koord.plugin import InvalidObject
-from koord.plugin.kube import Event, EventType, ObjectRef
-from koord_scheduler.plugin import ClusterPod, View
-from koord_scheduler.plugin.koordinator import Endpoint, NodePart, PluginRequest
-from koord_scheduler_plugins.device_share.allocated import allocated_devices, amounts_text
-from koord_scheduler_plugins.device_share.allocation import DevicesUnavailable, instance_request
-from koord_scheduler_plugins.device_share.devices import (
+from koord.api.devices.allocation import DevicesUnavailable, instance_request
+from koord.api.devices.layout import (
     ANY_NUMA,
     GPU,
     GPU_MEMORY_RATIO,
@@ -30,7 +25,12 @@ from koord_scheduler_plugins.device_share.devices import (
     fits,
     partitions_of,
 )
-from koord_scheduler_plugins.device_share.requests import PodDevices
+from koord.api.devices.requests import PodDevices
+from koord.plugin import InvalidObject
+from koord.plugin.kube import Event, EventType, ObjectRef
+from koord_scheduler.plugin import ClusterPod, View
+from koord_scheduler.plugin.koordinator import Endpoint, NodePart, PluginRequest
+from koord_scheduler_plugins.device_share.allocated import allocated_devices, amounts_text
 from koord_scheduler_plugins.device_share.tables import DeviceTables
 
 _SUMS = {

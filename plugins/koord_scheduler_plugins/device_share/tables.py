@@ -7,11 +7,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from koord_scheduler.plugin import ClusterNode, ClusterPod, View, in_time
-from koord_scheduler.plugin.koordinator import FrozenAccount, Pool
-from koord_scheduler.plugin.vector import Mask
-from koord_scheduler_plugins.device_share.allocated import DEVICES
-from koord_scheduler_plugins.device_share.devices import (
+from koord.api.devices.layout import (
     NO_DEVICES,
     NODE_LOCKS,
     DeviceLayout,
@@ -19,6 +15,10 @@ from koord_scheduler_plugins.device_share.devices import (
     NodeDevices,
     NodeTraits,
 )
+from koord_scheduler.plugin import ClusterNode, ClusterPod, View, in_time
+from koord_scheduler.plugin.koordinator import FrozenAccount, Pool
+from koord_scheduler.plugin.vector import Mask
+from koord_scheduler_plugins.device_share.allocated import DEVICES
 
 MIN_TABLES = 1024  # kept; with more than this, and than four a node, all are made anew
 MAX_KINDS = 128  # of requests of which answers are kept

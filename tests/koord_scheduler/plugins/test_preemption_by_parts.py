@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from koord.api.annotations import DEVICE_ALLOCATED
+from koord.api.devices.requests import ALLOCATE_HINT
 from koord_scheduler.plugin import ClusterPod
 from koord_scheduler.plugin.testing import PluginHarness, fake_cluster, make_pod
 from koord_scheduler_plugins.default_preemption import DefaultPreemption
 from koord_scheduler_plugins.device_share.plugin import DEVICE_OBJECTS, DeviceShare
-from koord_scheduler_plugins.device_share.requests import ALLOCATE_HINT
 from koord_scheduler_plugins.node_numa_resource.plugin import TOPOLOGIES, NodeNUMAResource
 from tests.support.scheduler.devices import CARD, CORE, MEMORY, RATIO, d8, h8
 from tests.support.scheduler.numa import held, topology_object

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from koord_scheduler_plugins.device_share.devices import (
+from koord.api.devices.layout import (
     DeviceTable,
     NodeDevices,
     NodeTraits,

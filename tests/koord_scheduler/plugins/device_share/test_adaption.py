@@ -8,6 +8,8 @@ import msgspec
 import pytest
 
 from koord.api.annotations import DEVICE_ALLOCATED
+from koord.api.devices.allocation import GivenDevice
+from koord.api.devices.layout import NodeDevices, read_devices
 from koord.kube.transport import Call
 from koord_scheduler.plugin import EventResource, QueueingHint
 from koord_scheduler.plugin.testing import PluginHarness, fake_cluster, make_node, make_pod
@@ -18,8 +20,6 @@ from koord_scheduler_plugins.device_share.adaption import (
     is_locked,
     lock_text,
 )
-from koord_scheduler_plugins.device_share.allocation import GivenDevice
-from koord_scheduler_plugins.device_share.devices import NodeDevices, read_devices
 from koord_scheduler_plugins.device_share.plugin import DEVICE_OBJECTS, DeviceShare
 from tests.support.scheduler.devices import CORE, MEMORY, RATIO, d8, device_object, gpu
 

@@ -12,14 +12,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from koord.api.annotations import DEVICE_ALLOCATED
+from koord.api.devices.requests import (
+    ALLOCATE_HINT,
+    JOINT_ALLOCATE,
+)
 from koord.api.node import parse_node
 from koord.api.pod import Pod, parse_pod
 from koord_scheduler.plugin.testing import PluginHarness, fake_cluster, make_pod
 from koord_scheduler_plugins.device_share.plugin import DEVICE_OBJECTS, DeviceShare
-from koord_scheduler_plugins.device_share.requests import (
-    ALLOCATE_HINT,
-    JOINT_ALLOCATE,
-)
 from koordlet.rules.allocated_devices import gpu_environment, kubelet_devices
 from koordlet.rules.allocations import pod_allocation, refused_allocations
 from koordlet.rules.device_object import new_device_object

@@ -7,16 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord_scheduler_plugins.device_share.allocation import (
+from koord.api.devices.allocation import (
     AllocateOptions,
+    DeviceScorer,
     DevicesUnavailable,
     allocate,
     has_room,
     in_order,
     with_memory,
 )
-from koord_scheduler_plugins.device_share.args import DeviceScorer
-from koord_scheduler_plugins.device_share.devices import (
+from koord.api.devices.layout import (
     FUNCTION,
     PARTITIONS,
     DeviceTable,
@@ -26,7 +26,7 @@ from koord_scheduler_plugins.device_share.devices import (
     read_devices,
     used_key,
 )
-from koord_scheduler_plugins.device_share.requests import (
+from koord.api.devices.requests import (
     ALLOCATE_HINT,
     JOINT_ALLOCATE,
     PARTITION_SPEC,

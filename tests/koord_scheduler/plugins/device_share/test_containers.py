@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from koord.api.annotations import DEVICE_ALLOCATED, device_allocations, devices_of_container
+from koord.api.devices.requests import ALLOCATE_HINT
 from koord.api.pod import parse_pod
 from koord.plugin import InvalidObject
 from koord.plugin.kube import EventType
 from koord_scheduler.plugin.testing import PluginHarness, fake_cluster, make_pod
 from koord_scheduler_plugins.device_share.plugin import DEVICE_OBJECTS, DeviceShare
-from koord_scheduler_plugins.device_share.requests import ALLOCATE_HINT
 from koordlet.rules.allocated_devices import gpu_environment
 from koordlet.rules.allocations import pod_allocation
 from koordlet.rules.device_requests import device_shares

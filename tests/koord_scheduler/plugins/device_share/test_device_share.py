@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from koord.api.annotations import DEVICE_ALLOCATED
+from koord.api.devices.requests import ALLOCATE_HINT, JOINT_ALLOCATE
 from koord.plugin import InvalidObject
 from koord.plugin.kube import OneObject
 from koord_scheduler.plugin import (
@@ -33,7 +34,6 @@ from koord_scheduler_plugins.device_share.args import (
     read_templates,
 )
 from koord_scheduler_plugins.device_share.plugin import DEVICE_OBJECTS, DeviceShare
-from koord_scheduler_plugins.device_share.requests import ALLOCATE_HINT, JOINT_ALLOCATE
 from tests.support.scheduler.devices import (
     CORE,
     MEMORY,

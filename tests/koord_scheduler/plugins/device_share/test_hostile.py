@@ -7,22 +7,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.api.annotations import DEVICE_ALLOCATED
-from koord.util.errors import InvalidObject
-from koord_scheduler.plugin.testing import make_pod
-from koord_scheduler_plugins.device_share.allocated import DEVICES
-from koord_scheduler_plugins.device_share.allocation import DevicesUnavailable, allocate
-from koord_scheduler_plugins.device_share.devices import (
+from koord.api.devices.allocation import DevicesUnavailable, allocate
+from koord.api.devices.layout import (
     PARTITIONS,
     DeviceTable,
     NodeTraits,
     read_devices,
 )
-from koord_scheduler_plugins.device_share.requests import (
+from koord.api.devices.requests import (
     HINT_ANNOTATIONS,
     RESOURCES,
     InvalidRequest,
     pod_devices,
 )
+from koord.util.errors import InvalidObject
+from koord_scheduler.plugin.testing import make_pod
+from koord_scheduler_plugins.device_share.allocated import DEVICES
 from tests.support.scheduler.devices import CORE, MEMORY, RATIO
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9)

@@ -7,21 +7,17 @@ from contextlib import asynccontextmanager
 import pytest
 
 from koord.api.annotations import DEVICE_ALLOCATED, AllocatedDevice
-from koord_scheduler.plugin.koordinator import NUMATopologyHint
-from koord_scheduler.plugin.testing import ProfileHarness, fake_cluster, make_pod
-from koord_scheduler_plugins.device_share.allocation import (
-    FILTERING,
-    MAX_MASKS,
-    DevicesUnavailable,
-    device_hints,
-)
-from koord_scheduler_plugins.device_share.plugin import DEVICE_OBJECTS
-from koord_scheduler_plugins.device_share.requests import (
+from koord.api.devices.allocation import FILTERING, DevicesUnavailable
+from koord.api.devices.requests import (
     ALLOCATE_HINT,
     JOINT_ALLOCATE,
     PodDevices,
     pod_devices,
 )
+from koord_scheduler.plugin.koordinator import NUMATopologyHint
+from koord_scheduler.plugin.testing import ProfileHarness, fake_cluster, make_pod
+from koord_scheduler_plugins.device_share.hints import MAX_MASKS, device_hints
+from koord_scheduler_plugins.device_share.plugin import DEVICE_OBJECTS
 from koord_scheduler_plugins.device_share.reserved import designated_table
 from koord_scheduler_plugins.node_numa_resource.plugin import TOPOLOGIES
 from tests.support.scheduler.devices import (

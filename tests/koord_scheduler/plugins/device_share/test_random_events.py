@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from koord.api.annotations import DEVICE_ALLOCATED
+from koord.api.devices.requests import ALLOCATE_HINT, JOINT_ALLOCATE
 from koord.api.quantity import Quantity
 from koord_scheduler.plugin.testing import FakeCluster, PluginHarness, fake_cluster, make_pod
 from koord_scheduler_plugins.device_share.plugin import DEVICE_OBJECTS, DeviceShare
-from koord_scheduler_plugins.device_share.requests import ALLOCATE_HINT, JOINT_ALLOCATE
 from tests.support.scheduler.devices import CORE, MEMORY, RATIO, RDMA_SHARE, d8, device_object, h8
 
 EVENTS = int(os.environ.get("KOORD_RANDOM_EVENTS", "400"))

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from koord_scheduler_plugins.device_share.devices import LEVELS
-from koord_scheduler_plugins.device_share.requests import (
+from koord.api.devices.layout import LEVELS
+from koord.api.devices.requests import (
     ALLOCATE_HINT,
     JOINT_ALLOCATE,
     PARTITION_SPEC,

@@ -4,9 +4,9 @@ from collections.abc import Collection
 
 import pytest
 
-from koord_scheduler_plugins.device_share.allocation import FILTERING, DevicesUnavailable
-from koord_scheduler_plugins.device_share.devices import DeviceTable, used_key
-from koord_scheduler_plugins.device_share.requests import PodDevices, pod_devices
+from koord.api.devices.allocation import FILTERING, DevicesUnavailable
+from koord.api.devices.layout import DeviceTable, used_key
+from koord.api.devices.requests import PodDevices, pod_devices
 from koord_scheduler_plugins.device_share.reserved import ReservedShare, allocate_reserved
 from tests.support.scheduler.devices import (
     CORE,

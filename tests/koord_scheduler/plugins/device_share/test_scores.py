@@ -5,11 +5,11 @@ A request by percent counts in bytes as well here, which Koordinator's does not.
 
 import pytest
 
+from koord.api.devices.allocation import DeviceScorer, instance_request
+from koord.api.devices.layout import DeviceTable, used_key
+from koord.api.devices.requests import pod_devices
 from koord_scheduler.plugin.koordinator import ReservationScore
-from koord_scheduler_plugins.device_share.allocation import instance_request
-from koord_scheduler_plugins.device_share.args import DeviceScorer, node_score
-from koord_scheduler_plugins.device_share.devices import DeviceTable, used_key
-from koord_scheduler_plugins.device_share.requests import pod_devices
+from koord_scheduler_plugins.device_share.args import node_score
 from koord_scheduler_plugins.device_share.reserved import (
     ReservedDeviceScores,
     ReservedShare,

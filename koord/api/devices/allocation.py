@@ -6,14 +6,11 @@ Source: Koordinator, pkg/scheduler/plugins/deviceshare (allocator_gpu.go, device
 topology_hint.go).
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
-from itertools import combinations, zip_longest
+from itertools import zip_longest
 
-from koord.api.labelselector import LabelSelector
-from koord_scheduler.plugin.koordinator import NUMATopologyHint
-from koord_scheduler_plugins.device_share.args import DeviceScorer, with_both
-from koord_scheduler_plugins.device_share.devices import (
+from koord.api.devices.layout import (
     ANY_NUMA,
     GPU,
     GPU_MEMORY,
@@ -30,12 +27,55 @@ from koord_scheduler_plugins.device_share.devices import (
     fits,
     partitions_of,
 )
-from koord_scheduler_plugins.device_share.requests import (
+from koord.api.devices.requests import (
     DEVICE_LEVEL,
     PCIE_LEVEL,
     PartitionSpec,
     PodDevices,
 )
+from koord.api.labelselector import LabelSelector
+
+HIGHEST = 100
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceScorer:
+    """A formula: the weighted mean over resources, of devices that have them."""
+
+    most: bool  # the more is requested, the better
+    weights: tuple[tuple[str, int], ...]  # 1 to 100 each
+
+    def score(self, total: Amounts, free: Amounts, request: Amounts) -> int:
+        """Return the score of a device, or of a sum of devices, 0 to HIGHEST."""
+        sum_of_scores = weights = 0
+        for name, weight in self.weights:
+            has = total.get(name, 0)
+            if not has:
+                continue
+            taken = has - min(free.get(name, 0), has) + request.get(name, 0)
+            if self.most:
+                score = min(taken, has) * HIGHEST // has
+            else:
+                score = max(has - taken, 0) * HIGHEST // has
+            sum_of_scores += score * weight
+            weights += weight
+        return sum_of_scores // weights if weights else 0
+
+
+def with_both(request: Amounts, total: Amounts) -> Amounts:
+    """Return a request of GPU memory both in bytes and in percent of a card, rounded up."""
+    memory, ratio, has = (
+        request.get(GPU_MEMORY),
+        request.get(GPU_MEMORY_RATIO),
+        total.get(GPU_MEMORY),
+    )
+    if not has or (memory is None) == (ratio is None):
+        return request
+    if memory is None:
+        assert ratio is not None  # noqa: S101 - one of the two is there
+        return {**request, GPU_MEMORY: ratio * has // WHOLE}
+    return {**request, GPU_MEMORY_RATIO: -(-memory * WHOLE // has)}
+
 
 _WEIGHTS = ((8, 10_000), (4, 100), (2, 1))  # of partitions that stay whole, by their size
 _CARD = LEVELS["Device"]
@@ -554,74 +594,3 @@ def with_memory(allocation: Allocation, table: DeviceTable, node: str) -> Alloca
             amounts[GPU_MEMORY_RATIO] = min(amounts[GPU_MEMORY_RATIO], left)
         filled.append(replace(one, amounts=amounts))
     return {**allocation, GPU: tuple(filled)}
-
-
-BONUS = 500  # score of the NUMA nodes whose GPUs the node would choose by itself
-MAX_MASKS = 256  # sets of NUMA nodes that are tried; beyond it the smallest, and all
-
-
-def device_hints(
-    table: DeviceTable, wanted: PodDevices, options: AllocateOptions
-) -> dict[str, list[NUMATopologyHint]]:
-    """Return by type the sets of NUMA nodes whose devices would do.
-
-    The smallest are preferred. Without any NUMA nodes of devices there are no hints.
-
-    Raises:
-        DevicesUnavailable: no set would do; it is what all of the node lacks.
-    """
-    every = frozenset(table.layout.numa_nodes)
-    if not every:
-        return {}
-    found: list[tuple[frozenset[int], Allocation]] = []
-    failure: DevicesUnavailable | None = None
-    for nodes in _sets(table.layout.numa_nodes):
-        try:
-            found.append((nodes, _allocate(table, wanted, options, nodes)))
-        except DevicesUnavailable as err:
-            failure = err  # the last set is all of them
-    if not found:
-        assert failure is not None  # noqa: S101 - there is a set
-        raise failure
-    smallest = min(len(nodes) for nodes, _ in found)
-    best = _gpus(found[-1][1]) if found[-1][0] == every else None
-    hints = [
-        NUMATopologyHint(nodes, len(nodes) == smallest, BONUS if _gpus(given) == best else 0)
-        for nodes, given in found
-    ]
-    return dict.fromkeys(wanted.requests, hints)
-
-
-def _gpus(given: Allocation) -> frozenset[int]:
-    return frozenset(one.minor for one in given.get(GPU, ()))
-
-
-def _allocate(
-    table: DeviceTable, wanted: PodDevices, options: AllocateOptions, nodes: frozenset[int]
-) -> Allocation:
-    for kind in wanted.requests:
-        _, count = instance_request(table, wanted, kind)
-        near = [
-            one
-            for one in table.devices(kind).values()
-            if one.numa_node in nodes or one.numa_node == ANY_NUMA
-        ]
-        if near and len(near) < count:
-            raise DevicesUnavailable("Insufficient NUMA Scoped Devices", final=True)
-    return allocate(
-        table,
-        wanted,
-        AllocateOptions(options.scorer, nodes, options.templates, options.needs_template),
-    )
-
-
-def _sets(nodes: Sequence[int]) -> Iterator[frozenset[int]]:
-    """Sets of NUMA nodes, the smallest first, and in the end all of them."""
-    count = 1
-    for size in range(1, len(nodes)):
-        for one in combinations(nodes, size):
-            if count == MAX_MASKS:
-                break
-            count += 1
-            yield frozenset(one)
-    yield frozenset(nodes)

@@ -5,13 +5,10 @@ Source: Koordinator, pkg/scheduler/plugins/deviceshare (device_resources, utils)
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
-from koord.api.annotations import annotation_fields, is_designated
-from koord.api.fields import Fields
-from koord.api.labelselector import SELECTOR, LabelSelector, parse_selector
-from koord.plugin import InvalidObject, KoordError
-from koord_scheduler.plugin import ClusterPod, PodSpec
-from koord_scheduler_plugins.device_share.devices import (
+from koord.api.annotations import annotation_fields
+from koord.api.devices.layout import (
     FPGA,
     FPGA_SHARE,
     GPU,
@@ -26,6 +23,9 @@ from koord_scheduler_plugins.device_share.devices import (
     Amounts,
     present_name,
 )
+from koord.api.fields import Fields
+from koord.api.labelselector import SELECTOR, LabelSelector, parse_selector
+from koord.util.errors import InvalidObject, KoordError
 
 GPU_PERCENT, GPU_SHARED = f"{PREFIX}gpu", f"{PREFIX}gpu.shared"
 CARDS = ("nvidia.com/gpu", "amd.com/gpu", "dcu.com/gpu")
@@ -111,6 +111,20 @@ class PartitionSpec:
     bandwidth: int = 0  # of the ring bus, bits a second
 
 
+class RequestingContainer(Protocol):
+    """A container of a pod, whatever else is known of it."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def requests(self) -> tuple[tuple[str, int], ...]: ...
+
+    @property
+    def lasting(self) -> bool:
+        """Whether it runs as long as the pod."""
+
+
 @dataclass(frozen=True, slots=True)
 class ContainerDevices:
     """The devices that one container requests."""
@@ -153,26 +167,6 @@ def device_requests(requests: Iterable[tuple[str, int]]) -> dict[str, Amounts]:
             amounts = found.setdefault(kind, {})
             amounts[now] = amounts.get(now, 0) + amount
     return {kind: _normal(_checked(found[kind])) for kind in sorted(found)}
-
-
-def requested_types(pod: ClusterPod) -> Iterable[str]:
-    """Return the types of devices that a pod requests."""
-    try:
-        return device_requests(pod.spec.requests)
-    except InvalidRequest:
-        return ()
-
-
-def comes_with_devices(pod: ClusterPod) -> bool:
-    """Whether a pod's scheduling hint says that it comes with its devices.
-
-    Raises:
-        InvalidRequest: the hint is malformed.
-    """
-    try:
-        return is_designated(pod.annotations, "DeviceShare")
-    except InvalidObject as err:
-        raise InvalidRequest(str(err)) from err
 
 
 def _checked(amounts: dict[str, int]) -> dict[str, int]:
@@ -231,11 +225,11 @@ def pod_devices(
     requests: Iterable[tuple[str, int]],
     annotations: Mapping[str, str],
     isolation: str = "",
-    spec: PodSpec | None = None,
+    containers: Iterable[RequestingContainer] | None = None,
 ) -> PodDevices | None:
     """Return what a pod requests of devices; None: nothing.
 
-    isolation: the provider that it names. spec: its own, with its containers.
+    isolation: the provider that it names. containers: of the pod; None: they are not known.
 
     Raises:
         InvalidRequest: a request or an annotation cannot be understood, or met by any node.
@@ -258,17 +252,17 @@ def pod_devices(
         expand=expand,
         partition=_partition(annotations),
         isolation=isolation,
-        containers=_containers(hints, spec),
+        containers=_containers(hints, containers or ()),
     )
 
 
 def _containers(
-    hints: Mapping[str, DeviceHint], spec: PodSpec | None
+    hints: Mapping[str, DeviceHint], containers: Iterable[RequestingContainer]
 ) -> tuple[ContainerDevices, ...]:
-    if spec is None or not any(one.per_container for one in hints.values()):
+    if not any(one.per_container for one in hints.values()):
         return ()
     found = []
-    for one in spec.containers or ():
+    for one in containers:
         try:
             requests = device_requests(one.requests)
         except InvalidRequest as err:

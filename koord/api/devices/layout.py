@@ -12,7 +12,7 @@ from koord.api.annotations import MAX_DEVICES
 from koord.api.fields import Fields
 from koord.api.gojson import parse_json
 from koord.api.quantity import Quantity
-from koord.plugin import InvalidObject
+from koord.util.errors import InvalidObject
 
 GPU, RDMA, FPGA = "gpu", "rdma", "fpga"
 TYPES = (FPGA, GPU, RDMA)
