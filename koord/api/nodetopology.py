@@ -6,6 +6,7 @@ Source: Koordinator, apis/extension/numa_aware.go.
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from koord.api.annotations import annotation_fields
 from koord.api.fields import Fields
@@ -88,3 +89,52 @@ def _cpus(text: str, where: str) -> frozenset[int]:
         return parse_cpulist(text)
     except ValueError as err:
         raise InvalidObject(where, wanted="a list of CPUs", found=text) from err
+
+
+NUMA_TOPOLOGY_POLICY = "node.koordinator.sh/numa-topology-policy"  # label of a Node
+NUMA_TOPOLOGY_SPEC = "scheduling.koordinator.sh/numa-topology-spec"  # annotation of a pod
+
+
+class NUMATopologyPolicy(StrEnum):
+    """The alignment of NUMA nodes that a node or a pod requires."""
+
+    BEST_EFFORT = "BestEffort"  # any will do
+    RESTRICTED = "Restricted"  # those that all hints prefer
+    SINGLE_NUMA_NODE = "SingleNUMANode"  # one
+
+
+# The topology policies of the kubelet that say something, as NodeResourceTopology has them.
+_POLICIES = {
+    "BestEffort": NUMATopologyPolicy.BEST_EFFORT,
+    "BestEffortPodLevel": NUMATopologyPolicy.BEST_EFFORT,
+    "Restricted": NUMATopologyPolicy.RESTRICTED,
+    "RestrictedPodLevel": NUMATopologyPolicy.RESTRICTED,
+    "SingleNUMANodePodLevel": NUMATopologyPolicy.SINGLE_NUMA_NODE,
+}
+
+
+def kubelet_topology_policy(topology: Mapping[str, object]) -> NUMATopologyPolicy | None:
+    """Return the first policy of the kubelet that Koordinator knows.
+
+    Those of containers are none for pods.
+    """
+    found = topology.get("topologyPolicies")
+    for each in found if isinstance(found, list) else ():
+        if isinstance(each, str) and (each in _POLICIES or each in _WITHOUT_EFFECT):
+            return _POLICIES.get(each)
+    return None
+
+
+_WITHOUT_EFFECT = frozenset(
+    {
+        "None",
+        "SingleNUMANodeContainerLevel",
+        "RestrictedContainerLevel",
+        "BestEffortContainerLevel",
+    }
+)
+
+
+def policy_of(text: str) -> NUMATopologyPolicy | None:
+    """Return the NUMA policy of a label or annotation; None: it is none."""
+    return NUMATopologyPolicy(text) if text in set(NUMATopologyPolicy) else None

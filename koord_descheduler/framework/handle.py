@@ -180,7 +180,7 @@ class Hardware:
         self._changes = 0
 
     def fits(self, pod: ClusterPod, view: View) -> Mask | None:
-        """Return the nodes with as many devices and CPUs free as a pod has; None: it has none.
+        """Return the nodes that can give a pod the devices and CPUs that it has; None: it has none.
 
         It is a necessary condition; see koord_descheduler.rules.hardware. No node fits while
         the objects are being listed for the first time. All do where there are none, or where
@@ -189,11 +189,9 @@ class Hardware:
         need = need_of(pod) if pod.annotations else None
         if need is None:
             return None
-        followed = []
+        followed = [self._follow("CPUs", NODE_TOPOLOGIES)]  # and policies of kubelets
         if need.devices:
             followed.append(self._follow("devices", DEVICES))
-        if need.cpus:
-            followed.append(self._follow("CPUs", NODE_TOPOLOGIES))
         if not all(one.answered for one in followed):
             return np.zeros(len(view), np.bool_)
         return self._columns.table(

@@ -1,7 +1,8 @@
 """Devices and CPUs that pods hold, and what is free of them on nodes, as columns."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import islice
 from typing import Any
@@ -11,14 +12,34 @@ from numpy.typing import NDArray
 
 from koord.api.annotations import DEVICE_ALLOCATED, MAX_DEVICES, RESOURCE_STATUS, annotation_fields
 from koord.api.annotations import device_allocations as read_devices
+from koord.api.devices.allocation import AllocateOptions, DevicesUnavailable, allocate, has_room
+from koord.api.devices.layout import (
+    FUNCTION,
+    ISOLATION_PROVIDER,
+    DeviceLayout,
+    DeviceTable,
+    NodeTraits,
+    used_key,
+)
+from koord.api.devices.layout import read_devices as read_layout
+from koord.api.devices.requests import HINT_ANNOTATIONS, InvalidRequest, PodDevices, pod_devices
 from koord.api.machine import parse_cpulist
-from koord.api.nodetopology import CPU_TOPOLOGY, withheld_cpus
+from koord.api.nodetopology import (
+    CPU_TOPOLOGY,
+    NUMA_TOPOLOGY_POLICY,
+    NUMA_TOPOLOGY_SPEC,
+    NUMATopologyPolicy,
+    kubelet_topology_policy,
+    policy_of,
+    withheld_cpus,
+)
 from koord.api.quantity import Quantity
 from koord.cluster.columns import Mask
 from koord.cluster.facts import ClusterPod
 from koord.cluster.keptfields import KeptFields
 from koord.cluster.view import View
 from koord.util.errors import InvalidObject
+from koord.util.timebudget import in_time
 from koord_descheduler.rules.evictorfilter import annotation
 
 GPU, RDMA, FPGA = "gpu", "rdma", "fpga"
@@ -33,7 +54,14 @@ _WHOLE = 100  # percent of one device
 MAX_CPUS = 4096  # of one node
 _MAX_AMOUNT = 2**62
 
-HARDWARE_FIELDS = KeptFields(pod_annotations={DEVICE_ALLOCATED: 65_536, RESOURCE_STATUS: 16_384})
+HARDWARE_FIELDS = KeptFields(
+    pod_annotations={
+        DEVICE_ALLOCATED: 65_536,
+        RESOURCE_STATUS: 16_384,
+        NUMA_TOPOLOGY_SPEC: 4_096,
+        **dict.fromkeys(HINT_ANNOTATIONS, 32_768),
+    }
+)
 """Fields of pods that need_of and HardwareTable read, for plugins to declare."""
 
 Object = Mapping[str, Any]
@@ -47,6 +75,9 @@ class HardwareNeed:
     devices: tuple[tuple[str, int, Each], ...] = ()
     """By type: how many, and of each at least the amounts of that type, in their order."""
     cpus: int = 0  # of its own; 0: none
+    wanted: PodDevices | None = field(default=None, compare=False)
+    """The same devices with all rules of the scheduler; None: the requests are malformed."""
+    single_numa_node: bool = False  # the pod itself says that all must be of one
 
 
 def need_of(pod: ClusterPod) -> HardwareNeed | None:
@@ -62,10 +93,37 @@ def need_of(pod: ClusterPod) -> HardwareNeed | None:
     requested = _requested(pod.spec.requests)
     devices = tuple((kind, *requested[kind]) for kind in requested if kinds.get(kind))
     cpus = _own_cpus(pod, given.get(RESOURCE_STATUS, ""))
-    return HardwareNeed(devices, len(cpus)) if devices or cpus else None
+    if not devices and not cpus:
+        return None
+    hints = tuple([pair for pair in pod.annotations if pair[0] in HINT_ANNOTATIONS])
+    isolation = pod.labels.get(ISOLATION_PROVIDER, "")
+    wanted = _wanted(pod.spec.requests, hints, isolation) if devices else None
+    single = _single_numa_node(annotation(pod, NUMA_TOPOLOGY_SPEC) or "")
+    return HardwareNeed(devices, len(cpus), wanted, single)
 
 
 _ANNOTATIONS = frozenset({DEVICE_ALLOCATED, RESOURCE_STATUS})
+
+
+@lru_cache(maxsize=1024)
+def _wanted(
+    requests: tuple[tuple[str, int], ...], hints: tuple[tuple[str, str], ...], isolation: str
+) -> PodDevices | None:
+    try:
+        return pod_devices(requests, dict(hints), isolation)
+    except InvalidRequest:
+        return None
+
+
+@lru_cache(maxsize=1024)
+def _single_numa_node(text: str) -> bool:
+    try:
+        policy = (
+            annotation_fields(text, NUMA_TOPOLOGY_SPEC).text("numaTopologyPolicy") if text else ""
+        )
+    except InvalidObject:
+        return False
+    return policy_of(policy) is NUMATopologyPolicy.SINGLE_NUMA_NODE
 
 
 @lru_cache(maxsize=4096)
@@ -175,6 +233,14 @@ def _list(value: object) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
+def _cpus_by_numa_node(topology: Object, pods: Iterable[ClusterPod]) -> Mapping[int, int]:
+    """Return how many CPUs no pod has for its own."""
+    held, found = _held_cpus(pods), dict[int, int]()
+    for cpu, node in numa_nodes_of(topology).items():
+        found[node] = found.get(node, 0) + (cpu not in held)
+    return found
+
+
 def free_devices(
     total: Mapping[tuple[str, int], Each], pods: Iterable[ClusterPod]
 ) -> dict[tuple[str, int], Each]:
@@ -205,12 +271,16 @@ def free_devices(
 
 def free_cpus(total: frozenset[int], pods: Iterable[ClusterPod]) -> int:
     """Return how many CPUs of a node no pod has for its own."""
+    return len(total - _held_cpus(pods))
+
+
+def _held_cpus(pods: Iterable[ClusterPod]) -> set[int]:
     held: set[int] = set()
     for pod in pods:
         if not pod.finished and pod.annotations:
             text = annotation(pod, RESOURCE_STATUS) or ""
             held |= _own_cpus(pod, text)
-    return len(total - held)
+    return held
 
 
 NUMA_NODE = "numaNode"
@@ -334,6 +404,99 @@ def _minors(pod: ClusterPod) -> Iterator[int]:
             yield minor
 
 
+def device_table(
+    layout: DeviceLayout, labels: Mapping[str, str], pods: Iterable[ClusterPod]
+) -> DeviceTable:
+    """Return the devices of a node with what its pods have of them, as the scheduler has it.
+
+    An annotation counts for no more devices than the pod requests.
+    """
+    used: dict[str, int] = {}
+    for pod in pods:
+        if pod.finished or not pod.annotations:
+            continue
+        requested = _requested(pod.spec.requests)
+        for kind, given in _given(annotation(pod, DEVICE_ALLOCATED) or "").items():
+            if kind not in requested:
+                continue
+            most = requested[kind][0] if kind == GPU else MAX_DEVICES
+            for minor, amounts, functions in given[:most]:
+                for name, amount in amounts:
+                    key = used_key(kind, minor, name)
+                    used[key] = used.get(key, 0) + amount
+                for address in functions:
+                    used[used_key(kind, minor, f"{FUNCTION}{address}")] = 1
+    return DeviceTable(layout, NodeTraits.of(labels), used.items())
+
+
+_Given = tuple[int, tuple[tuple[str, int], ...], tuple[str, ...]]
+
+
+@lru_cache(maxsize=4096)
+def _given(text: str) -> Mapping[str, tuple[_Given, ...]]:
+    """Return minors, amounts and functions by type; nothing of an annotation that is malformed."""
+    try:
+        return {
+            kind: tuple(
+                (
+                    one.minor,
+                    tuple((name, max(_amount(text), 0)) for name, text in one.resources.items()),
+                    one.functions,
+                )
+                for one in devices
+            )
+            for kind, devices in (read_devices(text) if text else {}).items()
+        }
+    except (InvalidObject, ValueError):
+        return {}
+
+
+@dataclass(frozen=True)
+class NodeRules:
+    """A node as the scheduler's rules about devices and NUMA nodes see it."""
+
+    table: DeviceTable | None  # None: it has no Device that can be read in full
+    cpus: Mapping[int, int] | None  # that no pod has for its own, by NUMA node; None: not known
+    policy: NUMATopologyPolicy | None
+
+    def gives(self, need: HardwareNeed) -> bool:
+        """Whether the node can give it, where its amounts are enough.
+
+        In partitions, scopes and on switches as the node and the pod require, and from one NUMA
+        node where one of them asks for that.
+        """
+        single = need.single_numa_node or self.policy is NUMATopologyPolicy.SINGLE_NUMA_NODE
+        if not single:
+            return self._gives_devices(need, None)
+        numa_nodes = {*(self.table.layout.numa_nodes if self.table else ()), *(self.cpus or ())}
+        return not numa_nodes or any(
+            self._gives_cpus(need, node) and self._gives_devices(need, node)
+            for node in sorted(numa_nodes)
+        )
+
+    def _gives_cpus(self, need: HardwareNeed, node: int) -> bool:
+        return self.cpus is None or self.cpus.get(node, 0) >= need.cpus
+
+    def _gives_devices(self, need: HardwareNeed, node: int | None) -> bool:
+        table, wanted = self.table, need.wanted
+        if table is None or wanted is None:
+            return True
+        gpu = wanted.gpu
+        if gpu is not None and gpu.shared and wanted.isolation not in ("", table.node.isolation):
+            return False
+        if node is None or not table.layout.numa_nodes:
+            near = None
+            if has_room(table, wanted):
+                return True
+        else:
+            near = frozenset({node})
+        try:
+            allocate(table, wanted, AllocateOptions(numa_nodes=near))
+        except DevicesUnavailable:
+            return False
+        return True
+
+
 class HardwareTable:
     """Free devices and CPUs of nodes, as columns. Nodes are rows of one view."""
 
@@ -342,8 +505,13 @@ class HardwareTable:
         nodes: int,
         devices: Mapping[int, Mapping[tuple[str, int], Each]] | None,
         cpus: Mapping[int, int] | None,
+        rules: Callable[[int], NodeRules] | None = None,
     ) -> None:
-        """devices and cpus: what is free, by row; None: nothing is known of any node."""
+        """devices and cpus: what is free, by row; None: nothing is known of any node.
+
+        rules: of a row; None: amounts are enough.
+        """
+        self._rules = rules
         self._nodes = nodes
         self._devices = devices
         self._rows = np.array(sorted(devices or ()), np.intp)
@@ -354,7 +522,10 @@ class HardwareTable:
             self._cpus[list(cpus)] = list(cpus.values())
 
     def fits(self, need: HardwareNeed) -> Mask:
-        """Return the nodes that have as much free; shape (nodes,). Of what is not known, all."""
+        """Return the nodes that can give as much; shape (nodes,). Of what is not known, all.
+
+        Amounts rule most nodes out, of all at once; the others are asked one by one.
+        """
         mask = np.ones(self._nodes, np.bool_)
         if need.cpus and self._cpus is not None:
             mask &= self._cpus >= need.cpus
@@ -364,6 +535,9 @@ class HardwareTable:
                 enough = np.zeros(self._nodes, np.bool_)
                 enough[self._rows] = have >= count
                 mask &= enough
+        if self._rules is not None:
+            for row in in_time(np.flatnonzero(mask).tolist()):
+                mask[row] = self._rules(row).gives(need)
         return mask
 
     def _column(self, kind: str) -> NDArray[np.int64]:
@@ -391,6 +565,8 @@ class NodeHardware:
         self._table: HardwareTable | None = None
         self._totals: dict[str, tuple[Object, Any]] = {}  # by kind and name
         self._free: dict[str, tuple[int, Any, Any]] = {}  # likewise: generation, total, free
+        self._layouts: dict[str, tuple[Object, DeviceLayout | None]] = {}  # by name
+        self._rules: dict[str, tuple[tuple[object, ...], NodeRules]] = {}  # likewise
 
     def table(
         self,
@@ -408,9 +584,57 @@ class NodeHardware:
             found = dict(self._each(view, "devices", devices, devices_of, free_devices))
             cpus = dict(self._each(view, "cpus", topologies, cpus_of, free_cpus))
             self._table = HardwareTable(
-                len(view), found if devices else None, cpus if topologies else None
+                len(view),
+                found if devices else None,
+                cpus if topologies else None,
+                lambda row: self._node_rules(view, row, devices, topologies),
             )
+            self._prune(view)
         return self._table
+
+    def _node_rules(
+        self,
+        view: View,
+        row: int,
+        devices: Mapping[str, Object],
+        topologies: Mapping[str, Object],
+    ) -> NodeRules:
+        node = view.node(row)
+        device, topology = devices.get(node.name), topologies.get(node.name)
+        made_of = (device, topology, node, int(view.generation[row]))
+        known = self._rules.get(node.name)
+        if (
+            known is not None
+            and all(map(operator.is_, known[0][:3], made_of[:3]))
+            and (known[0][3] == made_of[3])
+        ):
+            return known[1]
+        layout = None if device is None else self._layout(node.name, device)
+        pods = view.pods(row)
+        label = node.labels.get(NUMA_TOPOLOGY_POLICY)
+        rules = NodeRules(
+            table=None if layout is None else device_table(layout, node.labels, pods),
+            cpus=None if topology is None else _cpus_by_numa_node(topology, pods),
+            policy=policy_of(label) if label else kubelet_topology_policy(topology or {}),
+        )
+        self._rules[node.name] = made_of, rules
+        return rules
+
+    def _layout(self, name: str, device: Object) -> DeviceLayout | None:
+        known = self._layouts.get(name)
+        if known is None or known[0] is not device:
+            try:
+                layout = read_layout(device).layout
+            except InvalidObject:
+                layout = None  # it counts by its amounts
+            known = self._layouts[name] = device, layout
+        return known[1]
+
+    def _prune(self, view: View) -> None:
+        """Keep nothing of nodes that have gone."""
+        for kept in (self._layouts, self._rules):
+            for name in [name for name in kept if view.row(name) is None]:
+                del kept[name]
 
     def _each(
         self, view: View, kind: str, objects: Mapping[str, Object], read: Any, free: Any

@@ -6,6 +6,7 @@ scheduler itself come from the handle. The account of what pods hold of quotas, 
 Plans of whole groups of pods. Source: Koordinator, pkg/scheduler/frameworkext.
 """
 
+from koord.api.nodetopology import NUMATopologyPolicy
 from koord.cluster.account import AccountKind, FrozenAccount, Holding, Pool
 from koord.cluster.facts import Taint, Toleration
 from koord.cluster.hypothetical import HypotheticalCluster
@@ -21,7 +22,6 @@ from koord_scheduler.framework.extension.numa import (
     NUMANodeUse,
     NUMATopologyHint,
     NUMATopologyHintProvider,
-    NUMATopologyPolicy,
 )
 from koord_scheduler.framework.extension.providers import (
     APIServiceProvider,

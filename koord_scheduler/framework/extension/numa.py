@@ -14,6 +14,7 @@ from functools import partial
 from itertools import combinations, product
 from types import MappingProxyType
 
+from koord.api.nodetopology import NUMATopologyPolicy
 from koord.cluster.facts import ClusterPod
 from koord.component.plugins.registry import PluginError
 from koord_scheduler.config.profiles import Point
@@ -25,14 +26,6 @@ from koord_scheduler.framework.types import NodeInfo
 MAX_TRIED_NODES = 4  # of a machine on which all sets of NUMA nodes are tried
 MAX_NUMA_NODES = 64  # of a node; those of higher numbers are left out
 MAX_COMBINATIONS = 4096  # of hints that are not all preferred, looked at for one pod on one node
-
-
-class NUMATopologyPolicy(StrEnum):
-    """The alignment of NUMA nodes that a node or a pod requires."""
-
-    BEST_EFFORT = "BestEffort"  # any will do
-    RESTRICTED = "Restricted"  # those that all hints prefer
-    SINGLE_NUMA_NODE = "SingleNUMANode"  # one
 
 
 class NUMANodeUse(StrEnum):

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from koord.api.annotations import MAX_HINT_BYTES, SCHEDULING_HINTS
+from koord.api.nodetopology import NUMA_TOPOLOGY_SPEC
 from koord.plugin import KoordError
 from koord.plugin.args import takes_args
 from koord.plugin.kube import ApiResource
@@ -99,7 +100,6 @@ from koord_scheduler_plugins.node_numa_resource.holdings import (
 from koord_scheduler_plugins.node_numa_resource.machine import Machine
 from koord_scheduler_plugins.node_numa_resource.pods import (
     NO_NUMA_NODES,
-    NUMA_TOPOLOGY_SPEC,
     PodDemand,
     completed_spec,
     demand_of,

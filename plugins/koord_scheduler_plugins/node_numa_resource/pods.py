@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from koord.api.annotations import annotation_fields, is_designated
+from koord.api.nodetopology import NUMA_TOPOLOGY_SPEC, NUMATopologyPolicy, policy_of
 from koord.api.qos import (
     KoordPriorityClass,
     QoSClass,
@@ -14,7 +15,6 @@ from koord.api.qos import (
 )
 from koord.plugin import InvalidObject
 from koord_scheduler.plugin import ClusterPod, Status
-from koord_scheduler.plugin.koordinator import NUMATopologyPolicy
 from koord_scheduler_plugins.node_numa_resource.accumulator import BindPolicy, ExclusivePolicy
 from koord_scheduler_plugins.node_numa_resource.allocation import Need
 from koord_scheduler_plugins.node_numa_resource.holdings import (
@@ -26,9 +26,6 @@ from koord_scheduler_plugins.node_numa_resource.holdings import (
     exclusive_policy,
 )
 from koord_scheduler_plugins.node_numa_resource.machine import Machine
-from koord_scheduler_plugins.node_numa_resource.topology import policy_of
-
-NUMA_TOPOLOGY_SPEC = "scheduling.koordinator.sh/numa-topology-spec"  # an annotation
 
 NO_WHOLE_CPUS = Status.unresolvable("the requested CPUs must be integer")
 POLICIES_DIFFER = Status.unresolvable("node(s) NUMA Topology policy not match")

@@ -14,13 +14,16 @@ from koord.api.annotations import annotation_fields
 from koord.api.fields import Fields
 from koord.api.nodetopology import (
     CPU_TOPOLOGY,
+    NUMA_TOPOLOGY_POLICY,
     CpuManagerPolicy,
+    NUMATopologyPolicy,
     cpu_manager_policy,
+    kubelet_topology_policy,
+    policy_of,
     withheld_cpus,
 )
 from koord.api.quantity import Quantity
 from koord.plugin import InvalidObject
-from koord_scheduler.plugin.koordinator import NUMATopologyPolicy
 from koord_scheduler_plugins.node_numa_resource.accumulator import (
     MAX_CPU,
     MAX_NUMA_NODE,
@@ -42,15 +45,6 @@ Amounts = Mapping[str, int]
 """By resource: milli-cores of cpu, otherwise bytes or units."""
 Zones = Mapping[int, Amounts]
 """Totals of NUMA nodes, by their ids."""
-
-# The topology policies of the kubelet that say something, as NodeResourceTopology has them.
-_POLICIES = {
-    "BestEffort": NUMATopologyPolicy.BEST_EFFORT,
-    "BestEffortPodLevel": NUMATopologyPolicy.BEST_EFFORT,
-    "Restricted": NUMATopologyPolicy.RESTRICTED,
-    "RestrictedPodLevel": NUMATopologyPolicy.RESTRICTED,
-    "SingleNUMANodePodLevel": NUMATopologyPolicy.SINGLE_NUMA_NODE,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +124,7 @@ def read_machine(found: Mapping[str, Any]) -> MachineReport:
         layout=layout,
         reserved=reserved,
         zones=_without_reserved(dict(_zones(found)), layout, reserved, ratio),
-        policy=_policy(found.get("topologyPolicies")),
+        policy=kubelet_topology_policy(found),
         kubelet=cpu_manager_policy(annotations),
         ratios=ratios,
     )
@@ -194,25 +188,7 @@ def _without_reserved(
     return {node: zones[node] for node in sorted(zones)}
 
 
-def _policy(found: object) -> NUMATopologyPolicy | None:
-    """The first policy that is one of Koordinator's; those of containers are none for pods."""
-    for each in found if isinstance(found, list) else ():
-        if isinstance(each, str) and (each in _POLICIES or each in _WITHOUT_EFFECT):
-            return _POLICIES.get(each)
-    return None
-
-
-_WITHOUT_EFFECT = frozenset(
-    {
-        "None",
-        "SingleNUMANodeContainerLevel",
-        "RestrictedContainerLevel",
-        "BestEffortContainerLevel",
-    }
-)
-
 CPU_BIND_POLICY = "node.koordinator.sh/cpu-bind-policy"  # labels of a Node
-NUMA_TOPOLOGY_POLICY = "node.koordinator.sh/numa-topology-policy"
 NUMA_ALLOCATE_STRATEGY = "node.koordinator.sh/numa-allocate-strategy"
 
 _BINDS = {
@@ -261,8 +237,3 @@ def node_rules(
         evenly=strategy == "DistributeEvenly",
         ratios=ratios,
     )
-
-
-def policy_of(text: str) -> NUMATopologyPolicy | None:
-    """The NUMA policy of a label or annotation; None: it is none."""
-    return NUMATopologyPolicy(text) if text in set(NUMATopologyPolicy) else None

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from koord.api.machine import format_cpulist, parse_cpulist
+from koord.api.nodetopology import NUMA_TOPOLOGY_SPEC
 from koord.cluster.hypothetical import HypotheticalCluster
 from koord.cluster.kinds import POD
 from koord_scheduler.plugin import (
@@ -38,7 +39,6 @@ from koord_scheduler_plugins.node_numa_resource.allocation import Need
 from koord_scheduler_plugins.node_numa_resource.holdings import RESOURCE_SPEC, RESOURCE_STATUS
 from koord_scheduler_plugins.node_numa_resource.plugin import TOPOLOGIES, NodeNUMAResource
 from koord_scheduler_plugins.node_numa_resource.pods import (
-    NUMA_TOPOLOGY_SPEC,
     completed_spec,
     demand_of,
 )
