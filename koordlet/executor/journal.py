@@ -549,6 +549,14 @@ class Ledger:
                 return self.journal.records[entry[1]]
         return None
 
+    def original_of_copy(self, key: Key, found: str) -> str:
+        """Return the text to restore of a value that a new group copies.
+
+        Copied from a squeezed group above, it has that one's original.
+        """
+        above = self.above(key)
+        return above.original if above is not None and found in copied_texts(above) else found
+
 
 def copied_texts(record: JournalRecord) -> frozenset[str]:
     """Return the texts that a group may have copied from that of this record while it was ours."""

@@ -64,12 +64,15 @@ class Restorer:
         await self._within_limit(self._restore_all())
 
     async def _restore_all(self) -> None:
-        """Restore all, and what the runtime sets meanwhile as it was asked to."""
+        """Restore all, and again what the runtime sets afterwards as it was answered."""
         writer = self._writer
         await self._restore("at the end", lambda: list(writer.ledger))
-        while await self._worker.do(writer.awaited):
+        awaited = await self._worker.do(writer.awaited)
+        while awaited:
             await self._clock.sleep(LOOK_INTERVAL)
-            await self._restore("at the end", writer.awaited)
+            keys, awaited = awaited, await self._worker.do(writer.awaited)
+            # Those whose time is over since the last look are forgotten now.
+            await self._restore("at the end", keys.copy)
 
     def counts(self) -> dict[str, int]:
         """Values that are changed, and those of them that wait to be claimed again."""

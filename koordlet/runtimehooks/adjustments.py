@@ -49,10 +49,11 @@ class Adjustment:
     reason: str
     inputs: Mapping[str, float | str]
 
-    @property
-    def expected(self) -> InitialValue:
-        """It as the journal records it."""
-        return InitialValue(key=self.key, value=self.value, original=self.asked, owners=self.owners)
+    def expected(self, *, runs: bool) -> InitialValue:
+        """Return it as the journal records it; runs as in InitialValue."""
+        return InitialValue(
+            key=self.key, value=self.value, original=self.asked, owners=self.owners, runs=runs
+        )
 
 
 class _Field(NamedTuple):

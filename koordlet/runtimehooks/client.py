@@ -64,13 +64,12 @@ class RuntimeHooks:
             await stop.sleep(min(backoff.next(), longest))
 
     async def settle(self) -> None:
-        """Adjust nothing from now on, and return when the runtime has done what it was answered.
+        """Adjust nothing from now on, and return when all that was answered is recorded.
 
-        What is restored before it has would be set by it again.
+        The runtime may still be about to set it: see Writer.awaited.
         """
         self.responses.ended = True
         await self.responses.all_recorded()
-        await self._clock.sleep(self.responses.busy_until - self._clock.monotonic())
 
     def health(self) -> PartHealth:
         """Degraded while there is a socket, but no connection."""

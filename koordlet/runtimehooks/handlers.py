@@ -337,7 +337,7 @@ class NriPlugin:
             if self.clock.monotonic() > ends:
                 log.warning("nri.synchronize_truncated", containers=len(decisions))
                 break
-        await self._record(decisions)
+        await self._record(decisions, run=True)
         updates = (_update(each.container.id, each.adjusted) for each in decisions)
         return [update for update in updates if update is not None]
 
@@ -422,9 +422,12 @@ class NriPlugin:
             kept.append(one)
         return kept
 
-    async def _record(self, decisions: Sequence["_ContainerDecision"]) -> None:
+    async def _record(
+        self, decisions: Sequence["_ContainerDecision"], *, run: bool = False
+    ) -> None:
         """Record the original values; a value whose record fails is not adjusted.
 
+        run: the containers run, and nobody has asked for a change of them.
         The rest is explained and audited once the runtime has its response. At the end of the agent
         nothing is adjusted any more: it would be set after everything is restored.
         """
@@ -432,18 +435,18 @@ class NriPlugin:
             for decision in decisions:
                 decision.adjusted.clear()
         with self.responses.recording():
-            await self._record_originals(decisions)
+            await self._record_originals(decisions, run=run)
         asyncio.get_running_loop().call_soon(self._explain, decisions, self.clock.wall())
 
-    async def _record_originals(self, decisions: Sequence["_ContainerDecision"]) -> None:
-        expected = [one.expected for decision in decisions for one in decision.adjusted]
+    async def _record_originals(
+        self, decisions: Sequence["_ContainerDecision"], *, run: bool
+    ) -> None:
+        expected = [one.expected(runs=run) for decision in decisions for one in decision.adjusted]
         problems = iter(await self._problems(expected))
         for decision in decisions:
             pairs = [(one, next(problems)) for one in decision.adjusted]
             decision.adjusted[:] = [one for one, why in pairs if not why]
             decision.left.extend(f"{one.key.resource.name}: {why}" for one, why in pairs if why)
-        adjusted = sum(bool(decision.adjusted) for decision in decisions)
-        self.responses.note_pending(adjusted, self.clock.monotonic())
 
     async def _problems(self, expected: list[InitialValue]) -> list[str]:
         if not expected:

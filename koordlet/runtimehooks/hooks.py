@@ -235,7 +235,6 @@ async def _prepared(rule: HookRule, meta: PodMeta) -> None:
 
 
 MAX_RESPONSES = 200
-MIN_DELAY, DELAY_PER_CONTAINER, MAX_DELAY = 0.2, 0.05, 3.0  # seconds that a runtime takes to adjust
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -271,7 +270,7 @@ class HookResponse:
 
 
 class HookResponses:
-    """Keeps the latest ones, of whatever connection, and until when the runtime acts on them."""
+    """Keeps the latest ones, of whatever connection, and whether all of them are recorded."""
 
     def __init__(self) -> None:
         self._kept: deque[HookResponse] = deque(maxlen=MAX_RESPONSES)
@@ -279,7 +278,6 @@ class HookResponses:
         self._all_recorded = asyncio.Event()
         self._all_recorded.set()
         self.ended = False  # nothing is adjusted any more
-        self.busy_until = 0.0  # monotonic; until then the runtime may still apply earlier updates
 
     @contextmanager
     def recording(self) -> Iterator[None]:
@@ -294,14 +292,8 @@ class HookResponses:
                 self._all_recorded.set()
 
     async def all_recorded(self) -> None:
-        """Return when the responses to all requests are known, and so is busy_until."""
+        """Return when the original values of all that is answered are recorded."""
         await self._all_recorded.wait()
-
-    def note_pending(self, containers: int, now: float) -> None:
-        """Note that the runtime is about to adjust so many containers. now is monotonic."""
-        if containers:
-            takes = min(MIN_DELAY + containers * DELAY_PER_CONTAINER, MAX_DELAY)
-            self.busy_until = max(self.busy_until, now + takes)
 
     def add(self, response: HookResponse) -> None:
         """Keep one."""

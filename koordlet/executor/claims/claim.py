@@ -351,13 +351,15 @@ class ApplyResult:
 class InitialValue:
     """A value that a container's cgroup will be made with, or changed to, by its runtime.
 
-    original is what the runtime was asked for.
+    original is what the runtime was asked for. runs: the container is there already and nobody has
+    asked for anything, so that is what the runtime has, which may be what it got from us before.
     """
 
     key: Key
     value: Any
     original: Any
     owners: tuple[str, ...]
+    runs: bool = False
 
 
 class ValueApplier(Protocol):

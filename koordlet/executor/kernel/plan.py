@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from koord.util.clock import Clock
 from koord.util.timebudget import Backoff
 from koordlet.executor.claims.claim import RELEASE, ApplyResult, ClaimState, DesiredValue, Key
-from koordlet.executor.journal import JournalRecord, Ledger, copied_texts
+from koordlet.executor.journal import JournalRecord, Ledger
 from koordlet.executor.kernel.values import FoundValue, KernelValues
 from koordlet.host.errors import KernelFileError
 from koordlet.host.kernelfile import definition_of
@@ -408,16 +408,9 @@ class Planner:
         return found in record.ours or record.intended == self._values.made(key)
 
     def _inherited(self, plan: Plan) -> str:
-        """Return the text to restore later, of a value that was not ours until now.
-
-        A value that was copied from a squeezed group above has that one's original.
-        """
-        found = plan.found.text
-        if self._values.is_copied(plan.key):
-            above = self._ledger.above(plan.key)
-            if above is not None and found in copied_texts(above):
-                return above.original
-        return found
+        """Return the text to restore later, of a value that was not ours until now."""
+        key, found = plan.key, plan.found.text
+        return self._ledger.original_of_copy(key, found) if self._values.is_copied(key) else found
 
     def _within_quota(self, burst: str, key: Key, plans: Plans) -> str:
         """Return the largest part of a burst that the kernel accepts with the planned quota."""

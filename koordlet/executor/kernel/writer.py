@@ -83,13 +83,25 @@ class InitialValues:
         else:
             now = self.clock.monotonic()
             self._until |= {key: now + CLAIM_TIMEOUT for key, _ in new}
-            self._set_by |= {key: now + RUNTIME_TIMEOUT for key, _ in new}
+            announced = (one.key for one, why in zip(expected, problems, strict=True) if not why)
+            pending = {key: until for key, until in self._set_by.items() if until > now}
+            self._set_by = pending | dict.fromkeys(announced, now + RUNTIME_TIMEOUT)
         return problems
 
-    def seen(self, key: Key) -> None:
-        """It is claimed now, or over."""
+    def claimed(self, key: Key) -> None:
+        """A plugin claims it now. The runtime may still be about to set it."""
+        self._until.pop(key, None)
+
+    def over(self, key: Key) -> None:
+        """It is restored or gone."""
         self._until.pop(key, None)
         self._set_by.pop(key, None)
+
+    def made(self, key: Key, found: str) -> None:
+        """Note that the cgroup of a record is there. With its value, the runtime is done."""
+        record = self.ledger.get(key)
+        if record is not None and found == record.intended:
+            self._set_by.pop(key, None)
 
     def is_pending(self, key: Key) -> bool:
         """Whether a value is still expected to be claimed."""
@@ -113,13 +125,15 @@ class InitialValues:
     def being_set(self) -> list[Key]:
         """The values that the runtime was announced just now and that may come yet."""
         now = self.clock.monotonic()
-        return [key for key, until in self._set_by.items() if until > now and self.may_be_made(key)]
+        return [key for key, until in self._set_by.items() if until > now and self._may_be_set(key)]
 
-    def is_being_set(self, key: Key, found: str) -> bool:
-        """Whether the runtime has made a cgroup, but not set the value yet."""
+    def is_being_set(self, key: Key) -> bool:
+        """Whether the runtime may set it yet."""
+        return self._set_by.get(key, 0.0) > self.clock.monotonic()
+
+    def _may_be_set(self, key: Key) -> bool:
         record = self.ledger.get(key)
-        in_time = self._set_by.get(key, 0.0) > self.clock.monotonic()
-        return in_time and record is not None and found != record.intended
+        return record is not None and (record.inode != 0 or self.may_be_made(key))
 
     def _record(self, one: InitialValue, new: list[tuple[Key, JournalRecord]]) -> str:
         """Raises KernelFileError, JournalError."""
@@ -133,7 +147,7 @@ class InitialValues:
         if record is not None:
             self.ledger.record(
                 key,
-                original=original,
+                original=record.original if one.runs else original,
                 confirmed=record.confirmed,
                 intended=intended,
                 owners=one.owners,
@@ -156,11 +170,11 @@ class InitialValues:
 
     def _original(self, one: InitialValue) -> str:
         """The text to restore; what nobody asked for may come from the pod. Raises as read."""
-        if one.original or not self.values.is_copied(one.key):
+        is_copied = self.values.is_copied(one.key)
+        if not one.runs and (one.original or not is_copied):
             return self.values.text_of(one.key, one.original)
-        found = self.values.read(_of_pod(one.key)).text
-        above = self.ledger.above(one.key)
-        return above.original if above is not None and found in copied_texts(above) else found
+        found = self.values.read(one.key if one.runs else _of_pod(one.key)).text
+        return self.ledger.original_of_copy(one.key, found) if is_copied else found
 
 
 def _of_pod(key: Key) -> Key:
@@ -294,7 +308,7 @@ class Writer:
                 self._applied_values.desired_values.pop(desired.key, None)
             else:
                 self._applied_values.desired_values[desired.key] = desired
-                self._initial_values.seen(desired.key)
+                self._initial_values.claimed(desired.key)
         plans = [
             Plan(desired) for desired in (*desired_values, *self._bursts_of_quotas(desired_values))
         ]
@@ -309,7 +323,7 @@ class Writer:
         for plan in plans:
             self._record_applied(plan)
         self._forget_restored(
-            [plan.key for plan in plans if plan.restored and not self._awaits_cgroup(plan)]
+            [plan.key for plan in plans if plan.restored and not self._awaits_runtime(plan)]
         )
         self._reapply_shares(plans)
         self._stats.skips += sum(plan.in_force and not plan.wrote for plan in plans)
@@ -369,7 +383,8 @@ class Writer:
             plan.before = plan.found.text
             record = self._ledger.get(plan.key)
             if record is not None and precedes_cgroup(plan.key, record):
-                if plan.releases and self._initial_values.is_being_set(plan.key, plan.before):
+                self._initial_values.made(plan.key, plan.before)
+                if plan.releases and self._initial_values.is_being_set(plan.key):
                     self._wait_for_runtime(plan)
                     return
                 self._ledger.adopt(plan.key, plan.found.inode, plan.found.text)
@@ -566,6 +581,12 @@ class Writer:
         plan.found = FoundValue("", 0)
         plan.applied = ApplyResult(ClaimState.GONE, message="the runtime has not set it so far")
 
+    def _awaits_runtime(self, plan: Plan) -> bool:
+        """Whether its runtime may set it once more, or is still to make its cgroup."""
+        if plan.found.inode:
+            return self._initial_values.is_being_set(plan.key)
+        return self._awaits_cgroup(plan)
+
     def _awaits_cgroup(self, plan: Plan) -> bool:
         """Whether its cgroup is not there because it is still to be made."""
         return not plan.found.inode and self._initial_values.may_be_made(plan.key)
@@ -580,7 +601,7 @@ class Writer:
     def _forget(self, *keys: Key) -> None:
         self._ledger.drop(keys)
         for key in keys:
-            self._initial_values.seen(key)
+            self._initial_values.over(key)
             self._values.forget(key)
             self._applied_values.forget(key)
             self._rejected_writes.over(key)

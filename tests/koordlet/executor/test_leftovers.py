@@ -7,7 +7,7 @@ from structlog.testing import capture_logs
 
 from koord.util.health import HealthStatus
 from koord.util.stop import Stop
-from koordlet.executor.claims.claim import InitialValue, Key, Target
+from koordlet.executor.claims.claim import DesiredValue, InitialValue, Key, Target
 from koordlet.executor.kernel.view import InlineWorker
 from koordlet.executor.restorer import Restorer
 from koordlet.host.resource import Level
@@ -125,6 +125,23 @@ async def test_a_container_that_is_not_made_holds_up_no_end(tree, bench):
     await asyncio.wait_for(ending, 1)
 
     assert bench.restorer.counts()["changed"] == 1
+
+
+async def test_what_a_runtime_sets_after_the_restore_is_restored_again(tree, bench):
+    """It was answered just before the end; nothing remains in the journal after that."""
+    late = Key(Target(Level.CONTAINER, "be/pod1"), QUOTA)
+    bench.writer.apply([DesiredValue(late, 50_000, 80_000, ("Some",))])
+    bench.writer.expect([InitialValue(key=late, value=50_000, original=80_000, owners=("Some",))])
+    ending = asyncio.create_task(bench.restorer.end())
+    await tree.clock.advance(1)
+    assert tree.read(QUOTA, "be/pod1") == "80000"
+    tree.foreign(QUOTA, "be/pod1", "50000")
+    await tree.clock.advance(6)
+
+    await asyncio.wait_for(ending, 1)
+
+    assert tree.read(QUOTA, "be/pod1") == "80000"
+    assert bench.restorer.counts()["changed"] == 0
 
 
 async def test_a_hung_kernel_file_does_not_hold_up_start_and_end(tree, killed):

@@ -26,9 +26,9 @@ def tree(request, tmp_path):
     return ModelTree(tmp_path / "host", request.param)
 
 
-def expected(resource, value, original, place=NEW, level=Level.CONTAINER):
+def expected(resource, value, original, place=NEW, level=Level.CONTAINER, *, runs=False):
     key = Key(Target(level, place), resource)
-    return InitialValue(key=key, value=value, original=original, owners=("Some",))
+    return InitialValue(key=key, value=value, original=original, owners=("Some",), runs=runs)
 
 
 def container(resource, value):
@@ -189,6 +189,54 @@ def test_an_update_of_the_runtime_changes_what_is_restored(tree):
     writer.apply([release(QUOTA, NEW)])
 
     assert tree.read(QUOTA, NEW) == "30000"
+
+
+def test_what_a_runtime_has_for_a_container_that_runs_may_be_ours(tree):
+    """It keeps what it was answered: after a restore it says so still, the kernel does not."""
+    made_with(tree, QUOTA, "20000")
+    writer = tree.writer()
+    writer.expect([expected(QUOTA, 60_000, 50_000, runs=True)])
+    tree.foreign(QUOTA, NEW, "60000")
+    writer.apply([container(QUOTA, 60_000)])
+
+    writer.expect([expected(QUOTA, 70_000, 60_000, runs=True)])
+    tree.foreign(QUOTA, NEW, "70000")
+    writer.apply([release(QUOTA, NEW)])
+
+    assert tree.read(QUOTA, NEW) == "20000"
+
+
+def test_an_update_that_comes_after_the_restore_is_restored_too(tree):
+    """A busy runtime takes its time with what it was answered about a container that runs."""
+    made_with(tree, QUOTA, "20000")
+    writer = tree.writer()
+    writer.apply([container(QUOTA, 50_000)])
+    writer.expect([expected(QUOTA, 50_000, 20_000)])
+    writer.restore(list(writer.ledger))
+    assert tree.read(QUOTA, NEW) == "20000"
+    assert writer.awaited()
+
+    tree.foreign(QUOTA, NEW, "50000")
+    writer.restore(writer.awaited())
+    assert tree.read(QUOTA, NEW) == "20000"
+    tree.clock.tick(RUNTIME_TIMEOUT)
+    assert not writer.awaited()
+    writer.restore(writer.unclaimed())
+
+    assert not list(writer.ledger)
+
+
+def test_a_new_container_with_its_value_is_waited_for_no_longer(tree):
+    """The runtime sets the values of a group once when it makes it."""
+    writer = tree.writer()
+    writer.expect([expected(QUOTA, 50_000, -1)])
+    made_with(tree, QUOTA, "50000")
+    writer.apply([container(QUOTA, 50_000)])
+
+    writer.restore(list(writer.ledger))
+
+    assert not writer.awaited()
+    assert not list(writer.ledger)
 
 
 @pytest.mark.parametrize(
