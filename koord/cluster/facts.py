@@ -433,16 +433,42 @@ class ReportedPods(Sequence[ReportedPodUsage]):
 
     def __init__(self, pods: Iterable[ReportedPodUsage]) -> None:
         names, kinds, figures = list[str](), list[tuple[str, str, str]](), list[float]()
-        self._others: dict[int, tuple[tuple[str, int], ...]] = {}
+        others: dict[int, tuple[tuple[str, int], ...]] = {}
         for one in pods:
             usage = one.usage
             if usage.others:
-                self._others[len(names)] = usage.others
+                others[len(names)] = usage.others
             names.append(one.name)
-            kinds.append(_kind(one.namespace, one.priority, one.qos))
+            kinds.append(kind_of_pod(one.namespace, one.priority, one.qos))
             figures += (usage.cores, usage.memory_bytes)
+        self._take(names, kinds, figures, others)
+
+    @classmethod
+    def of_columns(
+        cls,
+        names: Iterable[str],
+        kinds: Iterable[tuple[str, str, str]],
+        figures: Iterable[float],
+        others: dict[int, tuple[tuple[str, int], ...]],
+    ) -> "ReportedPods":
+        """Return what __init__ makes of entries.
+
+        kinds are those of kind_of_pod. figures: cores and bytes of each. others: by the number of
+        the pod.
+        """
+        found = cls.__new__(cls)
+        found._take(names, kinds, figures, others)
+        return found
+
+    def _take(
+        self,
+        names: Iterable[str],
+        kinds: Iterable[tuple[str, str, str]],
+        figures: Iterable[float],
+        others: dict[int, tuple[tuple[str, int], ...]],
+    ) -> None:
         self._names, self._kinds = tuple(names), tuple(kinds)
-        self._figures = array("d", figures)
+        self._figures, self._others = array("d", figures), others
 
     def keys(self) -> list[str]:
         """namespace/name of each, in order."""
@@ -494,5 +520,6 @@ class ReportedPods(Sequence[ReportedPodUsage]):
 
 
 @lru_cache(maxsize=16_384)  # pods of a namespace and class share theirs
-def _kind(namespace: str, priority: str, qos: str) -> tuple[str, str, str]:
+def kind_of_pod(namespace: str, priority: str, qos: str) -> tuple[str, str, str]:
+    """Return the three, for ReportedPods."""
     return namespace, priority, qos

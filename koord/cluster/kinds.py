@@ -1,6 +1,6 @@
 """The kinds of objects, and the facts that are kept of each."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
@@ -35,6 +35,7 @@ from koord.cluster.facts import (
     Selector,
     Taint,
     Workload,
+    kind_of_pod,
 )
 from koord.cluster.keptfields import kept_annotations
 from koord.cluster.lenient_decoding import (
@@ -62,7 +63,8 @@ SCHEDULER_NAME = "scheduling.koordinator.sh/scheduler-name"  # a label in place 
 RAW_ALLOCATABLE = "node.koordinator.sh/raw-allocatable"  # an annotation of nodes
 _ALWAYS_USED = {"cpu", "memory"}  # resources
 _MAX_DISRUPTED = 2000  # pods in the status of a PodDisruptionBudget; the API allows as many
-_SHORT = 16  # characters of an amount that is remembered
+_SHORT = 16  # characters of an amount or a duration that is remembered
+_FEW_DIGITS = 8  # characters of an amount of memory that is remembered
 _KNOWN = ("kubernetes.io", "k8s.io", "koordinator.sh")  # ends of prefixes of labels
 _LONGEST_SHARED = 16  # items of a list that is read once for all objects that have it
 
@@ -480,38 +482,50 @@ def read_usage(found: wire.NodeMetric, _: SharedSpecs, faults: DecodingFaults) -
         aggregated=tuple(
             filter(None, [_aggregated(one, faults) for one in metric.aggregated_node_usages or ()])
         ),
-        pods=ReportedPods(_pod_usages(status.pods_metric or (), faults)),
+        pods=_pod_usages(status.pods_metric or (), faults),
         interval=None if interval is None else float(interval),
     )
 
 
-def _pod_usages(
-    found: Iterable[wire.PodUsage], faults: DecodingFaults
-) -> Iterator[ReportedPodUsage]:
+def _pod_usages(found: Iterable[wire.PodUsage], faults: DecodingFaults) -> ReportedPods:
     """The usage of each pod that has any: the largest part of a NodeMetric, so in few steps."""
+    names, pods_kinds, figures = list[str](), list[tuple[str, str, str]](), list[float]()
+    others: dict[int, tuple[tuple[str, int], ...]] = {}
     for one in found:
-        resources = one.pod_usage.resources if one.pod_usage is not None else None
-        usage = (
-            _plain_usage(resources) if resources and len(resources) == len(_ALWAYS_USED) else None
+        usage = one.pod_usage
+        resources = None if usage is None else usage.resources
+        plain = (
+            _plain_figures(resources) if resources and len(resources) == len(_ALWAYS_USED) else None
         )
-        if usage is None:
-            usage = _usage(one.pod_usage, faults, in_part=True)
-        if usage is not None:
-            yield ReportedPodUsage(
-                one.name, one.namespace, usage, one.priority or "", one.qos or ""
-            )
+        if plain is None:
+            read = _usage(usage, faults, in_part=True)
+            if read is None:
+                continue
+            plain = read.cores, read.memory_bytes
+            if read.others:
+                others[len(names)] = read.others
+        names.append(one.name)
+        pods_kinds.append(kind_of_pod(one.namespace, one.priority or "", one.qos or ""))
+        figures += plain
+    return ReportedPods.of_columns(names, pods_kinds, figures, others)
 
 
 def _aggregated(found: wire.Aggregated, faults: DecodingFaults) -> ReportedAggregate | None:
     """The figures of one window; None: it is not clear which one."""
     types = found.usage or wire.UsageByType()
     try:
-        duration = goformat.parse_duration(found.duration or "0s")
+        text = found.duration or "0s"
+        duration = _duration(text) if len(text) < _SHORT else goformat.parse_duration(text)
     except ValueError as err:
         faults.note("duration", str(err))
         return None
     windows = (types.avg, types.p50, types.p90, types.p95, types.p99)
     return ReportedAggregate(duration, *(_usage(one, faults) for one in windows))
+
+
+@lru_cache(maxsize=64)  # all nodes have the same few windows
+def _duration(text: str) -> float:
+    return goformat.parse_duration(text)
 
 
 def _total(found: Sequence[ReportedUsage]) -> ReportedUsage | None:
@@ -549,19 +563,31 @@ def _usage(
 
 def _plain_usage(resources: wire.Amounts) -> ReportedUsage | None:
     """Cpu and memory, as nearly all have them; None: it is not these two, or one is malformed."""
+    found = _plain_figures(resources)
+    return None if found is None else ReportedUsage(*found)
+
+
+def _plain_figures(resources: wire.Amounts) -> tuple[float, float] | None:
+    """Cores and bytes; None as of _plain_usage."""
     try:
-        cpu = resources["cpu"]
+        cpu, memory = resources["cpu"], resources["memory"]
         is_short = type(cpu) is str and len(cpu) < _SHORT
         milli = _milli(cpu) if is_short else read_amount("cpu", cpu)
-        count = read_amount("memory", resources["memory"])
+        is_short = type(memory) is str and len(memory) < _FEW_DIGITS
+        count = _bytes(memory) if is_short else read_amount("memory", memory)
     except (KeyError, ValueError):
         return None
-    return ReportedUsage(milli / 1000, float(count)) if milli < MAX_AMOUNT > count else None
+    return (milli / 1000, float(count)) if milli < MAX_AMOUNT > count else None
 
 
 @lru_cache(maxsize=8192)  # whole milli-cores: few nodes have more
 def _milli(text: str | int | float) -> int:
     return read_amount("cpu", text)
+
+
+@lru_cache(maxsize=8192)  # as 500Mi: bytes to the last digit hardly come twice
+def _bytes(text: str | int | float) -> int:
+    return read_amount("memory", text)
 
 
 def _time(text: str | None, name: str, faults: DecodingFaults) -> float | None:
