@@ -141,6 +141,8 @@ class ManagerCluster(ClusterState):
         if isinstance(item, MetricObject):
             name, before = item.key, self.metrics.get(item.key)
             self.metrics[name] = item
+            if before is not None:
+                item.report.pod_columns().share(before.report.pod_columns())
             if before is None or before.report.update_time != item.report.update_time:
                 self.seen[name] = (item.report.update_time, self.now())
             super().put(kinds.NODE_METRIC, item.report)

@@ -475,6 +475,23 @@ class ReportedPods(Sequence[ReportedPodUsage]):
         pairs = zip(self._kinds, self._names, strict=True)
         return [f"{kind[0]}/{name}" for kind, name in pairs]
 
+    def who(self) -> tuple[tuple[str, ...], tuple[tuple[str, str, str], ...]]:
+        """The names; and namespace, priority class and QoS class; of each, in order."""
+        return self._names, self._kinds
+
+    def share(self, earlier: "ReportedPods") -> None:
+        """Have the very names of an earlier report, if they are equal: they take most of it."""
+        if self.who() == earlier.who():
+            self._names, self._kinds = earlier.who()
+
+    def cores(self) -> "array[float]":
+        """What each uses, in order."""
+        return self._figures[::2]
+
+    def memory_bytes(self) -> "array[float]":
+        """What each uses, in order."""
+        return self._figures[1::2]
+
     def figures(self) -> dict[tuple[str, str], tuple[str, float, float]]:
         """Priority class, cores and bytes of each, by namespace and name; no entry is made."""
         figures = iter(self._figures)

@@ -3,7 +3,6 @@
 import copy
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from koord.api.slocontroller import ColocationStrategy
 from koord.cluster.facts import ClusterPod
@@ -42,8 +41,7 @@ class _NodeState:
     written: float | None = None  # Unix seconds
     zones_written: float | None = None
     short: frozenset[str] = frozenset()  # resources of which pods hold more than is offered
-    pods: tuple[ClusterPod, ...] = ()
-    derived: dict[object, Any] = field(default_factory=dict)  # from these pods
+    facts: NodeFacts | None = None  # of the last look, with what was made of them
     result: NodeResult | None = None  # of the last look, without how it came about
 
 
@@ -148,31 +146,39 @@ class NodeResources(NodeWorker):
         node, config = self._cluster.snapshot.node(name), self._config()
         if node is None or config is None:
             return None
-        seen = self._cluster.seen.get(name)
         objects, pods = self._objects, self._cluster.snapshot.pods_of_node(name)
+        topology = objects.topologies.objects.get(name) if objects else None
+        devices = objects.devices.objects.get(name) if objects else None
+        now, report = self._clock.wall(), self._cluster.reports.get(name)
+        _, seen = self._cluster.seen.get(name, (None, None))
+        state = self._states.get(name)
+        last = state.facts if state else None
+        is_same = last is not None and last.pods is pods  # a changed pod makes another tuple
+        if (
+            last is not None
+            and is_same
+            and last.node is node
+            and last.config is config
+            and last.topology is topology
+            and last.devices is devices
+        ):
+            return last.at(now, report, seen)
         facts, problems = gather_facts(
             node,
             config,
-            now=self._clock.wall(),
-            report=self._cluster.reports.get(name),
-            seen=seen[1] if seen else None,
+            now=now,
+            report=report,
+            seen=seen,
             pods=pods,
-            topology=objects.topologies.objects.get(name) if objects else None,
-            devices=objects.devices.objects.get(name) if objects else None,
-            derived=self._derived(name, pods),
+            topology=topology,
+            devices=devices,
+            derived=last.derived if last is not None and is_same else None,
         )
         if problems:
             log.debug("node.partly_rejected", node=name, problems=[str(one) for one in problems])
+        if state is not None:
+            state.facts = facts
         return facts
-
-    def _derived(self, name: str, pods: tuple[ClusterPod, ...]) -> dict[object, Any] | None:
-        """Return what was made of these pods; None: nothing is kept of the node."""
-        state = self._states.get(name)
-        if state is None:
-            return None
-        if state.pods is not pods:  # a changed pod makes another tuple
-            state.pods, state.derived = pods, {}
-        return state.derived
 
     def explain(
         self, name: str
@@ -193,6 +199,7 @@ class NodeResources(NodeWorker):
         fresh_for = facts.fresh_for
         self.queue.add_after(name, SWEEP if fresh_for is None else min(SWEEP, fresh_for + 1))
         state = self._states.setdefault(name, _NodeState())
+        state.facts = facts
         result = self._calculator.calculate(facts, state.history)
         state.result = result.amounts_only()
         self._metrics.offered[name] = {key: one.calculated for key, one in result.resources.items()}

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from typing import Any
 
 from koord.api.quantity import Quantity
 from koord_manager.framework.facts import Calculation, NodeFacts, Offered, Term, Zone
@@ -61,6 +62,10 @@ class History:
             if self.basis is not None:
                 self.known.clear()
             self.basis = basis
+
+    def knows(self, name: str) -> bool:
+        """Whether it is known what the node has offered."""
+        return name in self.known
 
     def assume(self, name: str, amount: int) -> None:
         """Begin with what the node has, unless it is known what it has offered."""
@@ -121,6 +126,7 @@ NATIVE = frozenset({"cpu", "memory", "pods", "ephemeral-storage", "storage"})  #
 MAX_RESOURCES = 64  # of one plugin
 MAX_AMOUNT = 2**50 - 1  # as koord.cluster reads it
 MAX_TEXT = 4096  # bytes of an annotation
+MAX_SHARED = 256  # calculations that several nodes have
 
 Call = Callable[[NodeResourcePlugin, NodeFacts, Calculation], Calculation]
 """Calls a plugin; raises what it raises."""
@@ -168,9 +174,18 @@ def _written(amount: int | None) -> OfferedResource:
     return OfferedResource(plugin="", amount=amount, calculated=None)
 
 
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What one plugin has said, checked; settled: what of it no report bounds."""
+
+    plugin: str
+    found: Calculation
+    settled: Mapping[str, OfferedResource]
+
+
 @dataclass(slots=True)
 class _Merged:
-    resources: dict[str, tuple[str, Offered]] = field(default_factory=dict)
+    resources: dict[str, tuple[_Part, Offered]] = field(default_factory=dict)
     annotations: dict[str, str | None] = field(default_factory=dict)
     labels: dict[str, str] = field(default_factory=dict)
     zones: dict[str, dict[str, Quantity | None]] = field(default_factory=dict)
@@ -183,6 +198,16 @@ class _Merged:
             labels=self.labels,
             zones=self.zones,
         )
+
+    def take(self, part: _Part) -> None:
+        found = part.found
+        for name, one in found.resources.items():
+            self.resources[name] = part, one
+        self.annotations.update(found.annotations)
+        self.labels.update(found.labels)
+        for zone, amounts in found.zones.items():
+            self.zones.setdefault(zone, {}).update(amounts)
+        self.problems += [f"{part.plugin}: {one}" for one in found.problems]
 
 
 class Calculator:
@@ -208,6 +233,7 @@ class Calculator:
         self._call = call
         self._limits = nullcontext() if limits is None else limits
         self._failed = failed
+        self._parts: dict[tuple[str, int], _Part] = {}
 
     def calculate(self, node: NodeFacts, history: History) -> NodeResult:
         """Return what a node is to have; history is that of this node, and is brought up to date"""
@@ -215,49 +241,66 @@ class Calculator:
         with self._limits:
             for plugin in self.plugins:
                 try:
-                    found = self._call(plugin, node, merged.view())
-                    self._take(merged, plugin.name, found)
+                    merged.take(self._part(plugin, node, merged))
                 except Exception as err:  # third party's code: the others go on
                     merged.problems.append(f"{plugin.name}: {type(err).__name__}: {err}"[:300])
                     self._failed(plugin.name, node.name, err)
         return self._settle(node, merged, history)
 
-    def _take(self, merged: _Merged, plugin: str, found: Calculation) -> None:
+    def _part(self, plugin: NodeResourcePlugin, node: NodeFacts, merged: _Merged) -> _Part:
+        """Return what a plugin says; that of one without a need for reports is kept."""
+        if plugin.reads_reports:
+            return self._checked(plugin.name, self._call(plugin, node, merged.view()))
+        return node.without_report(plugin, lambda _: self._shared(plugin, node, merged.view()))
+
+    def _shared(self, plugin: NodeResourcePlugin, node: NodeFacts, earlier: Calculation) -> _Part:
+        """Return what a plugin says; nodes of which it returns the same object share the part."""
+        found = self._call(plugin, node, earlier)
+        key = plugin.name, id(found)  # which lives as long as the part
+        part = self._parts.get(key)
+        if part is None:
+            if len(self._parts) >= MAX_SHARED:  # of plugins that make each anew
+                self._parts.clear()
+            part = self._parts[key] = self._checked(plugin.name, found)
+        return part
+
+    def _checked(self, plugin: str, found: Calculation) -> _Part:
+        """Return what may be merged. Raises ValueError."""
         if len(found.resources) + len(found.annotations) + len(found.labels) > MAX_RESOURCES:
             raise ValueError(f"wanted at most {MAX_RESOURCES} resources, annotations and labels")
+        settled = {}
         for name, offered in found.resources.items():
             if name in NATIVE:
                 raise ValueError(f"{name} belongs to the kubelet")
             amount = offered.amount
             if amount is not None and not (type(amount) is int and 0 <= amount <= MAX_AMOUNT):
                 raise ValueError(f"{name}: wanted a whole number from 0 on, found {amount!r:.40}")
+            if amount is None or not offered.is_measured:
+                settled[name] = _offered(plugin, offered, amount, offered.reason)
         for key, text in found.annotations.items():
             if key not in self._declared:
                 raise ValueError(f"annotation {key}: declare it with @reads")
             if text is not None and len(text) > MAX_TEXT:
                 raise ValueError(f"annotation {key}: wanted at most {MAX_TEXT} characters")
-        merged.resources.update({name: (plugin, one) for name, one in found.resources.items()})
-        merged.annotations.update(found.annotations)
-        merged.labels.update(found.labels)
-        for zone, amounts in found.zones.items():
-            merged.zones.setdefault(zone, {}).update(amounts)
-        merged.problems += [f"{plugin}: {one}" for one in found.problems]
+        return _Part(plugin, found, settled)
 
     def _settle(self, node: NodeFacts, merged: _Merged, history: History) -> NodeResult:
-        factors = tuple((name, one.factor) for name, (_, one) in merged.resources.items())
+        factors = tuple([(name, one.factor) for name, (_, one) in merged.resources.items()])
         history.begin((node.strategy, node.node.capacity, node.node.raw_allocatable, factors))
         doubtful = doubts(node)
-        origin = self._originals(node)
-        present = dict(node.node.allocatable)
         settled: dict[str, OfferedResource] = {}
-        for name, (plugin, one) in merged.resources.items():
-            before = origin.get(name) if one.given is not None else present.get(name)
-            settled[name] = self._resource(node, name, plugin, one, history, doubtful, before)
+        for name, (part, one) in merged.resources.items():
+            found = part.settled.get(name)
+            if found is None:
+                found = self._bounded(node, name, part.plugin, one, history, doubtful)
+            elif one.amount is None:
+                history.forget(name)
+            settled[name] = found
         zones = self._zones(node, merged, history, doubtful)
         annotations = dict(merged.annotations)
         given = {name: one for name, one in settled.items() if one.given is not None}
         if given and ORIGIN in self._declared:
-            annotations[ORIGIN] = _origin_text(node.annotation(ORIGIN), given)
+            annotations[ORIGIN] = _origin_text(node.without_report(_origins, _origins), given)
         return NodeResult(
             resources=settled,
             annotations=annotations,
@@ -267,7 +310,7 @@ class Calculator:
             problems=tuple(merged.problems),
         )
 
-    def _resource(
+    def _bounded(
         self,
         node: NodeFacts,
         name: str,
@@ -275,30 +318,16 @@ class Calculator:
         one: Offered,
         history: History,
         doubtful: tuple[str, ...],
-        before: int | None,
     ) -> OfferedResource:
-        if one.amount is None:
-            history.forget(name)
-            return OfferedResource(
-                plugin=plugin, amount=None, calculated=None, given=one.given, reason=one.reason
-            )
-        amount, reason = one.amount, one.reason
-        if one.is_measured:
-            if before is not None and before > 0:
+        """Return what is offered of a resource that is measured."""
+        if not history.knows(name):
+            before = self._before(node, name, one)
+            if before > 0:
                 history.assume(name, int(before / one.factor))
-            at = (node.report.update_time if node.report else None) or 0.0
-            amount, reason = history.bounded(name, amount, at, self.max_decrease_percent, doubtful)
-        multiplied = scaled(amount, one.factor)
-        return OfferedResource(
-            plugin=plugin,
-            amount=max(multiplied - (one.given or 0), 0),
-            calculated=one.amount,
-            original=multiplied,
-            given=one.given,
-            factor=one.factor,
-            terms=one.terms,
-            reason=reason,
-        )
+        at = (node.report.update_time if node.report else None) or 0.0
+        percent = self.max_decrease_percent
+        amount, reason = history.bounded(name, one.amount or 0, at, percent, doubtful)
+        return _offered(plugin, one, amount, reason)
 
     def _zones(
         self, node: NodeFacts, merged: _Merged, history: History, doubtful: tuple[str, ...]
@@ -325,14 +354,34 @@ class Calculator:
                     settled[name] = _zone_quantity(name, amount)
         return found
 
-    def _originals(self, node: NodeFacts) -> Mapping[str, int]:
-        """Return the amounts before a part was given away, by the node's annotation."""
-        text = node.annotation(ORIGIN)
+    def _before(self, node: NodeFacts, name: str, one: Offered) -> int:
+        """Return what the node has of a resource, before a part was given away; 0: nothing."""
+        if one.given is None:
+            return dict(node.node.allocatable).get(name, 0)
+        text = node.without_report(_origins, _origins).get(name)
         try:
-            found = json.loads(text or "{}").get("resources") or {}
-            return {name: Quantity.parse(each).integer for name, each in found.items()}
-        except (ValueError, AttributeError, TypeError, RecursionError):
-            return {}
+            return 0 if text is None else Quantity.parse(text).integer
+        except (ValueError, TypeError, AttributeError):
+            return 0
+
+
+def _offered(plugin: str, one: Offered, amount: int | None, reason: str) -> OfferedResource:
+    """Return the offer of so much, before the factor and what is given away."""
+    if amount is None:
+        return OfferedResource(
+            plugin=plugin, amount=None, calculated=None, given=one.given, reason=reason
+        )
+    multiplied = scaled(amount, one.factor)
+    return OfferedResource(
+        plugin=plugin,
+        amount=max(multiplied - (one.given or 0), 0),
+        calculated=one.amount,
+        original=multiplied,
+        given=one.given,
+        factor=one.factor,
+        terms=one.terms,
+        reason=reason,
+    )
 
 
 def _of_zone(zone: Zone | None, name: str) -> int:
@@ -357,15 +406,19 @@ def scaled(amount: int, factor: float) -> int:
     return amount if factor == 1.0 else -(-int(amount * 1000 * factor) // 1000)
 
 
-def _origin_text(present: str | None, given: Mapping[str, OfferedResource]) -> str:
-    """The annotation: resources of others in it stay."""
+def _origins(node: NodeFacts) -> Mapping[str, Any]:
+    """The resources of the annotation."""
     try:
-        found = json.loads(present or "{}").get("resources")
+        found = json.loads(node.annotation(ORIGIN) or "{}").get("resources")
     except (ValueError, AttributeError, RecursionError):
-        found = None
-    kept = found if isinstance(found, dict) else {}
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _origin_text(present: Mapping[str, Any], given: Mapping[str, OfferedResource]) -> str:
+    """The annotation: resources of others in it stay."""
     ours = {name: amount_text(name, one.original or 0) for name, one in given.items()}
-    merged = {**kept, **ours}
+    merged = {**present, **ours}
     return json.dumps({"resources": dict(sorted(merged.items()))}, separators=(",", ":"))
 
 

@@ -20,7 +20,7 @@ from koord.api.slocontroller import (
     load_config,
     load_cpu_ratios,
 )
-from koord.cluster.facts import ClusterNode, ClusterPod
+from koord.cluster.facts import ClusterNode, ClusterPod, ReportedPods
 from koord.cluster.kinds import UsageReport
 from koord.kube.transport import Object
 from koord.util.errors import InvalidObject
@@ -30,7 +30,8 @@ _NONE: Mapping[str, Any] = MappingProxyType({})
 MAX_ZONES = 64  # of a node
 MAX_ZONE_RESOURCES = 64
 MAX_DEVICES = 256  # of a node
-MAX_DERIVED = 32  # results that are kept of the pods of a node
+MAX_DERIVED = 32  # results that are kept of the pods of a node, and of the node without its report
+NO_PODS = ReportedPods(())
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +196,25 @@ class NodeFacts:
     topology: NodeTopology | None = None  # None: there is no NodeResourceTopology
     devices: NodeDevices | None = None  # None: there is no Device
     derived: dict[object, Any] = field(default_factory=dict, repr=False, compare=False)
-    """Results of of_pods, kept until a pod of the node changes."""
+    """Results of of_pods and of_named_pods, kept until a pod of the node changes."""
+    unreported: dict[object, Any] = field(default_factory=dict, repr=False, compare=False)
+    """Results of without_report, kept until anything else than the report changes."""
+
+    def at(self, now: float, report: UsageReport | None, seen: float | None) -> "NodeFacts":
+        """Return the same node at another time, with another report; all else must be the same."""
+        return NodeFacts(
+            node=self.node,
+            strategy=self.strategy,
+            now=now,
+            config=self.config,
+            report=report,
+            seen=seen,
+            pods=self.pods,
+            topology=self.topology,
+            devices=self.devices,
+            derived=self.derived,
+            unreported=self.unreported,
+        )
 
     def of_pods(self, work: Callable[[tuple[ClusterPod, ...]], T]) -> T:
         """Return what a function makes of the pods; it is called once until one of them changes.
@@ -207,6 +226,34 @@ class NodeFacts:
                 self.derived.clear()
             self.derived[work] = work(self.pods)
         found: T = self.derived[work]
+        return found
+
+    def of_named_pods(self, work: Callable[[tuple[ClusterPod, ...], ReportedPods], T]) -> T:
+        """Return what a function makes of the pods, and of which pods the report names.
+
+        It is called once until one of them changes. work depends on nothing else: not on how much
+        the pods use. What it returns must be small, and not be changed.
+        """
+        named = self.report.pod_columns() if self.report else NO_PODS
+        who, kept = named.who(), self.derived.get(work)
+        if kept is None or kept[0] != who:
+            if len(self.derived) >= MAX_DERIVED:
+                self.derived.clear()
+            kept = self.derived[work] = who, work(self.pods, named)
+        found: T = kept[1]
+        return found
+
+    def without_report(self, key: object, work: "Callable[[NodeFacts], T]") -> T:
+        """Return what work makes of the node, without its report and the time.
+
+        It is called once until anything else changes; key stands for it, such as a function that is
+        there once. What it returns must be small, and not be changed.
+        """
+        if key not in self.unreported:
+            if len(self.unreported) >= MAX_DERIVED:  # a new key for each call
+                self.unreported.clear()
+            self.unreported[key] = work(self)
+        found: T = self.unreported[key]
         return found
 
     @property

@@ -33,6 +33,9 @@ class NodeResourcePlugin(Plugin, ABC):
 
     order: ClassVar[int] = 100
     """Plugins of a lower order come first; of two that say something of one name the later wins."""
+    reads_reports: ClassVar[bool] = True
+    """Whether calculate depends on the NodeMetric, on the time, or on what a plugin that does so
+    has said. If not, it is called only when something else of the node has changed."""
 
     @abstractmethod
     def calculate(self, node: NodeFacts, earlier: Calculation) -> Calculation:

@@ -4,7 +4,13 @@ Plugins import this module, koord.plugin and koord.api, nothing else of the daem
 has an example.
 """
 
-from koord.cluster.facts import ClusterNode, ClusterPod, ReportedPodUsage, ReportedUsage
+from koord.cluster.facts import (
+    ClusterNode,
+    ClusterPod,
+    ReportedPods,
+    ReportedPodUsage,
+    ReportedUsage,
+)
 from koord.cluster.keptfields import KeptFields, reads
 from koord.cluster.kinds import UsageReport
 from koord_manager.framework.facts import (
@@ -48,6 +54,7 @@ __all__ = [
     "Plugin",  # base of all interfaces
     "PodMutator",
     "ReportedPodUsage",  # item of a UsageReport
+    "ReportedPods",
     "ReportedUsage",
     "Services",
     "Term",

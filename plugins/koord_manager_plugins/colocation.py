@@ -36,6 +36,7 @@ from koord_manager.plugin import (
     NodeResourcePlugin,
     NodeTopology,
     Offered,
+    ReportedPods,
     ReportedUsage,
     Term,
     reads,
@@ -72,6 +73,10 @@ def _share(of: int, share: int) -> int:
 
 
 def capacity(node: NodeFacts) -> Amounts:
+    return node.without_report(_capacity, _capacity)
+
+
+def _capacity(node: NodeFacts) -> Amounts:
     return amounts(dict(node.node.capacity))
 
 
@@ -80,6 +85,10 @@ def reserved(node: NodeFacts) -> Amounts:
 
     What the kubelet reserves is taken from the allocatable before it was amplified.
     """
+    return node.without_report(_reserved, _reserved)
+
+
+def _reserved(node: NodeFacts) -> Amounts:
     own, found = capacity(node), node.node
     before = found.raw_allocatable or found.unreserved or found.allocatable
     by_kubelet = own.less(amounts(dict(before)))
@@ -195,6 +204,69 @@ def counted_pods(node: NodeFacts) -> Iterator[PodShare]:
             yield PodShare(0, 0, used_cpu, used_memory, used_cpu, used_memory)
 
 
+@dataclass(frozen=True, slots=True)
+class NamedPods:
+    """The pods that a report names, as far as they count: what their usage is compared with.
+
+    Columns have an item for each of at. Milli-cores and bytes.
+    """
+
+    at: tuple[int, ...]  # numbers in the report: of pods that are neither batch nor free
+    request_cpu: tuple[int, ...]  # 0 of a pod that is not on the node
+    request_memory: tuple[int, ...]
+    exclusive: tuple[int, ...]  # items of the columns: their CPUs are used by nobody else
+    request: Amounts  # of all pods that count, in the report or not
+    unreported: Amounts  # of those that are not in it
+
+
+def named_pods(pods: tuple[ClusterPod, ...], named: ReportedPods) -> NamedPods:
+    """Return which pods of a report count, and with which requests; see counted_pods."""
+    names, kinds = named.who()
+    keys = [(kind[0], name) for kind, name in zip(kinds, names, strict=True)]
+    numbers = {key: at for at, key in enumerate(keys)}
+    found: list[tuple[int, int, int, bool]] = []
+    request = unreported = NOTHING
+    for pod, counted in zip(pods, count_pods(pods), strict=True):
+        if counted is None:
+            continue
+        at = numbers.pop((pod.namespace, pod.name), None)
+        if counted.is_low:
+            continue
+        own = Amounts(counted.request_cpu, counted.request_memory)
+        request += own
+        if at is None:
+            unreported += own
+        else:
+            found.append((at, own.milli_cores, own.memory_bytes, counted.is_exclusive))
+    found += [(at, 0, 0, False) for at in numbers.values() if kinds[at][1] not in LOW_CLASSES]
+    return NamedPods(
+        tuple([one[0] for one in found]),
+        tuple([one[1] for one in found]),
+        tuple([one[2] for one in found]),
+        tuple([number for number, one in enumerate(found) if one[3]]),
+        request,
+        unreported,
+    )
+
+
+def sums_of_pods(node: NodeFacts) -> tuple[Amounts, Amounts, Amounts]:
+    """Return what counted_pods are together: requests, usage, and the higher of the two."""
+    found = node.of_named_pods(named_pods)
+    if node.report is None:
+        return found.request, found.request, found.request
+    columns = node.report.pod_columns()
+    cores, memory = columns.cores(), columns.memory_bytes()
+    used_cpu = [round(cores[at] * 1000) for at in found.at]
+    used_memory = [round(memory[at]) for at in found.at]
+    most = Amounts(
+        sum(map(max, found.request_cpu, used_cpu)), sum(map(max, found.request_memory, used_memory))
+    )
+    for number in found.exclusive:
+        used_cpu[number] = found.request_cpu[number]
+    used = Amounts(sum(used_cpu), sum(used_memory))
+    return found.request, used + found.unreported, most + found.unreported
+
+
 def prod_requests(pods: Iterable[ClusterPod]) -> Amounts:
     """Return the requests of the pods that are neither mid nor batch nor free."""
     found = [
@@ -242,7 +314,7 @@ class BatchResource(NodeResourcePlugin):
         """It has no arguments: the strategy is in slo-controller-config."""
 
     def calculate(self, node: NodeFacts, earlier: Calculation) -> Calculation:
-        given, problems = third_party(node)
+        given, problems = node.without_report(third_party, third_party)
         why = _why_none(node)
         if why:
             none = Offered(amount=None, reason=why, given=0)
@@ -254,8 +326,7 @@ class BatchResource(NodeResourcePlugin):
             return Calculation(
                 resources={BATCH_CPU: none, BATCH_MEMORY: none}, zones=gone, problems=problems
             )
-        pods = tuple(counted_pods(node))
-        found = batch_amounts(node, pods)
+        found = batch_amounts(node)
         ratio = normalization(node, earlier)
         resources = {
             BATCH_CPU: Offered(
@@ -274,7 +345,7 @@ class BatchResource(NodeResourcePlugin):
         }
         zones: dict[str, dict[str, Quantity | None]] = {}
         if node.topology is not None and node.topology.zones:
-            offered = zone_amounts(node, node.topology, pods)
+            offered = zone_amounts(node, node.topology, tuple(counted_pods(node)))
             zones = {
                 name: {
                     BATCH_CPU: Quantity.of_milli(int(each.milli_cores * 1000 * ratio)),
@@ -307,11 +378,11 @@ class BatchAmounts:
     memory: Explained
 
 
-def batch_amounts(node: NodeFacts, pods: Iterable[PodShare]) -> BatchAmounts:
+def batch_amounts(node: NodeFacts) -> BatchAmounts:
     """Return what a node offers to batch pods."""
     strategy, whole, kept = node.strategy, capacity(node), reserved(node)
     system = system_usage(node, of_prod_only=False).higher(kept)
-    request, used, most = _sums(pods)
+    request, used, most = sums_of_pods(node)
     margin = _margin(whole, strategy)
     caps = percent(
         whole,
@@ -368,13 +439,8 @@ def _margin(whole: Amounts, strategy: ColocationStrategy) -> Amounts:
     )
 
 
-def _sums(pods: Iterable[PodShare]) -> tuple[Amounts, Amounts, Amounts]:
-    """Requests, usage, and the higher of the two, of all pods together."""
-    columns = [sum(column) for column in zip(*(one[:6] for one in pods), strict=True)]
-    return _three(columns or [0] * 6)
-
-
 def _three(found: list[int]) -> tuple[Amounts, Amounts, Amounts]:
+    """Requests, usage, and the higher of the two."""
     return Amounts(*found[:2]), Amounts(*found[2:4]), Amounts(*found[4:])
 
 

@@ -5,6 +5,7 @@ Source: Koordinator, noderesource/plugins cpunormalization and resourceamplifica
 
 import json
 from collections.abc import Mapping
+from functools import lru_cache
 
 from koord.api.slocontroller import (
     AMPLIFICATION,
@@ -21,11 +22,17 @@ _LEAST_CHANGE = 0.01  # of a ratio; a smaller one is not written
 _FLAGS = {"true": True, "false": False}
 
 
+@lru_cache(maxsize=64)  # nodes share the few that there are
+def _annotated(key: str, text: str | None) -> Calculation:
+    return Calculation(annotations={key: text})
+
+
 @reads(node_annotations={CPU_NORMALIZATION: 64}, node_labels=(CPU_NORMALIZATION_ENABLED,))
 class CPUNormalization(NodeResourcePlugin):
     """Writes how much more a core of a node's CPU model does."""
 
     order = 10
+    reads_reports = False
 
     def __init__(self, args: None, handle: Handle) -> None:
         """It has no arguments: the ratios are in slo-controller-config."""
@@ -35,7 +42,7 @@ class CPUNormalization(NodeResourcePlugin):
             ratio = normalization_ratio(node)
         except ValueError as err:  # the annotation stays as it is
             return Calculation(problems=(str(err),))
-        return Calculation(annotations={CPU_NORMALIZATION: _text(node, ratio)})
+        return _annotated(CPU_NORMALIZATION, _text(node, ratio))
 
 
 def normalization_ratio(node: NodeFacts) -> float:
@@ -83,6 +90,7 @@ class ResourceAmplification(NodeResourcePlugin):
     """Writes by how much the allocatable of a node is to be amplified."""
 
     order = 20
+    reads_reports = False
 
     def __init__(self, args: None, handle: Handle) -> None:
         """It has no arguments: the ratios are in slo-controller-config."""
@@ -95,9 +103,9 @@ class ResourceAmplification(NodeResourcePlugin):
         except ValueError as err:
             return Calculation(annotations={RESOURCE_AMPLIFICATION: None}, problems=(str(err),))
         if not ratios:
-            return Calculation(annotations={RESOURCE_AMPLIFICATION: None})
+            return _annotated(RESOURCE_AMPLIFICATION, None)
         parts = (f"{json.dumps(name)}:{ratio:.2f}" for name, ratio in sorted(ratios.items()))
-        return Calculation(annotations={RESOURCE_AMPLIFICATION: f"{{{','.join(parts)}}}"})
+        return _annotated(RESOURCE_AMPLIFICATION, f"{{{','.join(parts)}}}")
 
 
 def amplification_ratios(

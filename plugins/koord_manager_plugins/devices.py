@@ -21,12 +21,18 @@ VENDOR = "node.koordinator.sh/gpu-vendor"
 LABELS = (VENDOR, "node.koordinator.sh/gpu-model", "node.koordinator.sh/gpu-driver-version")
 SHARED_GATE = "EnableSyncGPUSharedResource"
 WHOLE = 100  # percent of one device
+# one object for all nodes
+_NO_GPU = Calculation(
+    resources=dict.fromkeys(GPU_RESOURCES, Offered(amount=None, reason="no healthy GPU"))
+)
+_NO_RDMA = Calculation(resources={RDMA: Offered(amount=None, reason="no healthy device")})
 
 
 class GPUDeviceResource(NodeResourcePlugin):
     """Offers the sums of healthy GPUs, and copies their labels."""
 
     order = 50
+    reads_reports = False
 
     def __init__(self, args: None, handle: Handle) -> None:
         """It has no arguments."""
@@ -37,8 +43,7 @@ class GPUDeviceResource(NodeResourcePlugin):
         found = devices.devices if devices else ()
         healthy = [one for one in found if one.is_healthy and one.type == "gpu"]
         if devices is None or not healthy:
-            none = Offered(amount=None, reason="no healthy GPU")
-            return Calculation(resources=dict.fromkeys(GPU_RESOURCES, none))
+            return _NO_GPU
         sums: dict[str, int] = {}
         for one in healthy:
             for name, amount in one.resources.items():
@@ -62,6 +67,7 @@ class RDMADeviceResource(NodeResourcePlugin):
     """Offers the sum of healthy RDMA devices."""
 
     order = 60
+    reads_reports = False
 
     def __init__(self, args: None, handle: Handle) -> None:
         """It has no arguments."""
@@ -70,7 +76,7 @@ class RDMADeviceResource(NodeResourcePlugin):
         devices = node.devices.devices if node.devices else ()
         count = sum(1 for one in devices if one.is_healthy and one.type == "rdma")
         if not count:
-            return Calculation(resources={RDMA: Offered(amount=None, reason="no healthy device")})
+            return _NO_RDMA
         total = WHOLE * count
         terms = (Term(f"{count} healthy devices", total),)
         return Calculation(resources={RDMA: Offered(amount=total, terms=terms)})

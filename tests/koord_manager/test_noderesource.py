@@ -1,6 +1,7 @@
 """When a node is looked at, and that what is kept from look to look is what a fresh one finds."""
 
 import asyncio
+import copy
 import json
 from types import SimpleNamespace
 
@@ -9,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
+from koord.api.nodemetric import Amounts
 from koord.cluster import kinds
 from koord.cluster.decoder import Decoder
 from koord.cluster.keptfields import reads_of, union
@@ -16,8 +18,10 @@ from koord.util.simulatedclock import SimulatedClock
 from koord_manager.cluster import METRIC, ManagerCluster
 from koord_manager.controllers.noderesource import NodeResources, insufficient_resources
 from koord_manager.controllers.worker import NodeResourceMetrics
-from koord_manager.framework.facts import NOTHING, gather_facts, read_topology
-from koord_manager_plugins.colocation import count_pods
+from koord_manager.framework.calculator import ORIGIN, Calculator, History
+from koord_manager.framework.facts import NOTHING, gather_facts, read_devices, read_topology
+from koord_manager.framework.interfaces import NodeResourcePlugin
+from koord_manager_plugins.colocation import THIRD_PARTY, count_pods, counted_pods, sums_of_pods
 from tests.support.manager import (
     NOW,
     PLUGINS,
@@ -37,7 +41,7 @@ from tests.support.manager import (
 class Bench:
     """Node n1 of which nothing is written."""
 
-    def __init__(self, age=0.0, *, topologies=None, **strategy):
+    def __init__(self, age=0.0, *, names=("BatchResource",), **strategy):
         self.clock = SimulatedClock(wall=NOW)
         self.decoder = Decoder(union(map(reads_of, PLUGINS.values())))
         self.cluster = ManagerCluster(self.decoder.kept)
@@ -45,14 +49,15 @@ class Bench:
         self.put(kinds.NODE, node(quantities(cpu=10, memory="10G")))
         self.report(age)
         self.config = config(colocation_config={"enable": True, **strategy})
+        self.topologies, self.devices = {}, {}
         objects = SimpleNamespace(
-            topologies=SimpleNamespace(objects=topologies or {}),
-            devices=SimpleNamespace(objects={}),
+            topologies=SimpleNamespace(objects=self.topologies),
+            devices=SimpleNamespace(objects=self.devices),
         )
         self.resources = NodeResources(
             self.cluster,
             objects,
-            calculator("BatchResource"),
+            calculator(*names),
             lambda: self.config,
             None,
             self.clock,
@@ -157,6 +162,20 @@ CONFIGS = (
         "cpu_normalization_config": {"enable": True, "defaultRatio": 1.2},
     },
 )
+ZONES = (None, topology((4, "4G"), (6, "6G")), topology((10, "10G")))
+GPU = {"type": "gpu", "resources": {"koordinator.sh/gpu-core": "100"}}
+RDMA = {"type": "rdma", "health": True}
+DEVICES = (
+    None,
+    *(
+        {"metadata": {"name": "n1"}, "spec": {"devices": [one]}}
+        for one in (
+            {**GPU, "health": True},
+            {**GPU, "health": False},
+            {"type": "rdma", "health": True},
+        )
+    ),
+)
 names = st.sampled_from("abc")
 pods = st.fixed_dictionaries(
     {
@@ -192,6 +211,13 @@ nodes = st.fixed_dictionaries(
                 {f"{PREFIX}colocation-strategy": '{"memoryReclaimThresholdPercent":90}'},
                 {f"{PREFIX}colocation-strategy": '{"degradeTimeMinutes":0}'},
                 {f"{PREFIX}reservation": '{"resources":{"cpu":"2"}}'},
+                {f"{PREFIX}cpu-normalization-ratio": "1.50"},
+                {
+                    THIRD_PARTY: '{"allocations":[{"priority":"koord-batch","resources":'
+                    '{"kubernetes.io/batch-cpu":"700"}}]}'
+                },
+                {ORIGIN: '{"resources":{"kubernetes.io/batch-cpu":"900","other":"1"}}'},
+                {ORIGIN: "[]"},
             ]
         ),
     }
@@ -205,7 +231,15 @@ events = st.one_of(
     st.tuples(st.just("node"), nodes),
     st.tuples(st.just("config"), st.sampled_from(CONFIGS)),
     st.tuples(st.just("report"), usages),
+    st.tuples(st.just("zones"), st.sampled_from(ZONES)),
+    st.tuples(st.just("devices"), st.sampled_from(DEVICES)),
 )
+
+
+BESIDE = {
+    "zones": lambda bench: (bench.topologies, read_topology),
+    "devices": lambda bench: (bench.devices, read_devices),
+}
 
 
 async def happen(bench, kind, what, where=""):
@@ -219,6 +253,11 @@ async def happen(bench, kind, what, where=""):
         bench.put(kinds.NODE, node(quantities(cpu=10, memory="10G"), **what))
     elif kind == "config":
         bench.config = config(**what)
+    elif kind in ("zones", "devices"):
+        place, read = BESIDE[kind](bench)
+        place.pop("n1", None)
+        if what is not None:
+            place["n1"] = read(what)
     else:
         await bench.clock.advance(60)
         at = NOW - bench.clock.wall()
@@ -226,37 +265,85 @@ async def happen(bench, kind, what, where=""):
         bench.put(METRIC, report(node=usage(3, "3G"), system=usage(1, "1G"), pods=found, age=at))
 
 
+def plain_sums(node):
+    """Requests, usage, and the higher of the two, pod by pod."""
+    shares = [one[:6] for one in counted_pods(node)]
+    sums = [sum(column) for column in zip(*shares, strict=True)] or [0] * 6
+    return tuple(Amounts(*sums[at : at + 2]) for at in (0, 2, 4))
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.lists(events, max_size=12))
 def test_what_is_kept_of_a_node_is_what_a_fresh_look_finds(happened):
-    """After any events, for the pods' classes, the strategy, and all that plugins make of them."""
+    """After any events: classes of pods, sums, the strategy, what plugins say, what is offered."""
 
     async def check():
-        zones = read_topology(topology((4, "4G"), (6, "6G")))
-        bench, last = Bench(topologies={"n1": zones}), CONFIGS[0]
-        made = plugins()
+        bench, last = Bench(names=PLUGINS), CONFIGS[0]
+        made, plain, history = plugins(), calculator(*PLUGINS), History()
         for event in happened:
             await happen(bench, *event)
             last = event[1] if event[0] == "config" else last
             await bench.resources.reconcile("n1")
             kept, result, short = bench.resources.explain("n1")
             cluster = bench.cluster
-            fresh, _ = gather_facts(
-                cluster.snapshot.node("n1"),
-                config(**last),
-                now=bench.clock.wall(),
-                report=cluster.reports["n1"],
-                seen=cluster.seen["n1"][1],
-                pods=cluster.pods_of_node("n1"),
-                topology=zones,
-            )
-            assert kept == fresh
-            assert kept.of_pods(count_pods) == count_pods(fresh.pods)
-            assert short == insufficient_resources(result, fresh)
+
+            def fresh(last=last, cluster=cluster):
+                found, _ = gather_facts(
+                    cluster.snapshot.node("n1"),
+                    config(**last),
+                    now=bench.clock.wall(),
+                    report=cluster.reports["n1"],
+                    seen=cluster.seen["n1"][1],
+                    pods=cluster.pods_of_node("n1"),
+                    topology=bench.topologies.get("n1"),
+                    devices=bench.devices.get("n1"),
+                )
+                return found
+
+            assert kept == fresh()
+            assert kept.of_pods(count_pods) == count_pods(fresh().pods)
+            assert sums_of_pods(kept) == plain_sums(fresh())
+            assert short == insufficient_resources(result, fresh())
             for plugin in made:
-                assert plugin.calculate(kept, NOTHING) == plugin.calculate(fresh, NOTHING)
+                assert plugin.calculate(kept, NOTHING) == plugin.calculate(fresh(), NOTHING)
+            plain.calculate(fresh(), history)
+            assert result == plain.calculate(fresh(), copy.deepcopy(history))
 
     asyncio.run(check())
+
+
+@pytest.mark.parametrize(
+    ("event", "is_called"),
+    [
+        (("report", [("a", "1")]), False),
+        (("pod", {"name": "a", "request": {"cpu": "1"}}, "n1"), True),
+        (("node", {"labels": {"pool": "a"}}), True),
+        (("config", CONFIGS[2]), True),
+        (("zones", ZONES[1]), True),
+        (("devices", DEVICES[1]), True),
+    ],
+)
+def test_a_plugin_without_a_need_for_reports_is_called_when_something_else_changes(
+    event, is_called
+):
+    calls = []
+
+    class Other(NodeResourcePlugin):
+        name, reads_reports = "Other", False
+
+        def calculate(self, node, earlier):
+            calls.append(node.name)
+            return NOTHING
+
+    async def check():
+        bench = Bench()
+        bench.resources._calculator = Calculator([Other()], declared=(), max_decrease_percent=30)
+        await bench.resources.reconcile("n1")
+        await happen(bench, *event)
+        await bench.resources.reconcile("n1")
+
+    asyncio.run(check())
+    assert calls == ["n1"] * (1 + is_called)
 
 
 def test_what_is_made_of_pods_is_kept_until_a_pod_changes_and_no_longer():
