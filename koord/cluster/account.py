@@ -44,6 +44,10 @@ class AccountKind(Struct, frozen=True, eq=False):
     """Returns such an annotation without amounts that other pods hold in its place, by name.
 
     It is what lets a pod stand for room that others take piece by piece, such as a reservation."""
+    labels: frozenset[str] | None = None
+    """Labels that a pod without annotations and workload group needs to hold something.
+
+    One of them will do. Other pods, which are most, are not asked about. None: all are."""
     nests: bool = False
     """Its pools also have what their pods hold of kinds with an annotation, as nested_name."""
 
@@ -172,6 +176,7 @@ class Account:
 
     def __init__(self, kinds: Iterable[AccountKind] = ()) -> None:
         self._kinds: tuple[AccountKind, ...] = ()
+        self._labels: frozenset[str] | None = frozenset()  # of all kinds
         self._held: dict[str, tuple[ClusterPod, tuple[Sequence[Holding], ...]]] = {}
         self._sums: dict[AccountKind, dict[str, _Sums]] = {}
         self._pools: dict[AccountKind, Shards[Pool]] = {}
@@ -192,20 +197,29 @@ class Account:
         if kind in self._kinds:
             return
         self._kinds = (*self._kinds, kind)
+        known = self._labels
+        self._labels = None if known is None or kind.labels is None else known | kind.labels
         self._pools[kind], self._sums[kind] = Shards(), {}
         self._changed[kind], self._unread[kind] = set(), set()
         self._logs[kind], self._frozen = LogState(log), None
         for pod in pods:
             self.put(pod)
 
-    def put(self, pod: ClusterPod) -> bool:
+    def put(self, pod: ClusterPod, key: str = "") -> bool:
         """Count a pod, in the place of the one that had its name; return whether it matters.
 
-        A finished pod holds nothing.
+        A finished pod holds nothing. key: the pod's, where the caller has it already.
         """
         if not self._kinds:
             return False
-        key = pod.key
+        key = key or pod.key
+        if (
+            self._labels is not None
+            and not (pod.annotations or pod.workload_group or self._has_unread)
+            and self._labels.isdisjoint(pod.label_set.labels)
+            and key not in self._held
+        ):
+            return False  # no kind is asked, which twice a pod costs as much as a Filter
         found = [] if pod.finished else _holdings_of_all(self._kinds, pod)
         if not any(found) and not self._has_unread and key not in self._held:
             return False  # as most pods
@@ -213,7 +227,7 @@ class Account:
             found = [
                 self._read(kind, key, one) for kind, one in zip(self._kinds, found, strict=False)
             ]
-        new = cast("tuple[Sequence[Holding], ...]", tuple(found))
+        new: tuple[Sequence[Holding], ...] = tuple(found)  # type: ignore[arg-type]  # or read above
         holds, old = any(new), self._held.get(key)
         if old is not None:
             if old[1] == new:
@@ -362,7 +376,11 @@ def _holdings_of_all(
     """Return what a pod holds of each kind, or why that cannot be said."""
     found: list[Sequence[Holding] | Exception] = []
     nesting = []
+    is_bare = not (pod.annotations or pod.workload_group)
     for number, kind in enumerate(kinds):
+        if is_bare and kind.labels is not None and kind.labels.isdisjoint(pod.label_set.labels):
+            found.append(())
+            continue
         try:
             each = tuple(kind.holdings(pod) or ())
             if each:

@@ -170,7 +170,7 @@ class Snapshot:
         if old == pod:
             return
         self._pods[key] = pod
-        if self._account.put(pod):
+        if self._account.put(pod, key):
             self._view = None
         row = self._rows.get(pod.node)
         if old is not None:

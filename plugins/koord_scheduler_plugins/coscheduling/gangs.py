@@ -25,13 +25,13 @@ from koord_scheduler.plugin import ClusterPod, ClusterState, Services
 from koord_scheduler.plugin.koordinator import AccountKind, Holding
 
 MEMBERS = "members"  # the amount that each member holds of its gang
+GANG_LABELS = frozenset((GROUP_LABEL, LIGHTWEIGHT_NAME_LABEL))
 
 
 def gang_id(pod: ClusterPod) -> str:
     """Return the gang of a pod as namespace/name; "": it has none."""
     labels = pod.label_set.labels
-    named = GROUP_LABEL in labels or LIGHTWEIGHT_NAME_LABEL in labels
-    if not (named or pod.annotations or pod.workload_group):
+    if not (pod.annotations or pod.workload_group) and GANG_LABELS.isdisjoint(labels):
         return ""  # as most pods, and it is asked often
     found = gang_of(labels, dict(pod.annotations), pod.namespace)
     return found or (f"{pod.namespace}/{pod.workload_group}" if pod.workload_group else "")
@@ -42,7 +42,7 @@ def _holdings(pod: ClusterPod) -> Sequence[Holding]:
     return (Holding(gang, ((MEMBERS, 1),)),) if gang else ()
 
 
-GANGS = AccountKind("gang", _holdings, members=True)
+GANGS = AccountKind("gang", _holdings, members=True, labels=GANG_LABELS)
 """Pods by gang, those that have not finished."""
 
 

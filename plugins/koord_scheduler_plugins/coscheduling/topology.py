@@ -287,7 +287,7 @@ def _holdings(pod: ClusterPod) -> Sequence[Holding]:
     return (Holding(selector),) if selector else ()
 
 
-ATTRACTED = AccountKind("network topology selector", _holdings, members=True)
+ATTRACTED = AccountKind("network topology selector", _holdings, members=True, labels=frozenset())
 """Pods by the value that they share with those that they attract, those that have not finished."""
 
 

@@ -217,5 +217,11 @@ def without_amounts(text: str, taken: Mapping[str, int]) -> str:
     return allocated_text(found, {}) if found else ""
 
 
-DEVICES = AccountKind("devices", _holdings, annotation=DEVICE_ALLOCATED, without=without_amounts)
+DEVICES = AccountKind(
+    "devices",
+    _holdings,
+    annotation=DEVICE_ALLOCATED,
+    without=without_amounts,
+    labels=frozenset(),
+)
 """Amounts and virtual functions of devices that pods hold, by node."""

@@ -178,7 +178,11 @@ def without_amounts(text: str, taken: Mapping[str, int]) -> str:
 
 
 NUMA_HOLDINGS = AccountKind(
-    "numa-resources", _holdings, annotation=RESOURCE_STATUS, without=without_amounts
+    "numa-resources",
+    _holdings,
+    annotation=RESOURCE_STATUS,
+    without=without_amounts,
+    labels=frozenset(),
 )
 """CPUs and amounts of NUMA nodes that pods hold; a pool is a node, by its name."""
 

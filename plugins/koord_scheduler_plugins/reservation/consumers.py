@@ -59,7 +59,7 @@ def _holdings(pod: ClusterPod) -> Sequence[Holding]:
     return (Holding(pool_name(found[1], pod.node), (*amounts, (POD_COUNT, 1))),)
 
 
-CONSUMERS = AccountKind("reservation", _holdings, members=True, nests=True)
+CONSUMERS = AccountKind("reservation", _holdings, members=True, nests=True, labels=frozenset())
 """Pods by the reservation that they consume, those on nodes that have not finished.
 
 Its pools have the devices and CPUs of these pods, too."""

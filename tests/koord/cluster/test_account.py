@@ -205,6 +205,37 @@ def test_a_pod_that_gets_an_annotation_holds_what_it_says():
     assert account.freeze().pool(kind, "a").allocated == {"0": 1}
 
 
+def test_a_kind_with_labels_is_asked_only_about_pods_that_may_hold_something():
+    asked = []
+
+    def noted(one: ClusterPod) -> Sequence[Holding]:
+        asked.append(one.name)
+        return team(one)
+
+    kind = AccountKind("noted", noted, labels=frozenset({"team", "crew"}))
+    for kinds in ([kind], [kind, TEAM]):  # the second one is asked about all
+        account = Account(kinds)
+        asked.clear()
+        account.put(held("plain", "a", app="x"))
+        account.put(held("labelled", "a", team="x"))
+        account.put(replace(held("annotated", "a"), annotations=(("b", "c"),)))
+        account.put(replace(held("grouped", "a"), workload_group="g"))
+        assert asked == ["labelled", "annotated", "grouped"]
+        assert account.freeze().pool(kind, "x").members == {}
+        assert account.freeze().pool(kind, "x").pods == 1
+
+
+def test_a_pod_that_loses_its_labels_holds_nothing_any_more():
+    kind = AccountKind("team", team, members=True, labels=frozenset({"team"}))
+    account = Account([kind])
+    account.put(held("p", "a", team="x"))
+    account.put(held("p", "a"))
+
+    assert account.freeze().pool(kind, "x") is EMPTY_POOL
+    account.put(held("p", "a", team="y"))
+    assert account.freeze().pool(kind, "y").members == {"default/p": "a"}
+
+
 @pytest.mark.parametrize(
     ("holdings", "error"),
     [

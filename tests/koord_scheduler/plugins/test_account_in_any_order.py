@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,7 +25,7 @@ from koord.api.podgroup import (
     read_pod_group,
 )
 from koord.api.reservation import ALLOCATED, OPERATING_MODE, OWNERS, RESERVE_POD_NAME
-from koord.cluster.account import EMPTY_POOL
+from koord.cluster.account import EMPTY_POOL, AccountKind
 from koord.cluster.decoder import Decoder
 from koord.cluster.keptfields import reads_of
 from koord.cluster.kinds import NODE, POD
@@ -33,9 +34,10 @@ from koord.util.simulatedclock import SimulatedClock
 from koord_scheduler.cache import SchedulerCache
 from koord_scheduler.plugin.testing.harness import fake_services
 from koord_scheduler.scheduling.scheduler import CacheControl
-from koord_scheduler_plugins.coscheduling.gangs import GangDefaults, Gangs
+from koord_scheduler_plugins.coscheduling.gangs import GANGS, GangDefaults, Gangs
 from koord_scheduler_plugins.coscheduling.plugin import Coscheduling
 from koord_scheduler_plugins.coscheduling.serving import POD_GROUPS
+from koord_scheduler_plugins.coscheduling.topology import ATTRACTED
 from koord_scheduler_plugins.device_share.allocated import DEVICES
 from koord_scheduler_plugins.device_share.plugin import DeviceShare
 from koord_scheduler_plugins.elastic_quota.checks import AdmissionOptions
@@ -43,7 +45,7 @@ from koord_scheduler_plugins.elastic_quota.quotas import LeavingPods, QuotaOptio
 from koord_scheduler_plugins.elastic_quota.tracker import QUOTAS, QuotaTracker
 from koord_scheduler_plugins.node_numa_resource.holdings import NUMA_HOLDINGS
 from koord_scheduler_plugins.node_numa_resource.plugin import NodeNUMAResource
-from koord_scheduler_plugins.reservation.consumers import allocated_text
+from koord_scheduler_plugins.reservation.consumers import CONSUMERS, allocated_text
 from koord_scheduler_plugins.reservation.plugin import ReservationPlugin
 from koord_scheduler_plugins.reservation.status import RESERVATIONS
 from koord_scheduler_plugins.reservation.tracker import ReservationTracker
@@ -431,3 +433,14 @@ def test_the_account_is_that_of_the_objects_that_are_left(
     wanted = lived.rebuilt(leaving, Random(order)).contents()
     for part, contents in wanted.items():
         assert found[part] == contents, part
+
+
+@pytest.mark.parametrize("kind", [GANGS, ATTRACTED, CONSUMERS, DEVICES, NUMA_HOLDINGS])
+def test_pods_that_a_kind_is_not_asked_about_hold_nothing(kind: AccountKind) -> None:
+    """Without annotations and workload group, whatever other labels and requests they have."""
+    assert kind.labels is not None
+    every = (GROUP_LABEL, LIGHTWEIGHT_NAME_LABEL, LIGHTWEIGHT_MIN_LABEL, OPERATING_MODE, NAME)
+    labels = {key: "1" for key in every if key not in kind.labels}
+    for node in ("", "n0"):
+        pod = read_pod(clusters.pod("p0", node, labels, {"cpu": "1", **CARD}), DECODER)
+        assert not kind.holdings(pod)
