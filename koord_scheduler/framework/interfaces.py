@@ -331,6 +331,11 @@ class PostBindPlugin(Plugin, ABC):
 class NextPodPlugin(Plugin, ABC):
     """Says which pod is tried next; one plugin name for all profiles."""
 
+    @property
+    def has_next(self) -> bool:
+        """Whether to ask for the next pod at all: before each cycle, so it must cost nothing."""
+        return True
+
     @abstractmethod
     def next_pod(self) -> str | None:
         """Return the uid of a pod that waits in the queue; None: the queue's own order."""
@@ -474,25 +479,57 @@ class Changes:
     """Calls plugins when an object was added, changed or removed. One event loop."""
 
     def __init__(self, clock: Clock) -> None:
-        self._handlers: dict[str, list[tuple[str, OnChange[Any]]]] = {}  # by kind, with the plugin
+        self._handlers: dict[str, list[_Handler]] = {}  # by kind
+        self._labelled: set[str] = set()  # kinds of which some want objects with labels alone
         self._failures = FailureLog(log, clock)
 
-    def subscribe(self, kind: ObjectKind[T], on_change: OnChange[T]) -> None:
+    def subscribe(
+        self,
+        kind: ObjectKind[T],
+        on_change: OnChange[T],
+        *,
+        labels: frozenset[str] | None = None,
+    ) -> None:
         """Call a function after each change of a kind, when the cluster state has it already.
 
         The function must be fast, as it blocks all else; an exception from it is logged. A plugin
         subscribes when it is made, before the first list comes, so it sees every object.
+
+        labels: of pods. It is not called for a pod that has none of them, no annotations and no
+        workload group, and had none before the change.
         """
-        self._handlers.setdefault(kind.name, []).append((running_plugin(), on_change))
+        handler = running_plugin(), on_change, labels
+        self._handlers.setdefault(kind.name, []).append(handler)
+        if labels is not None:
+            self._labelled.add(kind.name)
 
     def notify(self, kind: ObjectKind[T], old: T | None, new: T | None) -> None:
         """Call all functions for this kind."""
-        for plugin, on_change in self._handlers.get(kind.name, ()):
+        found = _labels_of(old, new) if kind.name in self._labelled else None
+        for plugin, on_change, labels in self._handlers.get(kind.name, ()):
+            if labels is not None and found is not None and labels.isdisjoint(found):
+                continue
             try:
                 on_change(old, new)
             except Exception as err:
                 facts = {"watched": kind.name, "handler": getattr(on_change, "__qualname__", "")}
                 self._failures.failed("change.failed", plugin, err, **facts)
+
+
+_Handler = tuple[str, OnChange[Any], frozenset[str] | None]  # plugin, function, labels
+
+
+def _labels_of(*pods: object) -> Collection[str] | None:
+    """Return the labels of a pod before and after a change; None: it has more than labels."""
+    found: Mapping[str, str] = {}
+    for pod in pods:
+        if not isinstance(pod, ClusterPod):
+            continue
+        if pod.annotations or pod.workload_group:
+            return None
+        labels = pod.label_set.labels
+        found = labels if found is labels or not found else {**found, **labels}
+    return found
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -309,9 +309,14 @@ class NextPod:
     def uid(self) -> str | None:
         """The uid of the next pod; None: the queue's own order, as when the plugin fails."""
         try:
+            if not self._plugin.has_next:
+                return None
             return self._calls.ask(self._loaded, Point.QUEUE_SORT, self._plugin.next_pod)
         except ExtensionPointError:
             return None  # it is logged
+        except Exception as err:  # a plugin's property
+            self._calls.failed(self._loaded, Point.QUEUE_SORT, err)
+            return None
 
 
 def next_pod_of(profiles: Sequence[ProfilePlugins]) -> NextPod | None:

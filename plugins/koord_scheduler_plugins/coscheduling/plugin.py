@@ -74,6 +74,7 @@ from koord_scheduler.plugin.koordinator import (
 from koord_scheduler.plugin.preemption import Diagnosis, NodeStatuses
 from koord_scheduler.plugin.vector import Mask, Scores, VectorScorePlugin
 from koord_scheduler_plugins.coscheduling.gangs import (
+    GANG_LABELS,
     GangDefaults,
     Gangs,
     Workloads,
@@ -193,7 +194,7 @@ class Coscheduling(
         metrics.count_waiting_by(handle.profile, self._rounds.count_waiting)
         if self._gathering is not None and services.network is not None:
             services.network.subscribe(self._rounds.network_changed)
-        services.changes.subscribe(POD, self._pod_changed)
+        services.changes.subscribe(POD, self._pod_changed, labels=GANG_LABELS)
         if services.gates("GangPendingPodsConditionPatch"):
             services.failures.register(after=self._attempt_failed)
 
@@ -228,6 +229,10 @@ class Coscheduling(
         if rejection is None and self._preemptor is not None:
             return self._preemptor.gate(pod)
         return rejection
+
+    @property
+    def has_next(self) -> bool:
+        return self._rounds.current is not None
 
     def next_pod(self) -> str | None:
         return self._rounds.next_pod()

@@ -127,7 +127,8 @@ class Rounds:
         self._gangs = gangs
         self._gathering = gathering
         self._metrics = metrics
-        self._round: Round | None = None
+        self.current: Round | None = None
+        """The group that is being placed."""
         self._representatives: dict[str, str] = {}  # namespace/name of a pod by gang group
         self._lacking: set[str] = set()  # groups whose representative waits for further pods
         self._waiting: dict[str, dict[str, str]] = {}  # uid by namespace/name, by gang
@@ -151,8 +152,8 @@ class Rounds:
         if lacking is not None:
             self._representatives.pop(group_id, None)
             return lacking
-        if self._round is not None and gang.id in self._round.group:
-            if pod.key in self._round.nodes:
+        if self.current is not None and gang.id in self.current.group:
+            if pod.key in self.current.nodes:
                 return None
             return Status.unresolvable(
                 f"gangGroup {group_id} is scheduling and this pod has not been attempted"
@@ -161,7 +162,7 @@ class Rounds:
 
     def next_pod(self) -> str | None:
         """The member, by uid, that is tried next by the plan; None: there is none."""
-        current = self._round
+        current = self.current
         while current is not None and current.left:
             pod = current.left.pop(0)
             found = self._cluster.pod(pod.key)
@@ -186,7 +187,7 @@ class Rounds:
         lacking = _incomplete(gang, group, pod)
         if lacking is not None:
             return lacking
-        if self._round is not None and pod.key in self._round.nodes:
+        if self.current is not None and pod.key in self.current.nodes:
             return None
         rejection = None if dry_run else self._represents(pod, gang.spec.group_id)
         return rejection or self._without_network(group)
@@ -204,7 +205,7 @@ class Rounds:
         group = self._gangs.group(gang)
         if self.once_satisfied(gang, group):
             return Status.skip()
-        current, gangs = self._round, [one for one in group.values() if one is not None]
+        current, gangs = self.current, [one for one in group.values() if one is not None]
         if current is not None and pod.key in current.nodes:
             return current.nodes[pod.key]
         if dry_run:
@@ -221,7 +222,7 @@ class Rounds:
         self._nominate(pending, found.nodes)
         by_key = {one.key: one for one in pending}
         left = [by_key[key] for key in found.nodes if key != pod.key]
-        self._round = Round(gang.group, gang.spec.group_id, found.nodes, left, began)
+        self.current = Round(gang.group, gang.spec.group_id, found.nodes, left, began)
         self._handle.services.activate([one.uid for one in left])
         return found.nodes[pod.key]
 
@@ -235,7 +236,7 @@ class Rounds:
 
     def failed(self, pod: ClusterPod, reason: str) -> None:
         """No node is feasible for a pod: if it has one by the plan, the others give up theirs."""
-        current = self._round
+        current = self.current
         if current is not None and pod.key in current.nodes:
             self._fail(current, pod, reason or "its planned node is not feasible any more")
 
@@ -547,9 +548,9 @@ class Rounds:
         self._activate({one.id: one for one in gangs if one is not None})
 
     def _close(self, group: Iterable[str], ending: Ending) -> None:
-        current = self._round
+        current = self.current
         if current is not None and set(current.group) & set(group):
-            self._round = None
+            self.current = None
             self._note_end(current.began, len(current.nodes), ending)
 
     def _note_end(self, began: float, members: int, ending: Ending) -> None:

@@ -66,10 +66,11 @@ class QuotaWaitingPods:
     def __init__(self, options: AdmissionOptions) -> None:
         self._options = options
         self._quotas: dict[str, _Waiting] = {}
-        self._places: dict[str, str] = {}  # quotas by uid
+        self.quotas_by_uid: dict[str, str] = {}
+        """The quotas that pods wait for."""
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self.quotas_by_uid)
 
     def put(self, pod: QuotaWaitingPod, room: Room) -> None:
         """Add a waiting pod; room: of its quota when it was rejected."""
@@ -77,11 +78,11 @@ class QuotaWaitingPods:
         waiting = self._quotas.setdefault(pod.quota, _Waiting(room))
         waiting.room = _least(waiting.room, room)
         waiting.pods[pod.uid] = pod
-        self._places[pod.uid] = pod.quota
+        self.quotas_by_uid[pod.uid] = pod.quota
 
     def remove(self, uid: str) -> None:
         """A pod does not wait any more."""
-        name = self._places.pop(uid, None)
+        name = self.quotas_by_uid.pop(uid, None)
         if name is not None:
             waiting = self._quotas[name]
             del waiting.pods[uid]
@@ -90,7 +91,7 @@ class QuotaWaitingPods:
 
     def find(self, uid: str) -> QuotaWaitingPod | None:
         """Return a pod that waits; None: it does not."""
-        name = self._places.get(uid)
+        name = self.quotas_by_uid.get(uid)
         return None if name is None else self._quotas[name].pods[uid]
 
     def tried(self, quota: str) -> bool:
@@ -307,9 +308,9 @@ class QuotaTracker(SharedPart):
 
     def _pod_changed(self, old: ClusterPod | None, new: ClusterPod | None) -> None:
         """Room may have come; a pod that is gone or has a node does not wait."""
-        if self.hooks:
+        if self.hooks is not None and self.hooks.entries:
             self.hooks.pod_changed(old, new)
-        if not len(self._waiting):
+        if not self._waiting.quotas_by_uid:
             return
         if old is not None and (new is None or new.uid != old.uid or new.node or new.finished):
             self._waiting.remove(old.uid)

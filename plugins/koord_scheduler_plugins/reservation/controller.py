@@ -178,7 +178,7 @@ class ReservationController:
         self._wake = asyncio.Event()
         self._failure = LastingFailure(log)
         tracker.follow(self.note)
-        services.changes.subscribe(POD, self._pod_changed)
+        services.changes.subscribe(POD, self._pod_changed, labels=frozenset())
         services.changes.subscribe(NODE, self._node_changed)
 
     def note(self, uid: str) -> None:

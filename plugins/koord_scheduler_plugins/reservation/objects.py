@@ -358,11 +358,12 @@ def _texts(meta: Fields, key: str) -> dict[str, str]:
 
 
 _MODE = "Reservation"
+RESERVATION_LABELS = frozenset((OPERATING_MODE,))  # of pods that may act as reservations
 
 
 def is_operating(pod: ClusterPod) -> bool:
     """Whether a pod acts as a reservation."""
-    return pod.labels.get(OPERATING_MODE) == _MODE
+    return pod.label_set.labels.get(OPERATING_MODE) == _MODE
 
 
 def operating_reservation(pod: ClusterPod) -> Reservation:

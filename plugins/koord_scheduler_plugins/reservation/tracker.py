@@ -23,6 +23,7 @@ from koord_scheduler_plugins.reservation.consumers import (
     reservation_info,
 )
 from koord_scheduler_plugins.reservation.objects import (
+    RESERVATION_LABELS,
     Reservation,
     is_operating,
     last_good,
@@ -182,7 +183,7 @@ class ReservationTracker:
         self.account = services.cluster.account
         """The account by which reserve pods are as they are: any other one is of a what-if."""
         services.cluster.keep_account(CONSUMERS)
-        services.changes.subscribe(POD, self._pod_changed)
+        services.changes.subscribe(POD, self._pod_changed, labels=RESERVATION_LABELS)
         self._followed = services.custom_resources.follow(
             RESERVATIONS, read_reservation, self._changed, without=WITHOUT
         )

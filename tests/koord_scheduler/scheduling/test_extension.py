@@ -187,6 +187,31 @@ async def test_a_plugin_says_which_pod_is_next() -> None:
     assert loop.place("default/gated") == "gated"
 
 
+class Ready(Prefers):
+    """Asked only while it says that it has one."""
+
+    ready: bool | None = False
+
+    @property
+    def has_next(self) -> bool:
+        if self.ready is None:
+            raise ValueError("broken")
+        return self.ready
+
+
+async def test_a_plugin_without_a_next_pod_is_not_asked() -> None:
+    loop = Loop()
+    ready = Ready("a", "b")
+    found = next_pod_of([await loop.profile(preEnqueue={"Ready": ready})])
+    assert found is not None
+    assert found.uid() is None
+    ready.ready = True
+    assert found.uid() == "a"
+    ready.ready = None
+    assert found.uid() is None
+    assert ready.uids == ["b"]
+
+
 async def test_only_one_plugin_says_which_pod_is_next() -> None:
     loop = Loop()
     one = await loop.profile(preEnqueue={"One": Prefers()})
