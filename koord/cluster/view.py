@@ -149,7 +149,8 @@ class View:
         """Rows on which a hypothetical cluster has added or removed pods."""
         self._actual = actual
         self._other_terms = other_terms
-        self._nodes = nodes
+        self.node_column = nodes
+        """The nodes; unlike by generations, rows with other pods alone are the same in it."""
         self._allocatable = allocatable
         self._usage = usage
         self._generation = generation
@@ -160,7 +161,7 @@ class View:
         self._pod_counts = pod_counts
 
     def __len__(self) -> int:
-        return len(self._nodes)
+        return self.node_column.length
 
     @property
     def resources(self) -> Mapping[str, int]:
@@ -242,13 +243,8 @@ class View:
         """(nodes,): a number of what the row has; with other pods, too, it has another one."""
         return self._generation.array
 
-    @property
-    def node_column(self) -> FrozenColumn:
-        """The nodes; unlike by generations, rows with other pods alone are the same in it."""
-        return self._nodes
-
     def node(self, row: int) -> ClusterNode:
-        found: ClusterNode = self._nodes[row]
+        found: ClusterNode = self.node_column[row]
         return found
 
     def row(self, name: str) -> int | None:
@@ -320,7 +316,7 @@ class View:
         """
         return View(
             traits=self.traits,
-            nodes=self._nodes,
+            nodes=self.node_column,
             allocatable=self._allocatable,
             usage=self._usage,
             generation=generation,

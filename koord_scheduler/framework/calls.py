@@ -108,10 +108,7 @@ class Loaded:
 
     plugin: Plugin
     code: PluginCode
-
-    @property
-    def name(self) -> str:
-        return self.plugin.name
+    name: str  # the plugin's; a cycle asks for it more often than for anything else
 
 
 class LoadedPlugins(Protocol):

@@ -359,7 +359,7 @@ class ProfilePlugins:
                 wanted = f"wanted ChangedRows() as {log}, found {found!r:.80}"
                 raise PluginError(f'plugin "{name}" from {entry.source}: {wanted}', name)
         plugin.name = name
-        return Loaded(plugin, code)
+        return Loaded(plugin, code, name)
 
 
 _ANYWHERE = Plugin.active_at
