@@ -113,6 +113,11 @@ class NotedRows:
         return None if new > len(log.rows) else set(islice(reversed(log.rows), new))
 
 
+def readers_of(logs: Iterable[ChangedRows | None]) -> Mapping[int, NotedRows]:
+    """Return readers of the logs that plugins have, by the place of the plugin: few have one."""
+    return {place: NotedRows(log) for place, log in enumerate(logs) if log is not None}
+
+
 def nodes_of(view: View) -> Iterator[NodeInfo]:
     """All nodes of a view, in the order of its rows."""
     return (NodeInfo(view, row) for row in range(len(view)))

@@ -54,7 +54,7 @@ from koord_scheduler.framework.status import (
     Status,
     Verdicts,
 )
-from koord_scheduler.framework.types import NodeInfo, NotedRows
+from koord_scheduler.framework.types import NodeInfo, NotedRows, readers_of
 
 _NEW = object()  # in the place of a key: nothing is known
 _MANY_SCORES = 8192  # whose maxima by block cost less than a look at all of them
@@ -131,7 +131,7 @@ class FusedFilters:
         asks = [cast(Filtering, one.plugin).filter_reuse_key for _, one in both]
         self._both, self._asked = both, plugins
         self._ask_keys = SequentialCalls(calls, Point.FILTER, [one for _, one in both], asks)
-        self._noted = [NotedRows(cast(Filtering, one.plugin).filter_changes) for _, one in both]
+        self._noted = readers_of(cast(Filtering, one.plugin).filter_changes for _, one in both)
         self._keys = [None] * len(both)
 
     def _join(self, keys: Sequence[Hashable | None], nodes: int) -> None:
@@ -190,6 +190,8 @@ class FusedFilters:
             cycle.state, cycle.state, cycle.pod, NodeInfo(cycle.nodes, row)
         )
         for (place, loaded), status in zip(self._joined, statuses, strict=True):
+            if status is None and self._columns[loaded.name] is None:
+                continue  # it rejects no node at all, as most plugins
             number = self._note(place, loaded, row, status)
             first = first or number
         self._take_first(row, first)
@@ -334,7 +336,7 @@ class FusedScores:
         asks = [cast(Scoring, one.plugin).score_reuse_key for one, _ in both]
         self._both, self._asked = both, plugins
         self._ask_keys = SequentialCalls(calls, Point.SCORE, [one for one, _ in both], asks)
-        self._noted = [NotedRows(cast(Scoring, one.plugin).score_changes) for one, _ in both]
+        self._noted = readers_of(cast(Scoring, one.plugin).score_changes for one, _ in both)
         self._keys = [None] * len(both)
 
     def _join(self, keys: Sequence[Hashable | None], nodes: int) -> None:
@@ -406,9 +408,7 @@ class FusedScores:
         self._known[row] = True
 
 
-@lru_cache(
-    maxsize=1024
-)  # types of plugins; the base classes are abstract, which makes the question slow
+@lru_cache(maxsize=1024)  # types: the base classes are abstract, which makes the question slow
 def _has_both_filters(plugin: Any) -> bool:
     return issubclass(plugin, FilterPlugin) and issubclass(plugin, VectorFilterPlugin)
 
@@ -427,14 +427,14 @@ def _others(keys: Sequence[Hashable | None], before: Sequence[Hashable | None]) 
     return any((key is None) != (last is None) for key, last in zip(keys, before, strict=True))
 
 
-def _take(noted: Sequence[NotedRows], keys: list[Hashable | None]) -> list[tuple[int, int]]:
+def _take(noted: Mapping[int, NotedRows], keys: list[Hashable | None]) -> list[tuple[int, int]]:
     """Return what plugins with a key have noted since the last look: their places, and rows.
 
     keys: those of the last look. One that has noted too many rows loses its key there: then it is
     asked about all nodes anew, and no other plugin is.
     """
     found = []
-    for place, each in enumerate(noted):
+    for place, each in noted.items():
         rows = each.take()
         if keys[place] is not None and (rows is None or len(rows) > FEW_ROWS):
             keys[place] = _NEW
