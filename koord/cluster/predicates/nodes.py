@@ -321,10 +321,11 @@ def enough_free(
     Arguments as for short_nodes; a resource that a node does not have counts as 0 there.
     """
     enough: Mask = free(resources[PODS]) >= 1
-    for _, short in short_nodes(spec.requests, resources, free):
-        if short is None:
+    for name, amount in spec.requests:
+        column = resources.get(name)
+        if column is None:
             return np.zeros(len(enough), np.bool_)
-        enough &= ~short
+        enough &= free(column) >= amount
     return enough
 
 
