@@ -252,6 +252,8 @@ class Workloads:
 
     def spec(self, gang: str) -> GangSpec | None:
         """The parameters of a gang; None: there is no such group."""
+        if not self._objects:
+            return None  # as in most clusters, and it is asked often
         namespace, _, name = gang.partition("/")
         workload, _, rest = name.partition(":")
         found = self._objects.get(f"{namespace}/{workload}")

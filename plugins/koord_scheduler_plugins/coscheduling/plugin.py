@@ -253,8 +253,9 @@ class Coscheduling(
 
     def pre_filter_reuse_key(self, pod: ClusterPod, nodes: View) -> Hashable | None:
         """The answer is always the same, but for members that follow others in the network."""
-        is_member = bool(gang_id(pod))
-        return None if is_member and self._gathering is not None else is_member
+        if not gang_id(pod):
+            return False
+        return True if self._rounds.nodes_of_bound_members(pod) is None else None
 
     def find_one_node(
         self, state: CycleState, pod: ClusterPod, nodes: View, result: PreFilterResult | None
