@@ -180,7 +180,7 @@ FORBIDDEN = {
         asks(quota(name=SYSTEM), None, user=OURS),
         f"can not delete quotaGroup :{SYSTEM}",
     ),
-    "deletion of a used one": (
+    "deletion of a used one": (  # worked example 61, without the names of its pods
         asks(quota(None, CPU, used=USED), None),
         "delete quota failed, quota a has child pods",
     ),

@@ -14,10 +14,11 @@ from koord.api.podgroup import GROUP_LABEL, GROUPS
 from koord.api.reservation import DISABLE_PREEMPTIBLE
 from koord.cluster.facts import DisruptionBudget, Requirement
 from koord.cluster.kinds import BUDGET, POD
+from koord.cluster.state import ClusterState
 from koord.util.stop import Stop
 from koord_scheduler.framework.preemptions import Preemptions
 from koord_scheduler.framework.status import CycleState, Wait
-from koord_scheduler_plugins.coscheduling.preemption import cost_of, ranks_of
+from koord_scheduler_plugins.coscheduling.preemption import cost_of, not_eligible, ranks_of
 from koord_scheduler_plugins.default_preemption import DefaultPreemption, DefaultPreemptionArgs
 from tests.support.clusters import pod, read_pod
 from tests.support.scheduler.gangs import World, labels_of
@@ -149,6 +150,34 @@ async def test_a_trigger_that_never_preempts_does_not():
         assert leaving(world) == []
         text = "preemption: not eligible due to preemptionPolicy=Never."
         assert text in world.message("b")
+
+
+@pytest.mark.parametrize(
+    ("policy", "pending", "wanted"),
+    [
+        ("", (), "no pending pods"),  # worked example 59
+        ("Never", (), "no pending pods"),
+        ("Never", ("a",), "not eligible due to preemptionPolicy=Never."),  # worked example 60
+        ("", ("a",), ""),
+    ],
+)
+def test_members_may_preempt_as_long_as_some_of_them_are_pending(policy, pending, wanted):
+    trigger = read_pod(pod("a", preemptionPolicy=policy))
+    members = [read_pod(pod(name)) for name in pending]
+    nodes = ClusterState().view()
+    assert not_eligible(trigger, members, {}, nodes, exempt=False) == wanted
+
+
+async def test_only_one_member_tries_to_preempt_for_a_gang():
+    """Worked example 58: the others are not tried, so none of them finds the same once more."""
+    async with leading(1, 1, 1) as world:
+        fill(world, "n0", "n1", "n2", count=1, priority=10)
+        await world.settle()
+        gang(world, "abc", 3)
+        await world.settle()
+        assert [name for name, reason, _ in world.events if reason == "FailedScheduling"] == ["c"]
+        assert "no potential victims" in world.message("c")
+        assert world.sample("scheduler_preemption_attempts_total") == 1
 
 
 async def test_nodes_that_never_become_feasible_are_no_help():
