@@ -85,14 +85,16 @@ def scaled_mins(
 
     Source: Koordinator, ScaleMinQuotaManager.
     """
-    if sum(mins) <= total:
+    whole, total = sum(mins), max(total, 0)
+    if whole <= total:
         return list(mins)
-    scales = [True] * len(mins) if scaling is None else scaling
-    fixed = sum(low for low, scale in zip(mins, scales, strict=True) if not scale)
-    left, scaled = max(total - fixed, 0), sum(mins) - fixed
+    if scaling is None:  # in one go: it is done for hundreds of parents when a node comes
+        return [total * low // whole for low in mins]
+    fixed = sum(low for low, scale in zip(mins, scaling, strict=True) if not scale)
+    left, scaled = max(total - fixed, 0), whole - fixed
     return [
         left * low // scaled if scale and scaled else low
-        for low, scale in zip(mins, scales, strict=True)
+        for low, scale in zip(mins, scaling, strict=True)
     ]
 
 
