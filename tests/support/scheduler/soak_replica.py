@@ -22,6 +22,7 @@ from koord.util.stop import Stop
 from koord_scheduler.cache import SchedulerCache
 from koord_scheduler.config.configuration import parse_configuration
 from koord_scheduler.config.profiles import Profile
+from koord_scheduler.framework.calls import TimeLimits
 from koord_scheduler.framework.interfaces import Plugin
 from koord_scheduler.framework.profile import PluginRegistry, build_profile, known_plugins
 from koord_scheduler.scheduling.metrics import SchedulingMetrics
@@ -38,6 +39,8 @@ FOLLOWED = {
         for kind in (storage.VOLUME, storage.STORAGE_CLASS, storage.CSI_NODE)
     },
 }
+# A step is measured in real time: one that a busy machine holds up is no part of a history.
+LIMITS = TimeLimits(step=600.0)
 CONFIGURATION = b"""\
 apiVersion: kubescheduler.config.k8s.io/v1
 kind: KubeSchedulerConfiguration
@@ -91,7 +94,7 @@ class Replica(Kit):
         self.registry.register("Unreliable", lambda args, handle: self.plugin)
         profile = _profile(self.registry)
         self.scheduler = Scheduler(
-            [await build_profile(profile, self.registry, self.services)],
+            [await build_profile(profile, self.registry, self.services, LIMITS)],
             self.state,
             self.services,
             SchedulingMetrics(self.exposition),
