@@ -436,14 +436,21 @@ class ReservationTracker:
         return pod
 
     def _checked(self, pod: ClusterPod, found: Reservation) -> ClusterPod:
-        """A reserve pod without annotations by which it would hold more than it requests."""
+        """A reserve pod without annotations by which it would hold more than it requests.
+
+        It may hold what its template requests, too: of a Reservation that was resized, allocatable
+        names all amounts of its devices, together, as no pod can request them.
+        """
         for kind in self._services.cluster.account.kinds:
             if not kind.annotation or all(key != kind.annotation for key, _ in pod.annotations):
                 continue
-            try:
-                kind.holdings(pod)
-            except Exception as err:  # the function is another plugin's
-                self._report(found, f"annotation {kind.annotation}: {err}")
+            error = _error(kind, pod)
+            if error and found.allocatable is not None:
+                made_of_template = reserve_pod(replace_fields(found, allocatable=None))
+                if not _error(kind, self._services.pod_decoder.read(made_of_template)):
+                    continue
+            if error:
+                self._report(found, f"annotation {kind.annotation}: {error}")
                 left = tuple(one for one in pod.annotations if one[0] != kind.annotation)
                 pod = replace(pod, annotations=left)
         return pod
@@ -569,6 +576,15 @@ class ReservationTracker:
         """Report an event on a Reservation; never waits."""
         about = ObjectRef(API_VERSION, KIND, found.name, "", found.uid)
         self._services.events.emit(Event(about, type_, reason, message[:1024], "koord-scheduler"))
+
+
+def _error(kind: AccountKind, pod: ClusterPod) -> str:
+    """Why a pod cannot hold what its annotation says; "": it can."""
+    try:
+        kind.holdings(pod)
+    except Exception as err:  # the function is another plugin's
+        return str(err) or type(err).__name__
+    return ""
 
 
 def reduced(

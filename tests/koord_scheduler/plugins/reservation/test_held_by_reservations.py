@@ -23,7 +23,7 @@ from koord_scheduler_plugins.node_numa_resource.plugin import (
 )
 from koord_scheduler_plugins.reservation.plugin import ReservationPlugin
 from tests.support.clusters import node, read_node
-from tests.support.scheduler.devices import CORE, RATIO, device_object, gpu
+from tests.support.scheduler.devices import CORE, MEMORY, RATIO, device_object, gpu
 from tests.support.scheduler.numa import topology_object
 from tests.support.scheduler.reservations import World
 
@@ -294,6 +294,23 @@ async def test_what_a_reservation_says_beyond_its_requests_does_not_count(
     assert world.used() == {}
     key = await world.owner("stranger", 200, app="other")
     assert world.where(key) == "n0"
+
+
+async def test_devices_of_a_resized_reservation_are_held(world: HeldWorld) -> None:
+    """Koordinator's gate ResizePod has allocatable name all that the given cards have."""
+    whole = {CORE: "100", RATIO: "100", MEMORY: "16Gi"}
+    text = json.dumps({"gpu": [{"minor": 0, "resources": whole}]})
+    await world.reserve(
+        "r",
+        100,
+        annotations={DEVICE_ALLOCATED: text},
+        node="n0",
+        phase="Available",
+        status={"allocatable": whole},
+    )
+    assert world.used() == {0: 100}
+    assert world.cards(await world.owner("stranger", 100, app="other")) == {1: 100}
+    assert world.cards(await world.owner("mine", 100)) == {0: 100}
 
 
 @pytest.mark.parametrize("policy", ["Aligned", "Restricted"])
