@@ -64,19 +64,22 @@ class _NodeChanges:
 
     def applied(self, pods: tuple[ClusterPod, ...]) -> tuple[ClusterPod, ...]:
         """Return the pods of the base with these changes; the same tuple if they change nothing."""
-        missing, gone = self.missing(pods), self.gone(pods)
-        if gone:
-            numbers = [*map(id, gone)]
-            return (*[pod for pod in pods if id(pod) not in numbers], *missing)
-        return (*pods, *missing) if missing else pods
+        missing, left = self.missing(pods), pods
+        for at in reversed(self._places_of_gone(pods)):
+            left = left[:at] + left[at + 1 :]
+        return (*left, *missing) if missing else left
 
     def gone(self, pods: Sequence[ClusterPod]) -> list[ClusterPod]:
         """Return the pods of the base that were removed."""
+        return [pods[at] for at in self._places_of_gone(pods)]
+
+    def _places_of_gone(self, pods: Sequence[ClusterPod]) -> list[int]:
+        """Where those pods are; ascending."""
         removed = self.removed
         if not removed:
             return []
         names = {pod.name for pod in removed.values()}  # a key is a text that is made when asked
-        return [pod for pod in pods if pod.name in names and pod.key in removed]
+        return [at for at, pod in enumerate(pods) if pod.name in names and pod.key in removed]
 
 
 class HypotheticalCluster:
@@ -446,7 +449,7 @@ class HypotheticalCluster:
             else:
                 removed += gone
                 added += arrived
-        return account.with_pods(removed, added)
+        return account.with_pods(removed, added) if removed or added else account
 
     def _find(self, row: int, key: str) -> ClusterPod | None:
         changes = self._changes.get(row)

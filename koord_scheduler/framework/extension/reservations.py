@@ -295,6 +295,8 @@ class ReservationPlugins:
 
     def filters(self, state: CycleState, pod: ClusterPod) -> bool:
         """Whether any plugin may reject a reservation for a pod."""
+        if not self._filters:  # it is asked several times a cycle
+            return False
         return any(plugin.filters_reservations(state, pod) for _, plugin in self._filters)
 
     def filter(

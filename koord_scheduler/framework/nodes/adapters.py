@@ -208,7 +208,11 @@ class ScaledScores:
         """Take over the score of a row that has changed."""
         score, before = _score_of(plugin, cycle, row), int(self._raw[place])
         self._raw[place] = score
-        if score > self._highest or score < before == self._highest:
+        if score < MIN_NODE_SCORE:
+            raise _out_of_range(plugin, score)
+        if score > self._highest:  # as of a reservation that the last pod has filled
+            self._highest, self._scaled = score, MAX_NODE_SCORE * self._raw // score
+        elif score < before == self._highest:
             self._scale(plugin)
         elif self._highest:
             self._scaled[place] = MAX_NODE_SCORE * score // self._highest

@@ -107,6 +107,12 @@ class NodeLoad:
         """Count these pods, and no others."""
         begin, old_end, new_end = differing_pods(self.pods, pods)
         gone, arrived = self.pods[begin:old_end], pods[begin:new_end]
+        if gone and arrived:  # one that has changed keeps its place: what is behind it stays
+            pairs = [both for both in zip(gone, arrived, strict=False) if both[0] is not both[1]]
+            gone, arrived = (
+                (*[one for one, _ in pairs], *gone[len(arrived) :]),
+                (*[one for _, one in pairs], *arrived[len(gone) :]),
+            )
         stay = {*map(id, gone)}.intersection(map(id, arrived)) if gone and arrived else ()
         for pod in gone:
             if id(pod) not in stay:

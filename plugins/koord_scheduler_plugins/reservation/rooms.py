@@ -267,16 +267,16 @@ class Rooms:
     ) -> FilterResult:
         """The reservations of a node through which a pod fits there."""
         others = self._rejections(demands, node, cycle)
-        keeps = others is _none and node.view is data.nodes
-        known = data.found.get(node.name) if keeps else None
+        keeps, name = others is _none and node.view is data.nodes, node.name
+        known = data.found.get(name) if keeps else None
         if known is not None:
             return known
         room, _ = self._room(data, node)
-        infos = [self._now(info, node.view) for info in data.by_node.get(node.name, ())]
+        infos = [self._now(info, node.view) for info in data.by_node.get(name, ())]
         left = [info for info in infos if not info.taken]
         found = filter_node(demands, left, room, options=self._fit, others=others)
         if keeps:
-            data.found[node.name] = found
+            data.found[name] = found
         return found
 
     def _rejections(
@@ -418,7 +418,8 @@ class Rooms:
         """
         assert data.demands is not None  # noqa: S101 - of a pod that stands for no reservation
         names, matched = data.demands.requests, data.by_node.get(node.name, ())
-        requested = {name: node.requested(name) for name in names}
+        allocatable, requested = _uses(node, (*names, POD_COUNT))
+        pods, allowed_pods = requested[POD_COUNT], allocatable[POD_COUNT]
         for info in matched:
             held = self._tracker.held(info.uid, self._now(info, node.view).used)
             for name in names:
@@ -438,10 +439,10 @@ class Rooms:
                         requested[name] += more
                         retaken = True
         room = NodeRoom(
-            allocatable={name: node.allocatable(name) for name in names},
+            allocatable=allocatable,
             requested=requested,
-            allowed_pods=node.allocatable(POD_COUNT),
-            pods=node.requested(POD_COUNT) + len(matched),
+            allowed_pods=allowed_pods,
+            pods=pods + len(matched),
             matched=len(matched),
         )
         return room, retaken
@@ -455,6 +456,17 @@ class Rooms:
     def is_what_if(self, nodes: View) -> bool:
         """Whether consumers are on other nodes there than in the cluster."""
         return nodes.account is not self._tracker.account
+
+
+def _uses(node: NodeInfo, names: Iterable[str]) -> tuple[dict[str, int], dict[str, int]]:
+    """Return the allocatable and requested amounts of a node, 0 of what it does not have."""
+    columns = node.view.resources
+    known = [name for name in names if name in columns]
+    uses = node.view.uses_of(node.row, [columns[name] for name in known])
+    allocatable, requested = dict.fromkeys(names, 0), dict.fromkeys(names, 0)
+    for name, (allowed, taken) in zip(known, uses, strict=True):
+        allocatable[name], requested[name] = allowed, taken
+    return allocatable, requested
 
 
 class ReservationHints(NUMATopologyHintProvider, ABC):

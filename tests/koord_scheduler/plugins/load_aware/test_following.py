@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from msgspec.structs import replace
@@ -18,6 +18,9 @@ from koord_scheduler.framework.nodes.adapters import filter_vector, score_vector
 from koord_scheduler.framework.nodes.resultcache import ResultCache
 from koord_scheduler.framework.status import CycleInput, CycleState, Status, Verdicts
 from koord_scheduler.plugin.testing import assert_forms_agree
+from koord_scheduler_plugins.load_aware.estimates import Estimator, LoadAwareSchedulingArgs
+from koord_scheduler_plugins.load_aware.loads import NodeLoad
+from tests.support import clusters
 from tests.support.oracles.load_aware import RESERVE, PlainLoad, amounts
 from tests.support.scheduler.load_aware import RAW, THRESHOLDS, LoadKit, asks, scheduled
 
@@ -289,3 +292,32 @@ def test_what_was_noted_of_a_row_that_has_moved_counts_for_an_earlier_view() -> 
     kit.report("b", usage={"cpu": 24, "memory": "128Gi"})
     scores = kept.score(kit.plugin, cycle, every).tolist()
     assert scores == score_vector(kit.plugin, cycle, every).tolist() != before
+
+
+VERSIONS = {
+    (name, cpu): clusters.read_pod(clusters.pod(name, requests={"cpu": str(cpu)}))
+    for name in "abcde"
+    for cpu in (1, 2)
+}
+
+
+@given(
+    st.lists(
+        st.lists(st.sampled_from(sorted(VERSIONS)), max_size=5, unique_by=lambda one: one[0]),
+        min_size=2,
+        max_size=6,
+    )
+)
+def test_a_load_follows_pods_that_come_change_and_leave_in_any_order(
+    steps: list[list[tuple[str, int]]],
+) -> None:
+    """As a reservation's pod shrinks in its place, while its consumers come behind it."""
+    estimator = Estimator(LoadAwareSchedulingArgs())
+    followed = NodeLoad(estimator, prod_includes_system=False)
+    for step in steps:
+        pods = tuple(VERSIONS[one] for one in step)
+        anew = NodeLoad(estimator, prod_includes_system=False)
+        followed.take_pods(pods)
+        anew.take_pods(pods)
+        assert followed.assigned == anew.assigned
+        assert followed.estimated() == anew.estimated()
