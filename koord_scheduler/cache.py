@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from msgspec.structs import replace
@@ -25,6 +26,7 @@ OnStateChange = Callable[[ObjectKind[Any], Any, Any], None]
 log = get_logger("koord_scheduler.cache")
 
 _SCHEDULED = "PodScheduled"
+NO_ANNOTATIONS: Mapping[str, str | None] = MappingProxyType({})
 _UPDATE_BATCH = 256  # changes: after a list of 150,000 pods the first cycle would take 0.1 s
 
 
@@ -185,8 +187,12 @@ class SchedulerCache(ClusterState):
     def is_assumed(self, uid: str) -> bool:
         return uid in self._assumed
 
-    def assume(self, pod: ClusterPod, node: str) -> ClusterPod:
+    def assume(
+        self, pod: ClusterPod, node: str, annotations: Mapping[str, str | None] = NO_ANNOTATIONS
+    ) -> ClusterPod:
         """Place a pod on a node, with the spec that it is given with; return it as it is there.
+
+        annotations: that are to be set already, as by annotate.
 
         Raises:
             AssumeError: it is assumed or bound already, has gone, or there is no such node.
@@ -204,7 +210,7 @@ class SchedulerCache(ClusterState):
         if found or known is None:
             raise AssumeError(f"pod {pod.key}: wanted it assumed on node {node}, found {found}")
         spec = None if pod.spec is known.spec else pod.spec
-        assumed = self._assumed[pod.uid] = _AssumedPod(known, node, spec)
+        assumed = self._assumed[pod.uid] = _AssumedPod(known, node, spec, annotations)
         return self._place(assumed)
 
     def annotate(self, uid: str, annotations: Mapping[str, str | None]) -> ClusterPod | None:

@@ -144,9 +144,21 @@ class PodBinding:
                     return status
         return pod
 
-    def reserve(self, state: CycleState, pod: ClusterPod, node: str) -> Status:
-        """Call Reserve of all plugins until one fails: then unreserve is for the caller."""
-        status = self._room.chosen(state, pod, node)
+    def nominate(self, state: CycleState, pod: ClusterPod, node: str) -> Status:
+        """Choose the reservation that the pod is to have on its node, before it is assumed there.
+
+        So it is assumed with the annotation by which it is counted, and not placed twice.
+        """
+        return self._room.chosen(state, pod, node)
+
+    def reserve(
+        self, state: CycleState, pod: ClusterPod, node: str, nominated: Status | None = None
+    ) -> Status:
+        """Call Reserve of all plugins until one fails: then unreserve is for the caller.
+
+        nominated: the answer of nominate; None: it was not asked yet.
+        """
+        status = self.nominate(state, pod, node) if nominated is None else nominated
         if status.ok:
             status = self._reserve(state, pod, node)
             self._room.reserved(state, pod)

@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from random import Random
@@ -351,26 +351,31 @@ class SchedulingCycle:
             if isinstance(resized, Status):
                 return Failure.on_node(resized)
             pod = resized
+        binding = attempt.profile.binding
+        nominated = binding.nominate(attempt.state, pod, node)
+        annotations = dict(pod_changes(attempt.state).annotations)
         try:
-            attempt.pod = self._state.assume(pod, node)
+            attempt.pod = self._state.assume(pod, node, annotations)
         except AssumeError as err:
             return Failure(status=Status.failed(err))
         attempt.node = node
         self._nominator.forget(attempt.pod.key)
-        binding = attempt.profile.binding
-        status = binding.reserve(attempt.state, attempt.pod, node)
+        status = binding.reserve(attempt.state, attempt.pod, node, nominated)
         if status.ok:
-            self._annotate(attempt)
+            self._annotate(attempt, annotations)
             status = binding.permit(attempt.state, attempt.pod, node)
         if status.ok or status.code is Code.WAIT:
             return None
         self.roll_back(attempt)
         return Failure.on_node(status)
 
-    def _annotate(self, attempt: Attempt) -> None:
-        """Let the assumed pod have what Reserve has chosen for it: others must not choose it."""
+    def _annotate(self, attempt: Attempt, known: Mapping[str, str | None]) -> None:
+        """Let the assumed pod have what Reserve has chosen for it: others must not choose it.
+
+        known: the annotations that it was assumed with.
+        """
         annotations = pod_changes(attempt.state).annotations
-        if annotations:
+        if annotations != known:
             attempt.pod = self._state.annotate(attempt.uid, annotations) or attempt.pod
 
 

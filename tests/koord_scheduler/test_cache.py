@@ -95,6 +95,22 @@ def test_what_is_chosen_for_an_assumed_pod_is_in_the_account_until_it_is_forgott
     assert not cards()
 
 
+def test_a_pod_may_be_assumed_with_what_is_chosen_for_it_already() -> None:
+    """It is as one that is annotated afterwards."""
+    key, worlds = "example.com/cards", (World(), World())
+    for made in worlds:
+        made.state.snapshot.keep_account(CARDS)
+    one, other = (made.state for made in worlds)
+    at_once = one.assume(web(), "a", {key: "0", "absent": None})
+    later = other.annotate(other.assume(web(), "a").uid, {key: "0", "absent": None})
+    assert at_once == later
+    for state in (one, other):
+        state.put(POD, web(labels={"app": "new"}))
+        assert state.view().account.pool(CARDS, "a").allocated == {"0": 1}
+        assert state.forget(at_once.uid)
+        assert not state.view().account.pool(CARDS, "a").allocated
+
+
 def test_an_assumed_pod_keeps_the_requests_that_it_was_assumed_with() -> None:
     """Such as those for its node; a change of its own requests ends that."""
     made = World()

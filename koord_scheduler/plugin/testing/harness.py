@@ -254,9 +254,10 @@ class ProfileHarness:
         resized = binding.resize(state, pod, node)
         if isinstance(resized, Status):
             return ScheduleResult(node=None, status=resized, decided=decided)
-        placed = self._state.assume(resized, node)
+        nominated = binding.nominate(state, resized, node)
+        placed = self._state.assume(resized, node, dict(pod_changes(state).annotations))
         try:
-            status = await self._bind(binding, state, placed, node)
+            status = await self._bind(binding, state, placed, node, nominated)
         except BaseException:
             self._roll_back(binding, state, placed, node)
             raise
@@ -401,10 +402,15 @@ class ProfileHarness:
         return CacheControl(self._state, self.services.forgotten, self.clock)
 
     async def _bind(
-        self, binding: PodBinding, state: CycleState, pod: ClusterPod, node: str
+        self,
+        binding: PodBinding,
+        state: CycleState,
+        pod: ClusterPod,
+        node: str,
+        nominated: Status,
     ) -> Status:
         """Reserve, Permit, PreBind and Bind; Success, or what ended it."""
-        status = binding.reserve(state, pod, node)
+        status = binding.reserve(state, pod, node, nominated)
         if status.ok:
             chosen = pod_changes(state).annotations
             pod = self._state.annotate(pod.uid, chosen) or pod if chosen else pod

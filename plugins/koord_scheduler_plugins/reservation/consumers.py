@@ -9,9 +9,9 @@ from koord.api.fields import Fields
 from koord.api.gojson import parse_json
 from koord.api.reservation import ALLOCATED
 from koord.plugin import InvalidObject
-from koord_scheduler.plugin import POD_COUNT, ClusterPod
+from koord_scheduler.plugin import POD_COUNT, ClusterPod, CycleState, pod_changes
 from koord_scheduler.plugin.koordinator import AccountKind, Holding
-from koord_scheduler_plugins.reservation.amounts import Amounts, masked, minus
+from koord_scheduler_plugins.reservation.amounts import Amounts, masked
 from koord_scheduler_plugins.reservation.objects import AllocatePolicy, Reservation
 
 
@@ -19,6 +19,13 @@ from koord_scheduler_plugins.reservation.objects import AllocatePolicy, Reservat
 def allocated_text(name: str, uid: str) -> str:
     """Return the annotation of a pod that consumes a reservation."""
     return json.dumps({"name": name, "uid": uid}, separators=(",", ":"))
+
+
+def allocate(state: CycleState, pod: ClusterPod, chosen: Reservation | None) -> None:
+    """Give a pod a reservation, in the annotation by which it is counted; None: none."""
+    text = None if chosen is None else allocated_text(chosen.name, chosen.uid)
+    if dict(pod.annotations).get(ALLOCATED) != text:
+        pod_changes(state).annotations[ALLOCATED] = text
 
 
 def allocated_reservation(pod: ClusterPod) -> tuple[str, str] | None:
@@ -104,13 +111,16 @@ class ReservationInfo:
 
     def with_used(self, used: Amounts) -> "ReservationInfo":
         """Return the same reservation, where consumers hold something else."""
-        counted = masked(used, self.names)
-        whole = {name: self.allocatable[name] for name in self.names}
+        counted, inner = masked(used, self.names), self.inner
+        left = {
+            name: self.allocatable[name] - counted.get(name, 0) - inner.get(name, 0)
+            for name in self.names
+        }
         return replace(
             self,
             used=counted,
             consumers=used.get(POD_COUNT, 0),
-            remaining=minus(whole, counted, self.inner),
+            remaining={name: amount if amount > 0 else 0 for name, amount in left.items()},
         )
 
 

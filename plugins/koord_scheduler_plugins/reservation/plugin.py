@@ -83,7 +83,7 @@ from koord_scheduler.plugin.vector import (
 )
 from koord_scheduler_plugins.reservation import serving, status
 from koord_scheduler_plugins.reservation.args import ReservationArgs
-from koord_scheduler_plugins.reservation.consumers import allocated_text
+from koord_scheduler_plugins.reservation.consumers import allocate, allocated_text
 from koord_scheduler_plugins.reservation.controller import ControllerOptions, ReservationController
 from koord_scheduler_plugins.reservation.fit import FitOptions
 from koord_scheduler_plugins.reservation.matches import MatchCache, merged
@@ -514,8 +514,14 @@ class ReservationPlugin(
     def reservation_nominate(
         self, state: CycleState, pod: ClusterPod, node_name: str
     ) -> Status | None:
-        """Choose the reservation of the node that the pod gets, before any plugin's Reserve."""
+        """Choose the reservation of the node that the pod gets, before any plugin's Reserve.
+
+        The pod is assumed there with the annotation that says so.
+        """
         found = self.nominate_reservation(state, pod, node_name)
+        data, chosen = state.find(_DATA, CycleData), state.find(_CHOSEN, Chosen)
+        if data is not None and data.reservation is None:
+            allocate(state, pod, None if chosen is None else chosen.reservation)
         if isinstance(found, ReservationRoom):
             self.add_nominated_reservation(pod, node_name, found)
         return found if isinstance(found, Status) else None
@@ -591,7 +597,7 @@ class ReservationPlugin(
                 self._emit(pod, EventType.NORMAL, "ReservationNotUsed", text)
 
     def reserve(self, state: CycleState, pod: ClusterPod, node_name: str) -> Status | None:
-        """Give the pod a reservation of the node, in the annotation by which it is counted."""
+        """Check that the pod, which is assumed to have its reservation, can have it still."""
         data = state.find(_DATA, CycleData)
         if data is None:
             return None
@@ -601,23 +607,17 @@ class ReservationPlugin(
         chosen = state.find(_CHOSEN, Chosen)
         if chosen is None or chosen.reservation is None:
             self._report_unused(pod, data, node_name)
-            if any(key == ALLOCATED for key, _ in pod.annotations):
-                pod_changes(state).annotations[ALLOCATED] = None
             return None
         found = self.tracker.get(chosen.reservation.uid)
         if found is None or not found.available:
             return Status.unschedulable(NOT_FOUND)
         if found.deleting:
             return Status.unschedulable(TERMINATING)
-        account = self._services.cluster.account
-        if any(key == ALLOCATED for key, _ in pod.annotations):
-            # Of an attempt before, that did not come as far as its binding: it is no other pod.
-            account = account.with_pods([(pod, node_name)], ())
-        if self.tracker.info(found, account).taken:
-            return Status.unschedulable(TAKEN)
-        text = allocated_text(found.name, found.uid)
-        if dict(pod.annotations).get(ALLOCATED) != text:
-            pod_changes(state).annotations[ALLOCATED] = text
+        if found.spec is not None and found.spec.allocate_once:
+            # The pod is assumed to have it already, and is no other one.
+            account = self._services.cluster.account.with_pods([(pod, node_name)], ())
+            if self.tracker.info(found, account).taken:
+                return Status.unschedulable(TAKEN)
         state.write(_CHOSEN, Chosen(found))
         return None
 
