@@ -41,7 +41,7 @@ class KeyedHeap(Generic[T]):
         """Add an item, in the place of one that has the same key."""
         old = self._entries.get(key)
         if old is not None:
-            old.removed = True
+            old.removed = True  # it stays in the heap, whose middle costs O(n), until it is first
         entry = self._entries[key] = _Entry(key, item, self._less)
         heapq.heappush(self._heap, entry)
         self._tidy()

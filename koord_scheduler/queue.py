@@ -250,7 +250,7 @@ class SchedulingQueue:
             queued = heap.remove(uid)
             if queued is not None:
                 queued.pod = pod
-                heap.push(uid, queued)
+                heap.push(uid, queued)  # anew: it is ordered by a priority that may have changed
                 return
         queued = self._unschedulable_pods.get(uid)
         if queued is None:
@@ -333,7 +333,7 @@ class SchedulingQueue:
         else:
             queued.consecutive_errors += 1
         queued.timestamp = self._clock.monotonic()
-        decision = self._decision_since_pop(queued)
+        decision = self._decision_since_pop(queued)  # the end of the flight forgets these events
         if uid in self._woken:
             decision = max(decision, RequeueDecision.AFTER_BACKOFF)
         self._end_flight(uid)
@@ -356,6 +356,7 @@ class SchedulingQueue:
         Where it concerns many, run moves them soon, in slices.
         """
         one = InFlightEvent(event, old, new)
+        # Also when nobody waits: a cycle that runs may reject its pod for what this event mends.
         self._flight.note(one)
         if only is not None:
             queued = self._unschedulable_pods.get(only)
@@ -527,7 +528,7 @@ class SchedulingQueue:
                 heap = self._errors if queued.consecutive_errors else self._backoff
                 heap.push(queued.pod.uid, queued)
                 self._incoming("backoff", why)
-                self._ready.set()
+                self._ready.set()  # pop takes pods in backoff, too, when none is active
         else:
             self._activate(queued, why)
 

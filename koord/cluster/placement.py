@@ -186,7 +186,7 @@ class Placement:
         self._label_sets.release(label_set)
         self._specs.release(spec)
         self._entries[row] = entries[:begin] + entries[begin + ENTRY_BYTES :]
-        self._term_counts += pod.spec.has_affinity_terms
+        self._term_counts += pod.spec.has_affinity_terms  # a version, no sum: it never comes back
         if pod.spec.host_ports:
             self._note_ports(row)
         self._drop_volumes(row, pod)

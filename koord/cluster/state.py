@@ -146,7 +146,7 @@ class Snapshot:
         if row is None:
             return
         pods = self._placement.clear(row)
-        if pods:
+        if pods:  # a node that comes back still has them, and the watch does not send them again
             self._waiting[name] = {pod.key: pod for pod in pods}
         last = len(self._nodes) - 1
         self._placement.drop_row(row)
@@ -170,6 +170,8 @@ class Snapshot:
         if old == pod:
             return
         self._pods[key] = pod
+        # Otherwise a pod without a node leaves the view as it is: with a new one, each plugin would
+        # look for rows that have changed, though none has.
         if self._account.put(pod, key):
             self._view = None
         row = self._rows.get(pod.node)

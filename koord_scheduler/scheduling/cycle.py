@@ -242,6 +242,7 @@ class SchedulingCycle:
         attempt.state.measured = self._draw.random() < MEASURED
         with attempt.budget:
             failure = await self._run(attempt)
+        # With a nomination it is no cut, though the time is over: victims are being evicted.
         if failure is None or failure.nominated_node or not attempt.budget.is_over:
             return failure
         return replace(failure, cut=True)
@@ -448,6 +449,8 @@ class BindingCycle:
             status = await binding.wait_on_permit(pod)
             if not status.ok:
                 return status
+        # PreBind may take minutes, and what fails from here on is tried again after its backoff
+        # whatever happens meanwhile: events need not be kept for it any longer.
         self._queue.done(pod.uid)
         if not flight.ok:
             return SUCCESS
@@ -460,7 +463,7 @@ class BindingCycle:
             if not status.ok:
                 return status
             self._statuses.drop(attempt.pod)
-            attempt.asked = True
+            attempt.asked = True  # before it is sent: from now on the API server may have it
             if self._extenders is not None:
                 try:
                     if await self._extenders.bind(attempt.pod, attempt.node):

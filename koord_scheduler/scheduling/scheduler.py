@@ -558,7 +558,7 @@ class Scheduler:
             queued = self._pop()
             if queued is None:
                 queued = await self.queue.pop()
-                turn.begin()
+                turn.begin()  # while this waited, all others had their turn
             await self._try(queued)
             if self._is_full:
                 await self._wait_for_bindings()
@@ -634,6 +634,7 @@ class Scheduler:
         placed = attempt.pod
         self.cycle.roll_back(attempt)
         self._fail(attempt, failure)
+        # Its room is free for others; it must not wake itself, or it would try again at once.
         self.queue.on_cluster_event(POD_DELETED, placed, None, without=attempt.uid)
 
     def _fail(self, attempt: Attempt, failure: Failure) -> None:

@@ -573,6 +573,7 @@ class NodeScoring:
                 rows, totals, maxima = look(self._calls, active, cycle, feasible)
                 fused = cached.fused_scores.columns
                 if maxima is None or len(fused) < len(active):
+                    # The totals are the cache's own: what is added below is of this cycle alone.
                     totals, maxima = totals.copy(), None
             for loaded, weight in active:
                 if loaded.name not in fused:
