@@ -12,6 +12,7 @@ from koord.cluster.decoder import Decoder
 from koord.cluster.keptfields import reads_of
 from koord.cluster.kinds import NODE
 from koord.controlplane.testing import api_error_response
+from koord_scheduler_plugins.default_preemption import DefaultPreemption, DefaultPreemptionArgs
 from koord_scheduler_plugins.device_share.allocated import DEVICES
 from koord_scheduler_plugins.device_share.args import DeviceShareArgs
 from koord_scheduler_plugins.device_share.plugin import DEVICE_OBJECTS, DeviceShare
@@ -36,7 +37,7 @@ CPUS, CARDS = 16, 2
 class HeldWorld(World):
     """Nodes with two cards and 16 CPUs each; the profile has all three plugins."""
 
-    async def open(self, *names: str, **labels: str) -> "HeldWorld":
+    async def open(self, *names: str, preempts: bool = False, **labels: str) -> "HeldWorld":
         """labels: of the nodes, with _ for -."""
         self.registry.register(
             "DeviceShare", lambda _, handle: DeviceShare(DeviceShareArgs(), handle)
@@ -47,7 +48,14 @@ class HeldWorld(World):
         )
         each = {"NodeNUMAResource": None, "DeviceShare": None}
         points = ("preFilter", "filter", "reserve", "preBind")
-        await self.begin(more={point: dict(each) for point in points})
+        more: Json = {point: dict(each) for point in points}
+        if preempts:
+            self.registry.register(
+                "DefaultPreemption",
+                lambda _, handle: DefaultPreemption(DefaultPreemptionArgs(), handle),
+            )
+            more["postFilter"] = {"DefaultPreemption": None}
+        await self.begin(more=more)
         reads = reads_of(ReservationPlugin) | reads_of(DeviceShare) | reads_of(NodeNUMAResource)
         self.api.decoder = Decoder(reads)
         self.services.pod_decoder._decoder = self.api.decoder
@@ -78,12 +86,18 @@ class HeldWorld(World):
         await self.advance(1)  # its status is written anew: its annotations have changed before
 
     async def owner(
-        self, name: str, percent: int = 0, cpu: int = 0, app: str = "web", **annotations: str
+        self,
+        name: str,
+        percent: int = 0,
+        cpu: int = 0,
+        app: str = "web",
+        priority: int = 9999,
+        **annotations: str,
     ) -> str:
         """A pod of the owner of all reservations; of another app, of none."""
         labels = {"app": app, **(LSR if cpu else {})}
         key = self.api.add_pod(
-            name, labels=labels, containers=[container(percent, cpu)], priority=9999
+            name, labels=labels, containers=[container(percent, cpu)], priority=priority
         )
         if annotations:
             self.api.change(key, metadata={"annotations": annotations})
@@ -509,3 +523,35 @@ async def test_a_pod_that_ignores_reservations_has_their_cpus(world: HeldWorld) 
     mine = parse_cpulist(world.cpus(ignoring))
     assert mine < parse_cpulist(world.cpus_of("r"))
     assert mine.isdisjoint(parse_cpulist(world.cpus(key)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "app", "leaves"),
+    [
+        # spec 08, P5: what the victim leaves is its reservation's again, and so its owners'
+        ("cpu", "web", True),
+        ("cpu", "other", False),
+        ("card", "web", True),
+        ("card", "other", False),
+        # P6: of a reservation that has none of these, the node's
+        ("beside", "web", True),
+        ("beside", "other", True),
+    ],
+)
+async def test_what_a_victim_with_a_reservation_leaves(kind: str, app: str, leaves: bool) -> None:
+    """Nobody is evicted for a pod that the reservation would not let in."""
+    world = await HeldWorld().open("n0", preempts=True)
+    percent, cpu = (0, CPUS) if kind == "cpu" else (200, 0)
+    if kind == "beside":
+        await world.reserve("r", template={"containers": [container(0, 1)]})
+    else:
+        await world.reserve("r", percent, cpu, allocatePolicy="Restricted")
+    victim = await world.owner("victim", percent, cpu or int(kind == "beside"), priority=9100)
+    assert (world.where(victim), world.given(victim)) == ("n0", "r")
+    high = await world.owner("high", percent, cpu, app=app, priority=9900)
+    assert ("deletionTimestamp" in world.api.pods[victim]["metadata"]) is leaves
+    world.api.delete_pod(victim)
+    await world.settle()
+    await world.advance(30)
+    assert world.where(high) == ("n0" if leaves else "")
+    await world.end()
