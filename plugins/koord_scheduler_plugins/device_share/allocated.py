@@ -41,7 +41,8 @@ def allocated_text(allocation: Allocation, ids: Mapping[tuple[str, int], str]) -
 
 
 def _device(one: GivenDevice, device_id: str) -> dict[str, object]:
-    found: dict[str, object] = {"minor": one.minor, "resources": amounts_text(one.amounts)}
+    resources = amounts_text(one.amounts) or None  # null, as Go writes an empty list
+    found: dict[str, object] = {"minor": one.minor, "resources": resources}
     if device_id:
         found["id"] = device_id
     extension: dict[str, object] = {}

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from koord.api.annotations import DEVICE_ALLOCATED
+from koord.api.devices.allocation import GivenDevice
 from koord.api.devices.requests import ALLOCATE_HINT, JOINT_ALLOCATE
 from koord.plugin import InvalidObject
 from koord.plugin.kube import OneObject
@@ -27,6 +28,7 @@ from koord_scheduler.plugin.testing import (
     make_pod,
 )
 from koord_scheduler_plugins.device_share import tables
+from koord_scheduler_plugins.device_share.allocated import allocated_text
 from koord_scheduler_plugins.device_share.args import (
     MAX_AMOUNTS,
     MAX_MODELS,
@@ -89,6 +91,50 @@ def given(cluster: FakeCluster, name: str) -> dict:
 
 def cards(cluster: FakeCluster, name: str) -> list[int]:
     return [one["minor"] for one in given(cluster, name)["gpu"]]
+
+
+@pytest.mark.parametrize(
+    ("requests", "memory", "written"),
+    [
+        (
+            {"nvidia.com/gpu": 2, RDMA_SHARE: 100},
+            2**34,
+            '{"gpu":[{"minor":0,"resources":{"koordinator.sh/gpu-core":"100",'
+            '"koordinator.sh/gpu-memory":"16Gi","koordinator.sh/gpu-memory-ratio":"100"},'
+            '"id":"GPU-0"},{"minor":1,"resources":{"koordinator.sh/gpu-core":"100",'
+            '"koordinator.sh/gpu-memory":"16Gi","koordinator.sh/gpu-memory-ratio":"100"},'
+            '"id":"GPU-1"}],"rdma":[{"minor":1,"resources":{"koordinator.sh/rdma":"100"},'
+            '"id":"0000:01:00.0"}]}',
+        ),
+        (
+            HALF,
+            2**34,
+            '{"gpu":[{"minor":0,"resources":{"koordinator.sh/gpu-core":"50",'
+            '"koordinator.sh/gpu-memory":"8Gi","koordinator.sh/gpu-memory-ratio":"50"},'
+            '"id":"GPU-0"}]}',
+        ),
+    ],
+)
+async def test_the_annotation_to_the_letter(cluster, requests, memory, written):
+    """19.12: types and resources sorted, fields in the order of Go."""
+    device = d8()
+    for one in device["spec"]["devices"]:
+        if one["type"] == "gpu":
+            one["resources"][MEMORY] = str(memory)
+    async with harness(cluster, device) as at:
+        assert (await at.schedule(pod("p", requests))).node == "d8"
+    found = cluster.state.pod("default/p")
+    assert found is not None
+    assert dict(found.annotations)[DEVICE_ALLOCATED] == written
+
+
+def test_an_allocation_without_amounts_is_written_as_go_does():
+    """19.12, for a virtual function that is left of an interface."""
+    given = {"rdma": (GivenDevice(1, {}, ("0000:1f:00.2",)),), "gpu": (GivenDevice(0, {}),)}
+    assert allocated_text(given, {("gpu", 0): "GPU-0"}) == (
+        '{"gpu":[{"minor":0,"resources":null,"id":"GPU-0"}],'
+        '"rdma":[{"minor":1,"resources":null,"extension":{"vfs":[{"busID":"0000:1f:00.2"}]}}]}'
+    )
 
 
 async def test_pods_one_after_the_other(cluster):
