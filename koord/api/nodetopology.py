@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import lru_cache
 
 from koord.api.annotations import annotation_fields
 from koord.api.fields import Fields
@@ -44,8 +45,11 @@ def cpu_manager_policy(annotations: Mapping[str, str]) -> CpuManagerPolicy:
         InvalidObject: the annotation is malformed.
     """
     text = annotations.get(CPU_MANAGER_POLICY)
-    if text is None:
-        return CpuManagerPolicy()
+    return CpuManagerPolicy() if text is None else _manager_policy(text)
+
+
+@lru_cache(maxsize=256)  # kubelets of one kind say the same, and each is asked for it twice
+def _manager_policy(text: str) -> CpuManagerPolicy:
     fields = annotation_fields(text, CPU_MANAGER_POLICY)
     reserved = _cpus(fields.text("reservedCPUs"), fields.path("reservedCPUs"))
     return CpuManagerPolicy(fields.text("policy"), fields.texts("options"), reserved)

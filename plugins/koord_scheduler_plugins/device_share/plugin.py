@@ -206,6 +206,8 @@ class DeviceShare(
 ):
     """Places pods where the devices are that they request, and says which they get."""
 
+    scales_to_highest = True
+
     def __init__(self, args: DeviceShareArgs, handle: Handle) -> None:
         services = handle.services
         self._args = args
