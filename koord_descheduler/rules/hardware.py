@@ -1,7 +1,7 @@
 """Devices and CPUs that pods hold, and what is free of them on nodes, as columns."""
 
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import islice
@@ -233,12 +233,12 @@ def _list(value: object) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _cpus_by_numa_node(topology: Object, pods: Iterable[ClusterPod]) -> Mapping[int, int]:
-    """Return how many CPUs no pod has for its own."""
+def _cpus_by_numa_node(topology: Object, pods: Iterable[ClusterPod]) -> tuple[tuple[int, int], ...]:
+    """Return NUMA nodes with how many CPUs no pod has for its own."""
     held, found = _held_cpus(pods), dict[int, int]()
     for cpu, node in numa_nodes_of(topology).items():
         found[node] = found.get(node, 0) + (cpu not in held)
-    return found
+    return tuple(sorted(found.items()))
 
 
 def free_devices(
@@ -405,11 +405,15 @@ def _minors(pod: ClusterPod) -> Iterator[int]:
 
 
 def device_table(
-    layout: DeviceLayout, labels: Mapping[str, str], pods: Iterable[ClusterPod]
+    layout: DeviceLayout,
+    labels: Mapping[str, str],
+    pods: Iterable[ClusterPod],
+    shared: dict[Hashable, DeviceTable],
 ) -> DeviceTable:
     """Return the devices of a node with what its pods have of them, as the scheduler has it.
 
-    An annotation counts for no more devices than the pod requests.
+    An annotation counts for no more devices than the pod requests. shared: those of other nodes;
+    equal ones have one.
     """
     used: dict[str, int] = {}
     for pod in pods:
@@ -426,7 +430,12 @@ def device_table(
                     used[key] = used.get(key, 0) + amount
                 for address in functions:
                     used[used_key(kind, minor, f"{FUNCTION}{address}")] = 1
-    return DeviceTable(layout, NodeTraits.of(labels), used.items())
+    traits = NodeTraits.of(labels)
+    same = layout, traits, frozenset(used.items())
+    found = shared.get(same)
+    if found is None:
+        found = shared[same] = DeviceTable(layout, traits, used.items())
+    return found
 
 
 _Given = tuple[int, tuple[tuple[str, int], ...], tuple[str, ...]]
@@ -456,7 +465,8 @@ class NodeRules:
     """A node as the scheduler's rules about devices and NUMA nodes see it."""
 
     table: DeviceTable | None  # None: it has no Device that can be read in full
-    cpus: Mapping[int, int] | None  # that no pod has for its own, by NUMA node; None: not known
+    cpus: tuple[tuple[int, int], ...] | None
+    """NUMA nodes with how many CPUs no pod has for its own; None: not known."""
     policy: NUMATopologyPolicy | None
 
     def gives(self, need: HardwareNeed) -> bool:
@@ -468,14 +478,16 @@ class NodeRules:
         single = need.single_numa_node or self.policy is NUMATopologyPolicy.SINGLE_NUMA_NODE
         if not single:
             return self._gives_devices(need, None)
-        numa_nodes = {*(self.table.layout.numa_nodes if self.table else ()), *(self.cpus or ())}
+        numa_nodes = {node for node, _ in self.cpus or ()}
+        if self.table is not None:
+            numa_nodes.update(self.table.layout.numa_nodes)
         return not numa_nodes or any(
             self._gives_cpus(need, node) and self._gives_devices(need, node)
             for node in sorted(numa_nodes)
         )
 
     def _gives_cpus(self, need: HardwareNeed, node: int) -> bool:
-        return self.cpus is None or self.cpus.get(node, 0) >= need.cpus
+        return self.cpus is None or dict(self.cpus).get(node, 0) >= need.cpus
 
     def _gives_devices(self, need: HardwareNeed, node: int | None) -> bool:
         table, wanted = self.table, need.wanted
@@ -536,8 +548,12 @@ class HardwareTable:
                 enough[self._rows] = have >= count
                 mask &= enough
         if self._rules is not None:
+            answers: dict[NodeRules, bool] = {}  # equal nodes are asked once
             for row in in_time(np.flatnonzero(mask).tolist()):
-                mask[row] = self._rules(row).gives(need)
+                rules = self._rules(row)
+                if rules not in answers:
+                    answers[rules] = rules.gives(need)
+                mask[row] = answers[rules]
         return mask
 
     def _column(self, kind: str) -> NDArray[np.int64]:
@@ -567,6 +583,7 @@ class NodeHardware:
         self._free: dict[str, tuple[int, Any, Any]] = {}  # likewise: generation, total, free
         self._layouts: dict[str, tuple[Object, DeviceLayout | None]] = {}  # by name
         self._rules: dict[str, tuple[tuple[object, ...], NodeRules]] = {}  # likewise
+        self._shared: dict[Hashable, DeviceTable] = {}
 
     def table(
         self,
@@ -613,7 +630,7 @@ class NodeHardware:
         pods = view.pods(row)
         label = node.labels.get(NUMA_TOPOLOGY_POLICY)
         rules = NodeRules(
-            table=None if layout is None else device_table(layout, node.labels, pods),
+            table=None if layout is None else device_table(layout, node.labels, pods, self._shared),
             cpus=None if topology is None else _cpus_by_numa_node(topology, pods),
             policy=policy_of(label) if label else kubelet_topology_policy(topology or {}),
         )
@@ -631,7 +648,9 @@ class NodeHardware:
         return known[1]
 
     def _prune(self, view: View) -> None:
-        """Keep nothing of nodes that have gone."""
+        """Keep nothing of nodes that have gone, and of tables not too many old ones."""
+        if len(self._shared) > 2 * len(view):
+            self._shared.clear()
         for kept in (self._layouts, self._rules):
             for name in [name for name in kept if view.row(name) is None]:
                 del kept[name]
