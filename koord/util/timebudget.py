@@ -326,15 +326,18 @@ class WorkQueue:
         max_pause: float = 30.0,
         jitter: float = 0.1,
         holds_failed: bool = False,
+        gather: float = 0.0,
     ) -> None:
         """Pauses after failures of an item: the first and the longest in seconds; they double.
 
         holds_failed: an item that has failed is not due before its pause is over, whatever is
-        added; else an add brings it forward.
+        added; else an add brings it forward. gather: seconds that run rests after it has begun
+        work, so that items that are added one by one are begun together.
         """
         self._clock = clock
         self._first_pause, self._max_pause, self._jitter = first_pause, max_pause, jitter
         self._holds_failed = holds_failed
+        self._gather = gather
         self._due: dict[str, float] = {}  # monotonic; of items that wait, also behind themselves
         self._heap: list[tuple[float, str]] = []  # with entries that are not true any more
         self._processing: set[str] = set()
@@ -402,12 +405,16 @@ class WorkQueue:
         try:
             while not stop.is_set():
                 self._wake.clear()
-                most = workers()
+                most, is_begun = workers(), False
                 while len(self._processing) < most and (item := self.get()) is not None:
                     work = self._process(item, reconcile, failed)
                     task = asyncio.create_task(work, name=f"reconcile {item}")
                     running.add(task)
                     task.add_done_callback(running.discard)
+                    is_begun = True
+                if is_begun and self._gather and len(self._processing) < most:
+                    await stop.sleep(self._gather)
+                    continue
                 await stop.sleep(self._rest(most), wake=self._wake)
         finally:
             ended = list(running)

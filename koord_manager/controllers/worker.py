@@ -25,6 +25,8 @@ from koord_manager.cluster import NodeChange
 
 AT_ONCE = 64  # requests
 FIRST_PAUSE, MAX_PAUSE = 1.0, 60.0  # seconds after an error of one node, doubled each time
+# seconds; at 84 reports a second, to wake for each of them is a twentieth of the work
+GATHER = 0.1
 REST = 60.0  # seconds after what only an administrator can mend
 
 ENABLED, STALE, DOUBTFUL, SHORT = "enabled", "stale", "doubtful", "short"
@@ -42,7 +44,12 @@ class NodeWorker(ABC):
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.queue = WorkQueue(
-            clock, first_pause=FIRST_PAUSE, max_pause=MAX_PAUSE, jitter=0.5, holds_failed=True
+            clock,
+            first_pause=FIRST_PAUSE,
+            max_pause=MAX_PAUSE,
+            jitter=0.5,
+            holds_failed=True,
+            gather=GATHER,
         )
         self._errors: dict[str, str] = {}  # by node
         self._trouble = LogState(log)

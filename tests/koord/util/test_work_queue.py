@@ -15,7 +15,7 @@ from koord.util.timebudget import WorkQueue
 class Bench:
     """A running queue; looks do what a test says."""
 
-    def __init__(self, *, holds_failed: bool = False) -> None:
+    def __init__(self, *, holds_failed: bool = False, gather: float = 0.0) -> None:
         self.clock = SimulatedClock()
         self.stop = Stop(self.clock)
         self.looks: list[tuple[float, str]] = []
@@ -26,7 +26,7 @@ class Bench:
         self.gate.set()
         self.at_once = self.most_at_once = 0
         self.workers = 1
-        self.queue = WorkQueue(self.clock, holds_failed=holds_failed)
+        self.queue = WorkQueue(self.clock, holds_failed=holds_failed, gather=gather)
         self.task = asyncio.create_task(
             self.queue.run(self.stop, self.reconcile, lambda: self.workers, self.failed),
             name="queue",
@@ -206,6 +206,26 @@ async def test_a_failed_item_may_be_held_until_its_pause_is_over() -> None:
     bench.queue.add("a")
     await bench.clock.settle()
     assert bench.names == ["a", "a", "a"]
+    bench.stop.set()
+    await bench.task
+
+
+async def test_items_that_are_added_one_by_one_may_be_begun_together() -> None:
+    """The first at once, the next ones after the rest; workers that are all busy do not rest."""
+    bench = Bench(gather=0.1)
+    bench.workers = 3
+    for name in "abcd":
+        bench.queue.add(name)
+        await bench.clock.advance(0.03)
+    begun = [round(at - bench.looks[0][0], 2) for at, _ in bench.looks]
+    assert (begun, bench.names) == ([0.0, 0.1, 0.1, 0.1], list("abcd"))
+
+    await bench.clock.advance(1)
+    del bench.looks[:]
+    for name in "efghi":
+        bench.queue.add(name)
+    await bench.clock.settle()
+    assert bench.names == list("efghi")
     bench.stop.set()
     await bench.task
 
