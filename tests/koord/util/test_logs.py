@@ -53,6 +53,20 @@ def test_exceptions_stay_on_one_line(capsys):
     assert line["level"] == "error"
 
 
+def test_a_logger_that_has_logged_already_follows_a_new_form(capsys):
+    log = get_logger("x", bound=1)
+    logs.configure("console", LevelSpec())
+    log.info("x.first")
+    shown = capsys.readouterr().err
+    logs.configure("json", LevelSpec())
+    log.info("x.second")
+    (line,) = lines(capsys)
+
+    assert "x.first" in shown
+    assert not shown.startswith("{")
+    assert (line["event"], line["bound"], line["level"]) == ("x.second", 1, "info")
+
+
 def test_an_event_that_is_logged_once(capsys):
     """For each value of that fact, which is not shown; of many, the oldest are forgotten."""
     logs.configure("json", LevelSpec())
