@@ -176,7 +176,7 @@ def _written(amount: int | None) -> OfferedResource:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """What one plugin has said, checked; settled: what of it no report bounds."""
+    """A checked calculation of one plugin; settled: the part that no report bounds."""
 
     plugin: str
     found: Calculation
