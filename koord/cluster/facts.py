@@ -480,16 +480,16 @@ class ReportedPods(Sequence[ReportedPodUsage]):
         return self._names, self._kinds
 
     def share(self, earlier: "ReportedPods") -> None:
-        """Have the very names of an earlier report, if they are equal: they take most of it."""
+        """Share the names of an earlier report, if they are equal: they take most of it."""
         if self.who() == earlier.who():
             self._names, self._kinds = earlier.who()
 
     def cores(self) -> "array[float]":
-        """What each uses, in order."""
+        """Return the usage of each, in order."""
         return self._figures[::2]
 
     def memory_bytes(self) -> "array[float]":
-        """What each uses, in order."""
+        """Return the usage of each, in order."""
         return self._figures[1::2]
 
     def figures(self) -> dict[tuple[str, str], tuple[str, float, float]]:
