@@ -47,6 +47,7 @@ from koord_scheduler.extendermessages import (
     ExtenderFilterResult,
 )
 from koord_scheduler.framework.calls import ExtensionPointError
+from koord_scheduler.framework.interfaces import pod_changes
 from koord_scheduler.framework.nodes.adapters import Rows
 from koord_scheduler.framework.nodes.search import SearchResult
 from koord_scheduler.framework.profile import ProfilePlugins
@@ -170,12 +171,15 @@ class PluginHost:
         cycle = self._cycle(pod)
         cached_cycle = self._known(cycle, pod)
         binding, state, uid = cycle.binding, cached_cycle.state, pod.uid
-        pod = self._state.assume(pod, node)
+        nominated = binding.nominate(state, pod, node)
+        pod = self._state.assume(pod, node, dict(pod_changes(state).annotations))
         self._under_way.add(uid)
         status = Status.failed("the binding was given up")
         try:
-            status = binding.reserve(state, pod, node)
+            status = binding.reserve(state, pod, node, nominated)
             if status.ok:
+                # What Reserve has chosen must not be chosen for another pod meanwhile.
+                pod = self._state.annotate(uid, pod_changes(state).annotations) or pod
                 flight = binding.pre_bind_pre_flight(state, pod, node)
                 status = SUCCESS if flight.code is Code.SKIP else flight
                 if flight.ok:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from copy import deepcopy
 from typing import Any
 
 import aiohttp
@@ -27,7 +28,12 @@ from koord_scheduler.extenderserver import (
     served_verbs,
     wire_scores,
 )
-from koord_scheduler.framework.interfaces import PreFilterPlugin, ReservePlugin
+from koord_scheduler.framework.interfaces import (
+    PreBindPlugin,
+    PreFilterPlugin,
+    ReservePlugin,
+    pod_changes,
+)
 from koord_scheduler.framework.profile import ProfilePlugins
 from koord_scheduler.framework.status import CycleState, PreFilterResult, Status
 from tests.support.clusters import node, pod
@@ -50,6 +56,25 @@ class Reserving(ReservePlugin):
 
     def unreserve(self, state: CycleState, pod: ClusterPod, node_name: str) -> None:
         self.calls.append(f"unreserve {node_name}")
+
+
+class Choosing(ReservePlugin, PreBindPlugin):
+    """Gives a pod a device, in an annotation, and takes its time to fail."""
+
+    def __init__(self) -> None:
+        self.begun, self.may_end = asyncio.Event(), asyncio.Event()
+
+    def reserve(self, state: CycleState, pod: ClusterPod, node_name: str) -> Status | None:
+        pod_changes(state).annotations["device"] = "0"
+        return None
+
+    def unreserve(self, state: CycleState, pod: ClusterPod, node_name: str) -> None:
+        """Nothing to give back."""
+
+    async def pre_bind(self, state: CycleState, pod: ClusterPod, node_name: str) -> Status | None:
+        self.begun.set()
+        await self.may_end.wait()
+        return Status.unschedulable("it is gone")
 
 
 class Only(PreFilterPlugin):
@@ -77,7 +102,7 @@ class Served:
         self.binder.client = ApiClient(self.api, self.kit.clock, draw=lambda: 0.0)
         for name in NAMES:
             self.api.add_node(name)
-        self.api.pods["default/web"] = POD_JSON
+        self.api.pods["default/web"] = deepcopy(POD_JSON)  # which a binding changes
         self.api._publish("default/web")
         self.api.deliver()
 
@@ -231,6 +256,24 @@ async def test_a_pod_is_bound_once_by_the_plugins(start: Start) -> None:
     assert "bound to node n1" in other["Error"]
     _, stranger = await served.ask("bind", {**asked, "PodUID": "another"})
     assert "is not known" in stranger["Error"]
+
+
+async def test_what_was_chosen_for_a_pod_counts_while_it_is_being_bound(start: Start) -> None:
+    """Otherwise the next pod could be given the same. A failure gives it back."""
+    plugin = Choosing()
+    served = await start(reserve={"Choosing": plugin}, preBind={"Choosing": plugin})
+    uid = POD_JSON["metadata"]["uid"]
+    asked = {"PodName": "web", "PodNamespace": "default", "PodUID": uid, "Node": "n1"}
+    binding = asyncio.create_task(served.ask("bind", asked))
+    await plugin.begun.wait()
+
+    assumed = served.state.pod("default/web")
+
+    assert assumed is not None
+    assert (assumed.node, dict(assumed.annotations).get("device")) == ("n1", "0")
+    plugin.may_end.set()
+    assert await binding == (200, {"Error": "it is gone"})
+    assert served.state.assumed_count == 0
 
 
 @pytest.mark.parametrize(
