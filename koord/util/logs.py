@@ -7,7 +7,6 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal, TextIO, cast
 
 from koord.util.clock import Clock
@@ -149,10 +148,6 @@ class _Stderr:
     debug = info = warning = error = critical = exception = msg
 
 
-_processors: "list[Processor]" = []
-"""One list, changed in place: a logger that was made before `configure` has it, and follows."""
-
-
 def configure(log_format: LogFormat, levels: LevelSpec, program: str = SHARED) -> None:
     """Set the form and levels of all logs, past loggers included.
 
@@ -162,12 +157,16 @@ def configure(log_format: LogFormat, levels: LevelSpec, program: str = SHARED) -
     """
     _levels.program = program
     set_levels(levels)
-    _processors[:] = [_Once(), *_rendering(log_format)]
     structlog.configure(
-        processors=_processors,
+        processors=[
+            _Once(),
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper("iso", utc=True, key="ts"),
+            *_rendering(log_format),
+        ],
         wrapper_class=_NamedLogger,
         logger_factory=_Stderr,
-        cache_logger_on_first_use=True,
+        cache_logger_on_first_use=False,  # a logger made before this call must follow it
     )
 
 
@@ -263,7 +262,7 @@ def redirect_library_logs(clock: Clock) -> None:
 
 def _rendering(log_format: LogFormat) -> "list[Processor]":
     if log_format == "json":
-        return [_render_json]
+        return [structlog.processors.format_exc_info, _render_json]
     colors = sys.stderr.isatty()
     renderer = structlog.dev.ConsoleRenderer(
         colors=colors, timestamp_key="ts", exception_formatter=_write_traceback
@@ -273,28 +272,13 @@ def _rendering(log_format: LogFormat) -> "list[Processor]":
     def render(logger: object, method: str, event: "EventDict") -> str:
         return lines(str(renderer(logger, method, _printable_facts(event))))
 
-    return [
-        structlog.processors.add_log_level,
-        structlog.processors.TimeStamper("iso", utc=True, key="ts"),
-        render,
-    ]
+    return [render]
 
 
-def _render_json(logger: object, method: str, event: "EventDict") -> str:
-    """Return one line; its first keys are time, level, logger and event.
-
-    It takes the place of four processors: a round of LowNodeLoad logs thousands of lines.
-    """
-    if "exc_info" in event:
-        event = structlog.processors.format_exc_info(logger, method, event)
-    line = {
-        "ts": datetime.now(UTC).isoformat().replace("+00:00", "Z"),
-        "level": "error" if method == "exception" else method,
-        "logger": event.pop("logger", ""),
-        "event": event.pop("event", ""),
-    }
-    line.update(event)
-    return printable_json(line, default=str)
+def _render_json(_logger: object, _method: str, event: "EventDict") -> str:
+    """Return one line; its first keys are time, level, logger and event."""
+    head = {key: event.pop(key) for key in ("ts", "level", "logger", "event") if key in event}
+    return printable_json({**head, **event}, default=str)
 
 
 def _printable_facts(event: "EventDict") -> "EventDict":

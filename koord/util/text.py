@@ -4,7 +4,6 @@ import difflib
 import json
 import re
 from collections.abc import Callable, Iterable
-from functools import lru_cache
 
 _SUSPECT = re.compile(r"[^\x20-\x7e]")
 _SUSPECT_IN_JSON = re.compile(r"[^\x20-\x7e\n]")
@@ -25,14 +24,8 @@ def printable_json(
 
     default makes something of what JSON does not know; without it that raises TypeError.
     """
-    text = _encoder(indent, default).encode(value)
+    text = json.dumps(value, indent=indent, ensure_ascii=False, default=default)
     return _SUSPECT_IN_JSON.sub(_escaped_in_json, text)
-
-
-@lru_cache(maxsize=16)
-def _encoder(indent: int | None, default: Callable[[object], object] | None) -> json.JSONEncoder:
-    """Return an encoder; to make one takes a third of the time to encode a line of a log."""
-    return json.JSONEncoder(indent=indent, ensure_ascii=False, default=default)
 
 
 def _escaped(found: re.Match[str]) -> str:
