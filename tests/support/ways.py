@@ -99,7 +99,8 @@ class Way:
         files, listed = self.functions, page.files()
         new = {name: names[:5] for name, names in files.items() if name not in listed}
         assert new == {}, f"in no list of {PAGE.name}: fold them, or add them to their way"
-        assert [name for name in listed if name not in files] == [], "on this way no more"
+        gone = [name for name in listed if name not in files]
+        assert gone == [], f"on this way no more: {gone}"
         assert len(files) <= page.most
 
     def _note(self, frame: FrameType, event: str, _: Any) -> None:
