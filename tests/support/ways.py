@@ -48,7 +48,7 @@ class Map:
 
 
 POD = Map("From a pod to its Binding", 60)
-NODE_METRIC = Map("From a NodeMetric to an eviction", 50)
+NODE_METRIC = Map("From a NodeMetric to an eviction", 49)
 NODE_SLO = Map("From a NodeSLO to a cfs quota", 55)
 
 

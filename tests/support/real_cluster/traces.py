@@ -98,7 +98,10 @@ def differences(before: Traces, after: Traces) -> list[str]:
 
 
 def to_restore() -> list[str]:
-    """What `koordletctl restore` on the node would still find changed."""
+    """What `koordletctl restore` on the node would still find changed, and what becomes of it.
+
+    A record of a container that a killed runtime never made is none: there is no value.
+    """
     program = REPOSITORY / ".venv" / "bin" / "koordletctl"
     # Named, as this root is not the whole machine's but all that the node has.
     where = (f"--run-dir={RUN_DIRECTORY}", f"--cgroup-root-dir={_CGROUPS}")
@@ -106,7 +109,16 @@ def to_restore() -> list[str]:
         [program, "restore", "--output=json", *where], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
-    return [each["value"] for each in json.loads(done.stdout)["values"]]
+    found = json.loads(done.stdout)["values"]
+    return [
+        f"{each['value']}: {each['outcome']}, {each['message']}"
+        for each in found
+        if each["outcome"] != "left" or _is_there(each["value"].partition(" of ")[2])
+    ]
+
+
+def _is_there(group: str) -> bool:
+    return any((hierarchy / group).exists() for hierarchy in _CGROUPS.iterdir())
 
 
 def left_behind(
