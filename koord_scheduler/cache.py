@@ -214,13 +214,15 @@ class SchedulerCache(ClusterState):
         return self._place(assumed)
 
     def annotate(self, uid: str, annotations: Mapping[str, str | None]) -> ClusterPod | None:
-        """Set annotations of an assumed pod; return it as it is then. None: it is not assumed.
+        """Set annotations of an assumed pod; return it as it is then.
+
+        None: it is not assumed, or has these already, so that it is not placed again.
 
         annotations: all that are to be set until it is bound, such as devices chosen for it; None
         removes one. So views and accounts have at once what the API server will have.
         """
         assumed = self._assumed.get(uid)
-        if assumed is None:
+        if assumed is None or assumed.annotations == annotations:
             return None
         assumed.annotations = dict(annotations)
         return self._place(assumed)

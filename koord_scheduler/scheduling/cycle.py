@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from random import Random
@@ -363,21 +363,14 @@ class SchedulingCycle:
         self._nominator.forget(attempt.pod.key)
         status = binding.reserve(attempt.state, attempt.pod, node, nominated)
         if status.ok:
-            self._annotate(attempt, annotations)
+            # Others must not choose what Reserve has chosen.
+            chosen = pod_changes(attempt.state).annotations
+            attempt.pod = self._state.annotate(attempt.uid, chosen) or attempt.pod
             status = binding.permit(attempt.state, attempt.pod, node)
         if status.ok or status.code is Code.WAIT:
             return None
         self.roll_back(attempt)
         return Failure.on_node(status)
-
-    def _annotate(self, attempt: Attempt, known: Mapping[str, str | None]) -> None:
-        """Let the assumed pod have what Reserve has chosen for it: others must not choose it.
-
-        known: the annotations that it was assumed with.
-        """
-        annotations = pod_changes(attempt.state).annotations
-        if annotations != known:
-            attempt.pod = self._state.annotate(attempt.uid, annotations) or attempt.pod
 
 
 MAX_PARALLEL_BINDINGS = 64  # requests for bindings on their way

@@ -413,7 +413,7 @@ class ProfileHarness:
         status = binding.reserve(state, pod, node, nominated)
         if status.ok:
             chosen = pod_changes(state).annotations
-            pod = self._state.annotate(pod.uid, chosen) or pod if chosen else pod
+            pod = self._state.annotate(pod.uid, chosen) or pod
             status = binding.permit(state, pod, node)
         if status.code is Code.WAIT:
             status = await binding.wait_on_permit(pod)

@@ -124,8 +124,7 @@ class InitialValues:
 
     def being_set(self) -> list[Key]:
         """The values that the runtime was announced just now and that may come yet."""
-        now = self.clock.monotonic()
-        return [key for key, until in self._set_by.items() if until > now and self._may_be_set(key)]
+        return [key for key in self._set_by if self.is_being_set(key) and self._may_be_set(key)]
 
     def is_being_set(self, key: Key) -> bool:
         """Whether the runtime may set it yet."""
