@@ -294,7 +294,8 @@ def devices_of_container(
     )
 
 
-RESOURCE_STATUS = "scheduling.koordinator.sh/resource-status"  # annotation of a pod
+RESOURCE_STATUS = "scheduling.koordinator.sh/resource-status"  # annotations of a pod
+RESOURCE_SPEC = "scheduling.koordinator.sh/resource-spec"
 
 
 @dataclass(frozen=True, slots=True)

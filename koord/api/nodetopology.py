@@ -28,6 +28,16 @@ class CpuManagerPolicy:
     options: Mapping[str, str] = field(default_factory=dict)
     reserved_cpus: frozenset[int] = frozenset()  # given to no pod by the static policy
 
+    @property
+    def pins_cpus(self) -> bool:
+        """Whether the kubelet gives CPUs to Guaranteed pods by itself."""
+        return self.policy == "static"
+
+    @property
+    def full_cores_only(self) -> bool:
+        """Whether the kubelet gives whole cores only."""
+        return self.pins_cpus and self.options.get("full-pcpus-only") == "true"
+
     def to_json(self) -> dict[str, object]:
         """The object as on the wire; what is empty is left out."""
         parts = (
@@ -142,3 +152,26 @@ _WITHOUT_EFFECT = frozenset(
 def policy_of(text: str) -> NUMATopologyPolicy | None:
     """Return the NUMA policy of a label or annotation; None: it is none."""
     return NUMATopologyPolicy(text) if text in set(NUMATopologyPolicy) else None
+
+
+CPU_BIND_POLICY = "node.koordinator.sh/cpu-bind-policy"  # label of a Node
+
+
+class BindPolicy(StrEnum):
+    """How the CPUs of a pod lie on cores."""
+
+    FULL_PCPUS = "FullPCPUs"  # whole cores
+    SPREAD_BY_PCPUS = "SpreadByPCPUs"  # one thread of each core, as long as that is possible
+
+
+_BINDS = {
+    "FullPCPUsOnly": BindPolicy.FULL_PCPUS,
+    "SpreadByPCPUs": BindPolicy.SPREAD_BY_PCPUS,
+}
+
+
+def bind_policy_of_node(labels: Mapping[str, str], kubelet: CpuManagerPolicy) -> BindPolicy | None:
+    """Return how CPUs are bound on a node, of pods of any class; None: as each pod says."""
+    if kubelet.full_cores_only:
+        return BindPolicy.FULL_PCPUS
+    return _BINDS.get(labels.get(CPU_BIND_POLICY, ""))

@@ -119,6 +119,14 @@ def priority_class_with_default(
     return raw_priority_class(labels, priority) or _of_qos(qos)
 
 
+def may_bind_cpus(labels: Mapping[str, str], priority: int | None) -> bool:
+    """Whether a pod may have CPUs of its own where its node does not give them to all."""
+    qos = raw_qos(labels)
+    if qos not in (QoSClass.LSE, QoSClass.LSR):
+        return False
+    return priority_class_with_default(labels, priority, qos) is KoordPriorityClass.PROD
+
+
 def priority_with_default(labels: Mapping[str, str], priority: int | None, qos: QoSClass) -> int:
     """Return the pod's own priority unless it is absent or 0, else that of its class."""
     return priority or _DEFAULT_VALUES[priority_class_with_default(labels, priority, qos)]

@@ -47,12 +47,12 @@ from koord_descheduler.framework.interfaces import (
 from koord_descheduler.rules.hardware import (
     GPU,
     NUMA_NODE,
-    NodeHardware,
     Parts,
     gpu_parts,
     need_of,
     numa_parts,
 )
+from koord_descheduler.rules.hardwaretable import NodeHardware
 
 if TYPE_CHECKING:
     from koord.kube.client import ApiClient, Resource
@@ -182,7 +182,7 @@ class Hardware:
     def fits(self, pod: ClusterPod, view: View) -> Mask | None:
         """Return the nodes that can give a pod the devices and CPUs that it has; None: it has none.
 
-        It is a necessary condition; see koord_descheduler.rules.hardware. No node fits while
+        It is a necessary condition; see koord_descheduler.rules.hardwaretable. No node fits while
         the objects are being listed for the first time. All do where there are none, or where
         their CRD is missing.
         """

@@ -10,6 +10,8 @@ from enum import StrEnum
 from functools import cached_property
 from typing import NamedTuple
 
+from koord.api.nodetopology import BindPolicy
+
 MAX_CPU = 4096  # the highest number of a CPU
 MAX_NUMA_NODE = 63
 
@@ -96,13 +98,6 @@ NO_CPUS = CpuLayout()
 
 NOT_ENOUGH = "not enough cpus available to satisfy request"
 FAILED = "failed to allocate cpus"
-
-
-class BindPolicy(StrEnum):
-    """How the CPUs of a pod lie on cores."""
-
-    FULL_PCPUS = "FullPCPUs"  # whole cores
-    SPREAD_BY_PCPUS = "SpreadByPCPUs"  # one thread of each core, as long as that is possible
 
 
 class ExclusivePolicy(StrEnum):

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 
+from koord.api.nodetopology import BindPolicy
 from koord.plugin import InvalidObject
 from koord_scheduler.plugin import ClusterPod, Status
 from koord_scheduler.plugin.koordinator import NUMATopologyHint, NUMATopologyPolicy, ReservationRoom
 from koord_scheduler.plugin.vector import LeastAllocated, MostAllocated, ResourceSpec
 from koord_scheduler_plugins.node_numa_resource.accumulator import (
     NOT_ENOUGH,
-    BindPolicy,
     ExclusivePolicy,
     TooFewCpus,
     take_cpus,

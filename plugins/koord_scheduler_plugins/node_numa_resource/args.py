@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from koord.api.gojson import wire
+from koord.api.nodetopology import BindPolicy
 from koord.plugin.args import FieldError, invalid
 from koord_scheduler.plugin.vector import ResourceSpec
-from koord_scheduler_plugins.node_numa_resource.accumulator import BindPolicy
 from koord_scheduler_plugins.node_numa_resource.allocation import AmountScorer
 
 _DEFAULT_RESOURCES = (ResourceSpec(name="cpu", weight=1), ResourceSpec(name="memory", weight=1))

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from koord.api.annotations import RESOURCE_STATUS
+from koord.api.nodetopology import BindPolicy
 from koord_scheduler.plugin import ClusterPod, NodeInfo, PodSpec, Status, View
 from koord_scheduler.plugin.koordinator import FrozenAccount, NUMATopologyPolicy
 from koord_scheduler.plugin.vector import (
@@ -20,12 +22,11 @@ from koord_scheduler.plugin.vector import (
     use_of_all,
     uses_of_node,
 )
-from koord_scheduler_plugins.node_numa_resource.accumulator import NOT_ENOUGH, BindPolicy, CpuLayout
+from koord_scheduler_plugins.node_numa_resource.accumulator import NOT_ENOUGH, CpuLayout
 from koord_scheduler_plugins.node_numa_resource.allocation import AmountScorer, Need, allocate
 from koord_scheduler_plugins.node_numa_resource.holdings import (
     NO_ALLOCATION,
     NUMA_HOLDINGS,
-    RESOURCE_STATUS,
     Allocation,
     annotation,
     exclusive_policy,

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from koord.api.annotations import annotation_fields
+from koord.api.annotations import RESOURCE_SPEC, RESOURCE_STATUS, annotation_fields
 from koord.api.machine import format_cpulist, parse_cpulist
 from koord.api.quantity import Quantity
 from koord.api.reservation import RESERVE_POD_NAME
@@ -22,9 +22,6 @@ from koord_scheduler_plugins.node_numa_resource.accumulator import (
     ExclusivePolicy,
 )
 from koord_scheduler_plugins.node_numa_resource.topology import Amounts, Zones, amount_of
-
-RESOURCE_STATUS = "scheduling.koordinator.sh/resource-status"  # annotations of a pod
-RESOURCE_SPEC = "scheduling.koordinator.sh/resource-spec"
 
 _CPU = "cpu"
 _POD, _NUMA = "pod", "numa"  # what an amount is about

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from functools import cached_property
 
+from koord.api.nodetopology import BindPolicy
 from koord_scheduler.plugin import ClusterNode
 from koord_scheduler.plugin.koordinator import NUMANodeUse, Pool
 from koord_scheduler_plugins.node_numa_resource.accumulator import (
-    BindPolicy,
     CpuLayout,
     CpuUse,
     ExclusivePolicy,

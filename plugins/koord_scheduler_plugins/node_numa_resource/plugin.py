@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from koord.api.annotations import MAX_HINT_BYTES, SCHEDULING_HINTS
-from koord.api.nodetopology import NUMA_TOPOLOGY_SPEC
+from koord.api.annotations import MAX_HINT_BYTES, RESOURCE_SPEC, RESOURCE_STATUS, SCHEDULING_HINTS
+from koord.api.nodetopology import NUMA_TOPOLOGY_SPEC, BindPolicy
 from koord.plugin import KoordError
 from koord.plugin.args import takes_args
 from koord.plugin.kube import ApiResource
@@ -63,7 +63,6 @@ from koord_scheduler.plugin.vector import (
     VectorScorePlugin,
     Verdicts,
 )
-from koord_scheduler_plugins.node_numa_resource.accumulator import BindPolicy
 from koord_scheduler_plugins.node_numa_resource.allocation import (
     OUT_OF_SCOPE,
     Need,
@@ -90,8 +89,6 @@ from koord_scheduler_plugins.node_numa_resource.columns import (
 from koord_scheduler_plugins.node_numa_resource.holdings import (
     NO_ALLOCATION,
     NUMA_HOLDINGS,
-    RESOURCE_SPEC,
-    RESOURCE_STATUS,
     Allocation,
     allocation_of,
     annotation,

@@ -5,21 +5,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from koord.api.annotations import annotation_fields, is_designated
-from koord.api.nodetopology import NUMA_TOPOLOGY_SPEC, NUMATopologyPolicy, policy_of
-from koord.api.qos import (
-    KoordPriorityClass,
-    QoSClass,
-    priority_class_with_default,
-    raw_qos,
-)
+from koord.api.annotations import RESOURCE_SPEC, RESOURCE_STATUS, annotation_fields, is_designated
+from koord.api.nodetopology import NUMA_TOPOLOGY_SPEC, BindPolicy, NUMATopologyPolicy, policy_of
+from koord.api.qos import may_bind_cpus
 from koord.plugin import InvalidObject
 from koord_scheduler.plugin import ClusterPod, Status
-from koord_scheduler_plugins.node_numa_resource.accumulator import BindPolicy, ExclusivePolicy
+from koord_scheduler_plugins.node_numa_resource.accumulator import ExclusivePolicy
 from koord_scheduler_plugins.node_numa_resource.allocation import Need
 from koord_scheduler_plugins.node_numa_resource.holdings import (
-    RESOURCE_SPEC,
-    RESOURCE_STATUS,
     Allocation,
     allocation_of,
     annotation,
@@ -122,7 +115,7 @@ def demand_of(pod: ClusterPod, default: BindPolicy | None) -> PodDemand | Status
         exclusive_numa=numa,
         designated=designated,
     )
-    if not may_bind(pod):
+    if not may_bind_cpus(pod.labels, pod.priority):
         return found
     required = _bind(spec.required, default) if spec.required else None
     preferred = _bind(spec.preferred or _DEFAULT, default)
@@ -153,15 +146,6 @@ def designation_of(pod: ClusterPod) -> Allocation | None:
     if not annotation(pod, RESOURCE_STATUS) or not is_designated(pod.annotations, PLUGIN):
         return None
     return allocation_of(pod)
-
-
-def may_bind(pod: ClusterPod) -> bool:
-    """Whether a pod may have CPUs of its own where its node does not give them to all."""
-    qos = raw_qos(pod.labels)
-    if qos not in (QoSClass.LSE, QoSClass.LSR):
-        return False
-    of_priority = priority_class_with_default(pod.labels, pod.priority, qos)
-    return of_priority is KoordPriorityClass.PROD
 
 
 def _bind(text: str, default: BindPolicy | None) -> BindPolicy | None:

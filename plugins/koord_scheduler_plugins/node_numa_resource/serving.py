@@ -6,11 +6,12 @@ import numpy as np
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from koord.api.machine import format_cpulist
+from koord.api.nodetopology import BindPolicy
 from koord.plugin import Clock, InvalidObject
 from koord.plugin.kube import Event, EventType, ObjectRef
 from koord_scheduler.plugin import ClusterPod
 from koord_scheduler.plugin.koordinator import NodePart, NUMATopologyPolicy
-from koord_scheduler_plugins.node_numa_resource.accumulator import CORES_OF_A_SOCKET, BindPolicy
+from koord_scheduler_plugins.node_numa_resource.accumulator import CORES_OF_A_SOCKET
 from koord_scheduler_plugins.node_numa_resource.columns import MachineTable, policy_number
 from koord_scheduler_plugins.node_numa_resource.holdings import (
     NO_ALLOCATION,
@@ -90,7 +91,7 @@ class PinningKubelets:
 
     def bind_cpus(self, report: MachineReport) -> None:
         """A pod is bound to a node with CPUs of its own."""
-        if not report.pins_cpus or report.name in self._reported:
+        if not report.kubelet.pins_cpus or report.name in self._reported:
             return
         now = self._clock.monotonic()
         if now - self._began >= _WINDOW:

@@ -15,8 +15,10 @@ from koord.api.fields import Fields
 from koord.api.nodetopology import (
     CPU_TOPOLOGY,
     NUMA_TOPOLOGY_POLICY,
+    BindPolicy,
     CpuManagerPolicy,
     NUMATopologyPolicy,
+    bind_policy_of_node,
     cpu_manager_policy,
     kubelet_topology_policy,
     policy_of,
@@ -28,7 +30,6 @@ from koord_scheduler_plugins.node_numa_resource.accumulator import (
     MAX_CPU,
     MAX_NUMA_NODE,
     NO_CPUS,
-    BindPolicy,
     CpuLayout,
 )
 
@@ -58,16 +59,6 @@ class MachineReport:
     policy: NUMATopologyPolicy | None = None  # of the kubelet
     kubelet: CpuManagerPolicy = field(default_factory=CpuManagerPolicy)
     ratios: Mapping[str, float] | None = None  # None: zones are not amplified yet
-
-    @property
-    def full_cores_only(self) -> bool:
-        """Whether the kubelet gives whole cores only."""
-        return self.pins_cpus and self.kubelet.options.get("full-pcpus-only") == "true"
-
-    @property
-    def pins_cpus(self) -> bool:
-        """Whether the kubelet gives CPUs to Guaranteed pods by itself."""
-        return self.kubelet.policy == "static"
 
 
 NO_REPORT = MachineReport()
@@ -188,13 +179,7 @@ def _without_reserved(
     return {node: zones[node] for node in sorted(zones)}
 
 
-CPU_BIND_POLICY = "node.koordinator.sh/cpu-bind-policy"  # labels of a Node
-NUMA_ALLOCATE_STRATEGY = "node.koordinator.sh/numa-allocate-strategy"
-
-_BINDS = {
-    "FullPCPUsOnly": BindPolicy.FULL_PCPUS,
-    "SpreadByPCPUs": BindPolicy.SPREAD_BY_PCPUS,
-}
+NUMA_ALLOCATE_STRATEGY = "node.koordinator.sh/numa-allocate-strategy"  # label of a Node
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,9 +204,6 @@ def node_rules(
     labels: Mapping[str, str], annotations: Mapping[str, str], report: MachineReport
 ) -> TopologyRules:
     """Return what a node asks of pods."""
-    bind = _BINDS.get(labels.get(CPU_BIND_POLICY, ""))
-    if report.full_cores_only:
-        bind = BindPolicy.FULL_PCPUS
     strategy, policy = labels.get(NUMA_ALLOCATE_STRATEGY), labels.get(NUMA_TOPOLOGY_POLICY)
     text = annotations.get(AMPLIFICATION)
     ratios: Mapping[str, float] | None = _NOTHING
@@ -231,7 +213,7 @@ def node_rules(
     except InvalidObject:
         ratios = None
     return TopologyRules(
-        bind=bind,
+        bind=bind_policy_of_node(labels, report.kubelet),
         policy=policy_of(policy) if policy else report.policy,
         most=strategy == "MostAllocated" if strategy else None,
         evenly=strategy == "DistributeEvenly",

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from koord.api.annotations import RESOURCE_SPEC, RESOURCE_STATUS
 from koord.api.machine import parse_cpulist
 from koord.cluster.account import Account
 from koord_scheduler.plugin.testing import make_node, make_pod
@@ -14,11 +15,7 @@ from koord_scheduler_plugins.node_numa_resource.accumulator import (
     CpuUse,
     ExclusivePolicy,
 )
-from koord_scheduler_plugins.node_numa_resource.holdings import (
-    NUMA_HOLDINGS,
-    RESOURCE_SPEC,
-    RESOURCE_STATUS,
-)
+from koord_scheduler_plugins.node_numa_resource.holdings import NUMA_HOLDINGS
 from koord_scheduler_plugins.node_numa_resource.machine import Machine
 from koord_scheduler_plugins.node_numa_resource.topology import AMPLIFICATION, read_machine
 

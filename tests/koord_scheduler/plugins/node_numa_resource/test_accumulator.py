@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.api.machine import format_cpulist, parse_cpulist
+from koord.api.nodetopology import BindPolicy
 from koord_scheduler_plugins.node_numa_resource.accumulator import (
     FAILED,
     NOT_ENOUGH,
-    BindPolicy,
     CpuLayout,
     CpuUse,
     ExclusivePolicy,

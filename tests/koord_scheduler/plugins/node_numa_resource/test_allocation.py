@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.api.machine import format_cpulist, parse_cpulist
+from koord.api.nodetopology import BindPolicy
 from koord_scheduler.plugin import Status
 from koord_scheduler.plugin.koordinator import NUMANodeUse, NUMATopologyPolicy
 from koord_scheduler.plugin.vector import ResourceSpec
-from koord_scheduler_plugins.node_numa_resource.accumulator import NOT_ENOUGH, BindPolicy
+from koord_scheduler_plugins.node_numa_resource.accumulator import NOT_ENOUGH
 from koord_scheduler_plugins.node_numa_resource.allocation import (
     AmountScorer,
     Need,

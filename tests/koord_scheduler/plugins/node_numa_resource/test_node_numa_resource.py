@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from koord.api.annotations import RESOURCE_SPEC, RESOURCE_STATUS
 from koord.api.machine import format_cpulist, parse_cpulist
-from koord.api.nodetopology import NUMA_TOPOLOGY_SPEC
+from koord.api.nodetopology import NUMA_TOPOLOGY_SPEC, BindPolicy
 from koord.cluster.hypothetical import HypotheticalCluster
 from koord.cluster.kinds import POD
 from koord_scheduler.plugin import (
@@ -34,9 +35,7 @@ from koord_scheduler.plugin.testing import (
 )
 from koord_scheduler_plugins.default_binding import DefaultPreBind
 from koord_scheduler_plugins.default_preemption import DefaultPreemption
-from koord_scheduler_plugins.node_numa_resource.accumulator import BindPolicy
 from koord_scheduler_plugins.node_numa_resource.allocation import Need
-from koord_scheduler_plugins.node_numa_resource.holdings import RESOURCE_SPEC, RESOURCE_STATUS
 from koord_scheduler_plugins.node_numa_resource.plugin import TOPOLOGIES, NodeNUMAResource
 from koord_scheduler_plugins.node_numa_resource.pods import (
     completed_spec,

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from koord.api.annotations import RESOURCE_SPEC, RESOURCE_STATUS
 from koord.api.machine import parse_cpulist
 from koord_scheduler.plugin.testing import FakeCluster, PluginHarness, fake_cluster, make_pod
 from koord_scheduler_plugins.default_binding import DefaultPreBind
-from koord_scheduler_plugins.node_numa_resource.holdings import RESOURCE_SPEC, RESOURCE_STATUS
 from koord_scheduler_plugins.node_numa_resource.plugin import TOPOLOGIES, NodeNUMAResource
 from tests.support.scheduler.numa import topology_object
 

@@ -13,14 +13,13 @@ from random import Random
 
 import pytest
 
-from koord.api.annotations import DEVICE_ALLOCATED
+from koord.api.annotations import DEVICE_ALLOCATED, RESOURCE_SPEC, RESOURCE_STATUS
 from koord.api.machine import parse_cpulist
 from koord.api.quantity import Quantity
 from koord_scheduler.plugin import ClusterPod
 from koord_scheduler.plugin.testing import PluginHarness, fake_cluster, make_pod
 from koord_scheduler_plugins.default_binding import DefaultPreBind
 from koord_scheduler_plugins.device_share.plugin import DEVICE_OBJECTS, DeviceShare
-from koord_scheduler_plugins.node_numa_resource.holdings import RESOURCE_SPEC, RESOURCE_STATUS
 from koord_scheduler_plugins.node_numa_resource.plugin import TOPOLOGIES, NodeNUMAResource
 from tests.support.scheduler.devices import CARD, CORE, MEMORY, RATIO, device_object, gpu, nic
 from tests.support.scheduler.numa import topology_object

@@ -8,8 +8,8 @@ import json
 import pytest
 
 from koord.api.machine import format_cpulist, parse_cpulist
+from koord.api.nodetopology import BindPolicy
 from koord_scheduler.plugin import Status
-from koord_scheduler_plugins.node_numa_resource.accumulator import BindPolicy
 from koord_scheduler_plugins.node_numa_resource.allocation import (
     Need,
     ReservedCpus,

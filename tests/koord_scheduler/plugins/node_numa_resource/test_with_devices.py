@@ -5,10 +5,10 @@ from collections.abc import Mapping
 
 import pytest
 
+from koord.api.annotations import RESOURCE_STATUS
 from koord_scheduler.plugin.testing import PluginHarness, fake_cluster, make_pod
 from koord_scheduler_plugins.default_binding import DefaultPreBind
 from koord_scheduler_plugins.device_share.plugin import DEVICE_OBJECTS, DeviceShare
-from koord_scheduler_plugins.node_numa_resource.holdings import RESOURCE_STATUS
 from koord_scheduler_plugins.node_numa_resource.plugin import TOPOLOGIES, NodeNUMAResource
 from tests.support.scheduler.devices import device_object, gpu
 from tests.support.scheduler.numa import held, topology_object
