@@ -59,6 +59,8 @@ PROGRAM = ComponentInfo(NAME, PREFIX, __version__)
 _UNUSED = (kinds.DEPLOYMENT, kinds.CLONE_SET, kinds.PRIORITY_CLASS)
 FOLLOWED = {kind: place for kind, place in SCHEDULER_KINDS.items() if kind not in _UNUSED}
 """The kinds that a scheduler follows."""
+MAX_WAITING_EVENTS = 8000
+"""As many pods that are bound in a burst have their events; one takes about 1 kB until then."""
 
 log = get_logger("koord_scheduler.daemon")
 
@@ -89,7 +91,11 @@ def connect_daemon(
         clock=clock,
         registry=exposition.internal,
         events=EventLimits(
-            waiting=2000, remembered=4096, rate=client.qps, burst=client.burst, writers=8
+            waiting=MAX_WAITING_EVENTS,
+            remembered=MAX_WAITING_EVENTS + 2000,
+            rate=client.qps,
+            burst=client.burst,
+            writers=8,
         ),
         master=settings.own.master.value,
         kept=fields_read(settings.configuration.profiles, settings.registry),
