@@ -14,6 +14,7 @@ from collections.abc import (
     Sequence,
 )
 from enum import IntEnum
+from functools import lru_cache
 from inspect import isawaitable
 from typing import Any, cast
 
@@ -102,6 +103,7 @@ MAX_PARTS = 64  # of a profile; pods that need further ones have all plugins cal
 MAX_REMEMBERED = 256  # kinds of pods whose part of a profile is known
 MAX_KIND = 8 << 10  # characters of annotations of such pods, which may have gone since
 _ALWAYS = (Point.QUEUE_SORT, Point.POST_FILTER)  # called whether plugins are active or not
+_POINTS, _NO_POINTS = frozenset(Point), frozenset[Point]()
 
 
 class ProfileError(KoordError):
@@ -146,7 +148,7 @@ class ProfilePlugins:
         self._loaded: dict[str, Loaded] = {}
         self._choosy: tuple[Loaded, ...] = ()  # those that may be idle; set once all are made
         self._idle: frozenset[tuple[Point, str]] = frozenset()  # left out of this part
-        self._parts: dict[frozenset[tuple[Point, str]], ProfilePlugins] = {}
+        self._parts: dict[tuple[frozenset[Point], ...], ProfilePlugins] = {}
         self._parts_of: dict[object, ProfilePlugins] = {}  # by kind of pods
         self._filters: NodeFilters | None = None
         self._reservations: ReservationPlugins | None = None
@@ -248,24 +250,25 @@ class ProfilePlugins:
         self._parts_of.clear()
 
     def _part(self, pod: ClusterPod) -> "ProfilePlugins":
-        idle = set[tuple[Point, str]]()
-        for loaded in self._choosy:
-            try:
-                active = self.calls.ask(loaded, Point.PRE_ENQUEUE, _active_points, loaded, pod)
-            except ExtensionPointError:
-                continue  # it is logged
-            if active is not None:
-                idle.update((point, loaded.name) for point in Point if point not in active)
-        left_out = frozenset(one for one in idle if one[0] not in _ALWAYS)
-        if not left_out:
+        with self.calls.limits:
+            idle = tuple([self._idle_points_of(loaded, pod) for loaded in self._choosy])
+        if not any(idle):
             return self
-        found = self._parts.get(left_out)
+        found = self._parts.get(idle)
         if found is None:
             if len(self._parts) >= MAX_PARTS:
                 return self
-            found = self._parts[left_out] = copy.copy(self)
-            found._choosy, found._idle = (), left_out
+            found = self._parts[idle] = copy.copy(self)
+            both = zip(self._choosy, idle, strict=True)
+            left_out = [(point, loaded.name) for loaded, points in both for point in points]
+            found._choosy, found._idle = (), frozenset(left_out)
         return found
+
+    def _idle_points_of(self, loaded: Loaded, pod: ClusterPod) -> frozenset[Point]:
+        try:
+            return self.calls.ask(loaded, Point.PRE_ENQUEUE, _idle_points_of, loaded, pod)
+        except ExtensionPointError:
+            return _NO_POINTS  # it is logged
 
     async def close(self) -> None:
         """Let the plugins clean up, the last one made first."""
@@ -365,18 +368,29 @@ class ProfilePlugins:
 _ANYWHERE = Plugin.active_at
 
 
-def _active_points(loaded: Loaded, pod: ClusterPod) -> frozenset[str] | None:
+def _idle_points_of(loaded: Loaded, pod: ClusterPod) -> frozenset[Point]:
+    """Return the points at which a plugin has nothing to do for a pod.
+
+    Raises:
+        PluginError: it has named what is no point.
+    """
     found: object = loaded.plugin.active_at(pod)
     if found is None:
-        return None
-    if (
-        isinstance(found, Collection)
-        and not isinstance(found, str)
-        and set(Point).issuperset(found)
-    ):
-        return frozenset(map(str, found))
+        return _NO_POINTS
+    if isinstance(found, Collection) and not isinstance(found, str):
+        idle = _other_points(frozenset(found))
+        if idle is not None:
+            return idle
     wanted = "wanted names of extension points of active_at"
     raise PluginError(f"{wanted}, found {found!r:.80}", loaded.name)
+
+
+@lru_cache(maxsize=256)  # asked for each kind of pods, and plugins have few answers
+def _other_points(active: frozenset[object]) -> frozenset[Point] | None:
+    """Return the points that can be left out and are not among these; None: one is no point."""
+    if not _POINTS.issuperset(active):
+        return None
+    return _POINTS.difference(active, _ALWAYS)
 
 
 async def build_profile(

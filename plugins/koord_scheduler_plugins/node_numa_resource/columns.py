@@ -14,6 +14,7 @@ from koord.api.nodetopology import BindPolicy
 from koord_scheduler.plugin import ClusterPod, NodeInfo, PodSpec, Status, View
 from koord_scheduler.plugin.koordinator import FrozenAccount, NUMATopologyPolicy
 from koord_scheduler.plugin.vector import (
+    FreeResources,
     Mask,
     Numbers,
     Scores,
@@ -516,6 +517,7 @@ class ColumnScorer:
         self._formula = scorer.columns
         self._most = scorer.most
         self._plain: _PlainPod | None = None  # pods alike come one after the other
+        self._free = FreeResources()
 
     def of_node(self, pod: ClusterPod, machine: Machine, need: Need, node: NodeInfo) -> int:
         """The score of one node."""
@@ -563,12 +565,16 @@ class ColumnScorer:
 
     def of_all(
         self, pod: ClusterPod, demand: PodDemand, table: MachineTable, nodes: View
-    ) -> tuple[Scores, Mask]:
-        """The scores of all nodes, and on which of them a trial says more."""
+    ) -> tuple[Scores, Mask | None]:
+        """The scores of all nodes, and on which of them a trial says more; None: on none."""
+        uses = [
+            use_of_all(pod, nodes, name, nonzero=False, table=self._free) for name in self._names
+        ]
+        if not demand.asks and not table.has_special:
+            return self._formula.of_all(uses, len(nodes)), None
         ratio, bind = table.column("ratio"), table.column("bind")
         milli = demand.milli_cpu
         binds: Mask = np.full(len(nodes), True) if demand.binds else (bind != 0) & (milli > 0)
-        uses = [use_of_all(pod, nodes, name, nonzero=False) for name in self._names]
         unreadable = np.isnan(ratio)
         if milli and _CPU in self._names and (ratio != 1).any():
             factor = np.where(unreadable, 1.0, ratio)

@@ -431,7 +431,8 @@ class NodeNUMAResource(
             return np.zeros(len(nodes), np.int64)
         scores, by_trial = self._columns.of_all(pod, demand, self.table, nodes)
         trials = self._trials(state).by_node if self._tries(demand) else {}
-        scores[by_trial] = 0
+        if by_trial is not None:
+            scores[by_trial] = 0
         rows = [row for name in trials if (row := nodes.row(name)) is not None]
         for row in {*rows, *nodes.altered}:
             scores[row] = self.score(state, pod, NodeInfo(nodes, row))
