@@ -251,7 +251,7 @@ class ProfilePlugins:
 
     def _part(self, pod: ClusterPod) -> "ProfilePlugins":
         with self.calls.limits:
-            idle = tuple([self._idle_points_of(loaded, pod) for loaded in self._choosy])
+            idle = tuple([self._idle_of(loaded, pod) for loaded in self._choosy])
         if not any(idle):
             return self
         found = self._parts.get(idle)
@@ -264,7 +264,7 @@ class ProfilePlugins:
             found._choosy, found._idle = (), frozenset(left_out)
         return found
 
-    def _idle_points_of(self, loaded: Loaded, pod: ClusterPod) -> frozenset[Point]:
+    def _idle_of(self, loaded: Loaded, pod: ClusterPod) -> frozenset[Point]:
         try:
             return self.calls.ask(loaded, Point.PRE_ENQUEUE, _idle_points_of, loaded, pod)
         except ExtensionPointError:
