@@ -4,6 +4,8 @@ import json
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import Any
 
+from koord.api.annotations import RESOURCE_SPEC
+from koord.api.nodetopology import NUMA_TOPOLOGY_SPEC
 from koord_scheduler.plugin import (
     Action,
     ClusterEvent,
@@ -29,8 +31,6 @@ POD_GROUPS = (  # labels
 QUOTA = "quota.scheduling.koordinator.sh/name"  # a label
 RESERVATION_AFFINITY = "scheduling.koordinator.sh/reservation-affinity"  # an annotation
 OPERATING_MODE = "scheduling.koordinator.sh/operating-mode"  # a label
-RESOURCE_SPEC = "scheduling.koordinator.sh/resource-spec"  # an annotation
-NUMA_TOPOLOGY_SPEC = "scheduling.koordinator.sh/numa-topology-spec"  # an annotation
 DEVICE_ANNOTATIONS = (
     "scheduling.koordinator.sh/device-allocate-hint",
     "scheduling.koordinator.sh/device-joint-allocate",
