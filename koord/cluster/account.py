@@ -11,8 +11,8 @@ from typing import cast
 from msgspec import Struct
 from msgspec.structs import replace
 
-from koord.cluster.columns import FrozenShards, Shards
 from koord.cluster.facts import ClusterPod
+from koord.cluster.pools import EMPTY_POOL, FrozenPools, Holding, Pool, Pools, PoolSums
 from koord.util.logs import LogState, get_logger
 
 MAX_AMOUNTS = 4096  # of one pod in one account; a pod with more holds nothing
@@ -20,13 +20,6 @@ MAX_HELD = 2**63 - 1  # of one resource; sums are exact, whatever their size
 MAX_POOL_NAME_BYTES = 4096  # a quota has namespace and name, a gang group a list of them
 
 log = get_logger("koord.cluster.account")
-
-
-class Holding(Struct, frozen=True, gc=False):
-    """The amounts that a pod holds of one pool; amounts are whole numbers, 0 or more."""
-
-    pool: str
-    amounts: tuple[tuple[str, int], ...] = ()  # by name, each once; none: it is only a member
 
 
 class AccountKind(Struct, frozen=True, eq=False):
@@ -48,6 +41,11 @@ class AccountKind(Struct, frozen=True, eq=False):
     """Labels that a pod without annotations and workload group needs to hold something.
 
     One of them will do. Other pods, which are most, are not asked about. None: all are."""
+    of_spec: bool = False
+    """Holdings of a pod without annotations and workload group depend on labels, spec and end.
+
+    The end is its phase, whether it is being deleted, and since when it is overdue. So holdings is
+    not asked again when such a pod comes to a node."""
     nests: bool = False
     """Its pools also have what their pods hold of kinds with an annotation, as nested_name."""
 
@@ -56,19 +54,7 @@ class AccountKind(Struct, frozen=True, eq=False):
         return f"{self.name}:{name}"
 
 
-class Pool(Struct, frozen=True, gc=False):
-    """The sums of one pool. Amounts that are 0 are absent."""
-
-    allocated: Mapping[str, int]  # by pods on nodes, assumed ones too
-    requested: Mapping[str, int]  # by all pods, those on nodes too
-    pods: int  # how many there are
-    members: Mapping[str, str]  # their nodes by namespace/name; "": on none. Empty if not kept
-
-
 _ONLY_HOLDINGS = frozenset({tuple})  # types of what is found of a pod; others are exceptions
-_NOTHING: Mapping[str, int] = MappingProxyType({})
-_NO_MEMBERS: Mapping[str, str] = MappingProxyType({})
-EMPTY_POOL = Pool(_NOTHING, _NOTHING, 0, _NO_MEMBERS)
 
 
 class FrozenAccount:
@@ -76,7 +62,7 @@ class FrozenAccount:
 
     def __init__(
         self,
-        pools: Mapping[AccountKind, FrozenShards[Pool]],
+        pools: Mapping[AccountKind, FrozenPools],
         altered: Mapping[AccountKind, Mapping[str, Pool]] = MappingProxyType({}),
     ) -> None:
         """altered: pools that a what-if has changed, in the place of those of the same name."""
@@ -93,8 +79,8 @@ class FrozenAccount:
         altered = self._altered.get(kind)
         if altered is not None and (found := altered.get(name)) is not None:
             return found
-        shards = self._pools.get(kind)
-        return (shards.get(name) if shards is not None else None) or EMPTY_POOL
+        pools = self._pools.get(kind)
+        return (pools.get(name) if pools is not None else None) or EMPTY_POOL
 
     def has_pools_of(self, other: "FrozenAccount", kind: AccountKind) -> bool:
         """Whether all pools of a kind are those of another account, as far as that shows at once.
@@ -118,9 +104,9 @@ class FrozenAccount:
         if before is not None:
             names.update(dict.fromkeys(before._altered.get(kind, ())))
             old = before._pools.get(kind)
-        shards = self._pools.get(kind)
-        if shards is not None:
-            names.update(dict.fromkeys(shards.other_keys(old)))
+        pools = self._pools.get(kind)
+        if pools is not None:
+            names.update(dict.fromkeys(pools.other_keys(old)))
         for name in names:
             if self.pool(kind, name) is not (
                 EMPTY_POOL if before is None else before.pool(kind, name)
@@ -139,7 +125,7 @@ class FrozenAccount:
         """
         if not self._pools:
             return self
-        changed: dict[AccountKind, dict[str, _Sums]] = {}
+        changed: dict[AccountKind, dict[str, PoolSums]] = {}
         moves = [(pod, node, -1) for pod, node in removed]
         moves += [(pod, node, 1) for pod, node in added]
         for pod, node, times in moves:
@@ -153,7 +139,8 @@ class FrozenAccount:
                     continue  # nothing of it is counted here either
                 for holding in holdings:
                     if holding.pool not in sums:
-                        sums[holding.pool] = _Sums(kind, self.pool(kind, holding.pool))
+                        known = self.pool(kind, holding.pool)
+                        sums[holding.pool] = PoolSums(known, members=kind.members)
                     sums[holding.pool].allocate(holding, times)
                     sums[holding.pool].move(pod.key, node if times > 0 else "")
         if not any(changed.values()):
@@ -177,11 +164,9 @@ class Account:
     def __init__(self, kinds: Iterable[AccountKind] = ()) -> None:
         self._kinds: tuple[AccountKind, ...] = ()
         self._labels: frozenset[str] | None = frozenset()  # of all kinds
+        self._placed_labels: frozenset[str] | None = frozenset()  # of those that are not of_spec
         self._held: dict[str, tuple[ClusterPod, tuple[Sequence[Holding], ...]]] = {}
-        self._sums: dict[AccountKind, dict[str, _Sums]] = {}
-        self._pools: dict[AccountKind, Shards[Pool]] = {}
-        self._frozen_pools: dict[AccountKind, FrozenShards[Pool]] = {}
-        self._changed: dict[AccountKind, set[str]] = {}
+        self._pools: dict[AccountKind, Pools] = {}
         self._unread: dict[AccountKind, set[str]] = {}
         self._has_unread = False  # whether any of those is not empty
         self._logs: dict[AccountKind, LogState] = {}
@@ -197,10 +182,10 @@ class Account:
         if kind in self._kinds:
             return
         self._kinds = (*self._kinds, kind)
-        known = self._labels
-        self._labels = None if known is None or kind.labels is None else known | kind.labels
-        self._pools[kind], self._sums[kind] = Shards(), {}
-        self._changed[kind], self._unread[kind] = set(), set()
+        self._labels = _united(self._labels, kind.labels)
+        if not kind.of_spec:
+            self._placed_labels = _united(self._placed_labels, kind.labels)
+        self._pools[kind], self._unread[kind] = Pools(members=kind.members), set()
         self._logs[kind], self._frozen = LogState(log), None
         for pod in pods:
             self.put(pod)
@@ -220,15 +205,19 @@ class Account:
             and key not in self._held
         ):
             return False  # no kind is asked, which twice a pod costs as much as a Filter
+        old = self._held.get(key)
+        if old is not None and self._holds_alike(old[0], pod):
+            self._held[key] = pod, old[1]
+            return self._move(old[0].node, pod, old[1])
         found = [] if pod.finished else _holdings_of_all(self._kinds, pod)
-        if not any(found) and not self._has_unread and key not in self._held:
+        if old is None and not self._has_unread and not any(found):
             return False  # as most pods
         if self._has_unread or not _ONLY_HOLDINGS.issuperset(map(type, found)):
             found = [
                 self._read(kind, key, one) for kind, one in zip(self._kinds, found, strict=False)
             ]
         new: tuple[Sequence[Holding], ...] = tuple(found)  # type: ignore[arg-type]  # or read above
-        holds, old = any(new), self._held.get(key)
+        holds = any(new)
         if old is not None:
             if old[1] == new:
                 self._held[key] = pod, new
@@ -254,22 +243,29 @@ class Account:
         return self._unread[kind]
 
     def freeze(self) -> FrozenAccount:
-        """The account as it is now. Costs the pools that have changed."""
+        """The account as it is now. Costs the pools that have changed, if they are asked for."""
         if self._frozen is None:
-            for kind, names in self._changed.items():
-                pools, sums = self._pools[kind], self._sums[kind]
-                if not names and kind in self._frozen_pools:
-                    continue
-                for name in names:
-                    if sums[name].pods:
-                        pools.put(name, sums[name].freeze())
-                    else:
-                        del sums[name]
-                        pools.drop(name)
-                names.clear()
-                self._frozen_pools[kind] = pools.freeze()
-            self._frozen = FrozenAccount(self._frozen_pools.copy())
+            pools = {kind: one.frozen or one.freeze() for kind, one in self._pools.items()}
+            self._frozen = FrozenAccount(pools)
         return self._frozen
+
+    def _holds_alike(self, old: ClusterPod, pod: ClusterPod) -> bool:
+        """Whether a pod holds what it held before, as one that only comes to a node.
+
+        Twice or more for each pod that is scheduled, so what is shared is compared as it is.
+        """
+        return (
+            pod.spec is old.spec
+            and pod.label_set is old.label_set
+            and pod.phase == old.phase
+            and pod.deleting is old.deleting
+            and pod.overdue_at == old.overdue_at
+            and not (pod.annotations or old.annotations)
+            and not (pod.workload_group or old.workload_group)
+            and not self._has_unread
+            and self._placed_labels is not None
+            and self._placed_labels.isdisjoint(pod.label_set.labels)
+        )
 
     def _read(
         self, kind: AccountKind, key: str, found: Sequence[Holding] | Exception
@@ -302,72 +298,23 @@ class Account:
         if pod.node == before:
             return False  # its status has changed
         times = bool(pod.node) - bool(before)
-        self._frozen = None
-        for kind, each in zip(self._kinds, holdings, strict=False):
+        self._frozen, key = None, pod.key
+        for pools, each in zip(self._pools.values(), holdings, strict=False):
             for holding in each:
-                sums = self._sums[kind][holding.pool]
-                if times:
-                    sums.allocate(holding, times)
-                if kind.members:
-                    sums.move(pod.key, pod.node)
-                self._changed[kind].add(holding.pool)
+                pools.change(holding, 0, times, key, pod.node)
         return True
 
     def _count(self, pod: ClusterPod, holdings: tuple[Sequence[Holding], ...], times: int) -> None:
-        self._frozen = None
-        for kind, each in zip(self._kinds, holdings, strict=False):
+        self._frozen, key = None, pod.key
+        allocated = times if pod.node else 0
+        for pools, each in zip(self._pools.values(), holdings, strict=False):
             for holding in each:
-                sums = self._sums[kind].get(holding.pool)
-                if sums is None:
-                    sums = self._sums[kind][holding.pool] = _Sums(kind, EMPTY_POOL)
-                sums.request(holding, times)
-                if pod.node:
-                    sums.allocate(holding, times)
-                if kind.members:
-                    sums.move(pod.key, pod.node if times > 0 else None)
-                self._changed[kind].add(holding.pool)
+                pools.change(holding, times, allocated, key, pod.node)
 
 
-class _Sums:
-    """The sums of a pool while they change; times is 1 or -1."""
-
-    def __init__(self, kind: AccountKind, pool: Pool) -> None:
-        self.pods = pool.pods
-        self._allocated = dict(pool.allocated)
-        self._requested = dict(pool.requested)
-        self._members = dict(pool.members) if kind.members else None
-
-    def request(self, holding: Holding, times: int) -> None:
-        """A pod has come or gone."""
-        self.pods += times
-        _add(self._requested, holding, times)
-
-    def allocate(self, holding: Holding, times: int) -> None:
-        """A pod has come to a node, or left it."""
-        _add(self._allocated, holding, times)
-
-    def move(self, key: str, node: str | None) -> None:
-        """Note where a pod is now; None: it is no member any more."""
-        if self._members is None:
-            return
-        if node is None:
-            del self._members[key]
-        else:
-            self._members[key] = node
-
-    def freeze(self) -> Pool:
-        members = _NO_MEMBERS if self._members is None else MappingProxyType(self._members.copy())
-        allocated, requested = self._allocated.copy(), self._requested.copy()
-        return Pool(MappingProxyType(allocated), MappingProxyType(requested), self.pods, members)
-
-
-def _add(sums: dict[str, int], holding: Holding, times: int) -> None:
-    for name, amount in holding.amounts:
-        total = sums.get(name, 0) + times * amount
-        if total:
-            sums[name] = total
-        else:
-            sums.pop(name, None)
+def _united(some: frozenset[str] | None, more: frozenset[str] | None) -> frozenset[str] | None:
+    """Labels of both; None: all."""
+    return None if some is None or more is None else some | more
 
 
 def _holdings_of_all(

@@ -345,10 +345,13 @@ class CodedColumn(Generic[H]):
 class Shards(Generic[T]):
     """A mapping from names whose copies cost only what changes: objects that have a key."""
 
-    def __init__(self) -> None:
-        self._shards: list[dict[str, T]] = [{} for _ in range(_SHARDS)]
-        self._shared = [False] * _SHARDS
-        self._frozen: FrozenShards[T] | None = None
+    def __init__(self, base: "FrozenShards[T] | None" = None) -> None:
+        """base: what it begins with."""
+        self._shards: list[dict[str, T]] = (
+            [{} for _ in range(_SHARDS)] if base is None else list(base.shards)
+        )
+        self._shared = [base is not None] * _SHARDS
+        self._frozen = base
 
     def get(self, key: str) -> T | None:
         return self._shards[hash(key) % _SHARDS].get(key)
@@ -383,11 +386,11 @@ class Shards(Generic[T]):
 class FrozenShards(Generic[T]):
     """Shards that never change."""
 
-    def __init__(self, shards: tuple[Mapping[str, T], ...]) -> None:
-        self._shards = shards
+    def __init__(self, shards: tuple[dict[str, T], ...]) -> None:
+        self.shards = shards
 
     def get(self, key: str) -> T | None:
-        return self._shards[hash(key) % _SHARDS].get(key)
+        return self.shards[hash(key) % _SHARDS].get(key)
 
     def other_keys(self, before: "FrozenShards[T] | None") -> Iterator[str]:
         """Names whose object is another one than before, or that only one of the two has.
@@ -395,9 +398,9 @@ class FrozenShards(Generic[T]):
         It costs little where the two share their shards; None is empty.
         """
         nothing: Mapping[str, T] = {}
-        old = before._shards if before is not None else (nothing,) * len(self._shards)
+        old = before.shards if before is not None else (nothing,) * len(self.shards)
         # Asked several times a cycle: a loop over all shards in Python took 15 microseconds.
-        changed = compress(zip(self._shards, old, strict=True), map(is_not, self._shards, old))
+        changed = compress(zip(self.shards, old, strict=True), map(is_not, self.shards, old))
         for one, other in changed:
             for key in one.keys() | other.keys():
                 if one.get(key) is not other.get(key):

@@ -7,9 +7,10 @@ Plans of whole groups of pods. Source: Koordinator, pkg/scheduler/frameworkext.
 """
 
 from koord.api.nodetopology import NUMATopologyPolicy
-from koord.cluster.account import AccountKind, FrozenAccount, Holding, Pool
+from koord.cluster.account import AccountKind, FrozenAccount
 from koord.cluster.facts import Taint, Toleration
 from koord.cluster.hypothetical import HypotheticalCluster
+from koord.cluster.pools import Holding, Pool
 from koord_scheduler.framework.extension.auditor import AuditRecord
 from koord_scheduler.framework.extension.networktopology import (
     CLUSTER_LAYER,

@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from koord.cluster import kinds
-from koord.cluster.account import AccountKind, Holding
+from koord.cluster.account import AccountKind
 from koord.cluster.decoder import ObjectKind
 from koord.cluster.facts import (
     ClusterNamespace,
@@ -16,6 +16,7 @@ from koord.cluster.facts import (
     PriorityClass,
 )
 from koord.cluster.kinds import NODE, POD, UsageReport
+from koord.cluster.pools import Holding
 from koord.cluster.storage import CLAIM, VOLUME, Claim, Volume
 from koord.cluster.view import View
 from koord.controlplane.testing import make_workload

@@ -42,7 +42,7 @@ def _holdings(pod: ClusterPod) -> Sequence[Holding]:
     return (Holding(gang, ((MEMBERS, 1),)),) if gang else ()
 
 
-GANGS = AccountKind("gang", _holdings, members=True, labels=GANG_LABELS)
+GANGS = AccountKind("gang", _holdings, members=True, labels=GANG_LABELS, of_spec=True)
 """Pods by gang, those that have not finished."""
 
 

@@ -120,7 +120,7 @@ def _account(leaving: LeavingPods, *, overhead: bool) -> AccountKind:
             return found
         return [replace_fields(one, pool=f"{one.pool}/{pod.overdue_at}") for one in found]
 
-    return AccountKind("quota", holdings)
+    return AccountKind("quota", holdings, of_spec=True)
 
 
 _ACCOUNTS = {

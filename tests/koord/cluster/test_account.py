@@ -2,23 +2,18 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from unittest import mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from koord.cluster.account import (
-    EMPTY_POOL,
-    MAX_AMOUNTS,
-    Account,
-    AccountKind,
-    FrozenAccount,
-    Holding,
-    Pool,
-)
+from koord.cluster import pools as pools_module
+from koord.cluster.account import MAX_AMOUNTS, Account, AccountKind, FrozenAccount
 from koord.cluster.facts import ClusterPod
 from koord.cluster.hypothetical import HypotheticalCluster
+from koord.cluster.pools import EMPTY_POOL, Holding, Pool
 from koord.cluster.state import Snapshot
 from tests.support.clusters import finished, node, pod, read_node, read_pod
 
@@ -116,6 +111,67 @@ def test_after_any_events_the_sums_are_those_of_the_pods_that_are_left(events, e
             last = found
 
     assert contents(account.freeze()) == computed(pods)
+
+
+@given(EVENTS, st.integers(0, 3), st.integers(1, 5), st.data())
+def test_an_account_is_that_of_its_moment_whenever_somebody_looks_into_it(
+    events, unasked, waiting, data
+):
+    """Also if changes of pools that nobody asks for are not summed until many wait."""
+    with mock.patch.multiple(pools_module, UNASKED=unasked, MAX_WAITING=waiting):
+        account, pods = Account([TEAM, CARDS]), dict[str, ClusterPod]()
+        kept = [(account.freeze(), dict(pods))]
+        for event in events:
+            if isinstance(event, str):
+                account.remove(event)
+                pods.pop(event, None)
+            else:
+                account.put(event)
+                pods[event.key] = event
+            kept.append((account.freeze(), dict(pods)))
+            if data.draw(st.booleans(), "look at one"):
+                found, then = kept.pop(data.draw(st.integers(0, len(kept) - 1)))
+                assert contents(found) == computed(then)
+        for found, then in data.draw(st.permutations(kept)):
+            assert contents(found) == computed(then)
+
+
+def test_pools_that_nobody_asks_for_are_summed_however_many_changes_wait() -> None:
+    account = Account([TEAM])
+    before = account.freeze()
+    count = pools_module.UNASKED + 3 * pools_module.MAX_WAITING + 1
+    for number in range(count):
+        account.put(held(f"p{number}", "a", team="x"))
+        last = account.freeze()
+
+    assert last.pool(TEAM, "x").allocated == {"cpu": 1000 * count}
+    assert list(last.other_pools(TEAM, before)) == ["x"]
+    assert before.pool(TEAM, "x") is EMPTY_POOL
+
+
+def test_a_kind_of_labels_and_spec_is_not_asked_again_when_a_pod_comes_to_a_node() -> None:
+    asked = []
+
+    def noted(one: ClusterPod) -> Sequence[Holding]:
+        asked.append(one.node)
+        return team(one)
+
+    kind = AccountKind("noted", noted, of_spec=True)
+    account, one = Account([kind]), held("p", team="x")
+    account.put(one)
+    account.put(replace(one, node="a"))
+    account.put(replace(one, node="a", phase="Unknown"))  # its end may have come
+    account.put(replace(one, node="b", phase="Unknown", annotations=(("a", "b"),)))
+
+    assert asked == ["", "a", "b"]
+    assert account.freeze().pool(kind, "x").allocated == {"cpu": 1000}
+    account.put(replace(one, node="b", phase="Failed"))
+    assert account.freeze().pool(kind, "x") is EMPTY_POOL
+    account.keep(CARDS, [one])  # a kind of which the node matters
+    asked.clear()
+    account.put(one)
+    account.put(replace(one, node="a"))
+    assert asked == ["", "a"]
 
 
 def test_pools_of_one_kind_are_the_same_while_another_kind_changes() -> None:

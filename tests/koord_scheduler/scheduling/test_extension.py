@@ -6,9 +6,10 @@ from unittest.mock import Mock
 import pytest
 from msgspec.structs import replace
 
-from koord.cluster.account import AccountKind, FrozenAccount, Holding
+from koord.cluster.account import AccountKind, FrozenAccount
 from koord.cluster.facts import ClusterPod
 from koord.cluster.kinds import POD
+from koord.cluster.pools import Holding
 from koord.cluster.view import View
 from koord.util.simulatedclock import SimulatedClock
 from koord_scheduler.framework.interfaces import (
