@@ -25,6 +25,7 @@ BENCHMARKS = (
     "hardware",
     "network",
     "cluster",
+    "peer",
     "informer",
     "snapshot",
     "framework",

@@ -111,7 +111,7 @@ def _inputs(directory: Path, groups: list[str], gates: Sequence[str]) -> list[st
     """Write pods and NodeSLO, and return the flags that name them."""
     pods = {"apiVersion": "v1", "kind": "PodList", "items": list(_pods(groups))}
     (directory / "pods.json").write_text(json.dumps(pods))
-    (directory / "nodeslo.json").write_text(json.dumps(_node_slo()))
+    (directory / "nodeslo.json").write_text(json.dumps(node_slo()))
     return [
         f"--pods-file={directory / 'pods.json'}",
         f"--nodeslo-file={directory / 'nodeslo.json'}",
@@ -171,7 +171,7 @@ def _blocks() -> Iterator[Mapping[str, Any]]:
         yield {"name": f"/dev/{disk}", "type": "device", "ioCfg": limits}
 
 
-def _node_slo() -> Mapping[str, Any]:
+def node_slo() -> Mapping[str, Any]:
     """Every strategy on, with Koordinator's recommended values."""
     memory = {"enable": True, "minLimitPercent": 50, "throttlingPercent": 80}
     return {

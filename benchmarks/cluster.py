@@ -9,8 +9,9 @@ import tempfile
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from benchmarks.process import own_group, running_daemon
@@ -38,10 +39,10 @@ def run(*, smoke: bool) -> Iterator[Row]:
             directory = Path(stack.enter_context(tempfile.TemporaryDirectory(dir="/run")))
             stack.enter_context(pod_tree(pods))
             enter = stack.enter_context(own_group())
-            plane = stack.enter_context(_control_plane(pods, directory))
+            plane = stack.enter_context(control_plane(pods, directory))
             history = [sys.executable, "-m", "benchmarks.history", str(directory / "state")]
             subprocess.run([*history, "containerd"], check=True, preexec_fn=enter)
-            flags = _flags(directory, plane)
+            flags = cluster_flags(directory, plane)
             daemon = stack.enter_context(
                 running_daemon(directory / "state", flags, standalone=False, enter=enter)
             )
@@ -90,15 +91,19 @@ def _asked(plane: dict[str, Any]) -> Counter[str]:
 
 
 @contextlib.contextmanager
-def _control_plane(pods: int, directory: Path) -> Iterator[dict[str, Any]]:
+def control_plane(
+    pods: int, directory: Path, node_slo: Mapping[str, Any] = MappingProxyType({})
+) -> Iterator[dict[str, Any]]:
+    """Run the stand-in with so many pods; yield its addresses. node_slo: its NodeSLO's spec."""
     command = [sys.executable, "-m", "benchmarks.standin", str(pods), str(directory)]
+    command.append(json.dumps(dict(node_slo)))
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         yield json.loads(process.stdout.readline())
         process.communicate()  # the end of its input ends it
 
 
-def _flags(directory: Path, plane: dict[str, Any]) -> list[str]:
+def cluster_flags(directory: Path, plane: dict[str, Any]) -> list[str]:
     """Flags by which the daemon finds that control plane."""
     config = directory / "kubeconfig"
     config.write_text(kubeconfig(plane["server"], TOKEN))

@@ -8,9 +8,10 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from benchmarks.tree import ROOT
 
@@ -117,7 +118,7 @@ def running_daemon(
     enter: Enter | None = None,
 ) -> Iterator[Daemon]:
     """Start the daemon of this checkout, in the cgroup that enter leads to; stop it."""
-    address = f"127.0.0.1:{_free_port()}"
+    address = f"127.0.0.1:{free_port()}"
     command = [
         *program,
         *(["--standalone"] if standalone else []),
@@ -127,9 +128,27 @@ def running_daemon(
         *flags,
     ]
     environ = {**os.environ, "agent_mode": "hostMode"}  # this host's directories, in a cluster too
-    process = subprocess.Popen(command, env=environ, preexec_fn=enter)  # noqa: PLW1509
-    try:
+    with started(command, environ, enter) as process:
         yield Daemon(process, address)
+
+
+@contextlib.contextmanager
+def started(
+    command: Sequence[str],
+    environ: Mapping[str, str],
+    enter: Enter | None,
+    output: IO[bytes] | None = None,
+) -> "Iterator[subprocess.Popen[bytes]]":
+    """Start a program in the cgroup that enter leads to; stop it. output: None is the caller's."""
+    process = subprocess.Popen(
+        command,
+        env=environ,
+        stdout=output,
+        stderr=output,
+        preexec_fn=enter,  # noqa: PLW1509
+    )
+    try:
+        yield process
     finally:
         process.send_signal(signal.SIGTERM)
         try:
@@ -139,7 +158,8 @@ def running_daemon(
             process.wait()
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a port of the loopback that nobody listens on."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         port: int = sock.getsockname()[1]

@@ -1,7 +1,9 @@
 """A control plane for one node with pods, in a process of its own: API server and kubelet.
 
-Usage: python -m benchmarks.standin PODS DIRECTORY. Prints its addresses as JSON, and serves until
-its input ends. GET /benchmark on the API server returns the counts of requests so far.
+Usage: python -m benchmarks.standin PODS DIRECTORY [NODESLO]. Prints its addresses as JSON, and
+serves until its input ends. NODESLO is the spec of the node's NodeSLO, as JSON. GET /benchmark on
+the API server returns the counts of requests so far. The kubelet's pods are also served without
+TLS, for Koordinator's koordlet, which cannot be told its CA.
 """
 
 import asyncio
@@ -10,19 +12,29 @@ import json
 import sys
 import uuid
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from aiohttp import web
 
 from benchmarks.tree import CONTAINERS_PER_POD
-from koord.kube.client import NODE_METRICS, NODE_SLOS, NODES, PODS
-from tests.support.kube.apiserver import ApiServer, Recorded
+from koord.kube.client import NODE_METRICS, NODE_SLOS, NODES, PODS, Resource
+from tests.support.kube.apiserver import ApiServer, Place, Recorded
 from tests.support.kube.certificates import Authority
-from tests.support.kube.kubelet import make_kubelet
+from tests.support.kube.kubelet import Kubelet, make_kubelet
 
 NODE = "benchmark"
 Object = dict[str, Any]
+
+_KINDS = {
+    "nodes": "Node",
+    "pods": "Pod",
+    "nodeslos": "NodeSLO",
+    "nodemetrics": "NodeMetric",
+    "noderesourcetopologies": "NodeResourceTopology",
+}
+"""By the last part of a collection's path. Go's clients read nothing of another kind."""
 
 
 class Metered(ApiServer):
@@ -44,6 +56,10 @@ class Metered(ApiServer):
         if isinstance(response, web.Response):
             self._counts["bytes out"] += response.body_length
         return response
+
+    def _list(self, request: web.Request, place: Place) -> Object:
+        kind = _KINDS.get(place.collection.rpartition("/")[2], "")
+        return {**super()._list(request, place), "kind": f"{kind}List"}
 
     async def _deliver(self, request: web.Request, response: Any, *rest: Any) -> None:
         await super()._deliver(request, _Counted(response, self._counts), *rest)
@@ -111,30 +127,46 @@ def _container(name: str, qos: int) -> Object:
     }
 
 
-def _fill(server: ApiServer, node_status: Object, pods: list[Object]) -> None:
-    own = {"name": NODE}
+def _fill(server: ApiServer, node_status: Object, pods: Iterable[Object], node_slo: Object) -> None:
     capacity = {"cpu": "2", "memory": "24Gi"}
     status = {**node_status, "capacity": capacity, "allocatable": capacity}
-    server.objects.create(NODES.collection(), {"metadata": own, "status": status})
-    server.objects.create(NODE_SLOS.collection(), {"metadata": own, "spec": {}})
-    spec = {"metricCollectPolicy": {"reportIntervalSeconds": 60}}
-    server.objects.create(NODE_METRICS.collection(), {"metadata": own, "spec": spec})
+    _create(server, NODES, {"status": status})
+    _create(server, NODE_SLOS, {"spec": node_slo})
+    _create(server, NODE_METRICS, {"spec": {"metricCollectPolicy": {"reportIntervalSeconds": 60}}})
     for each in pods:
-        server.objects.create(PODS.collection(), each)
+        _create(server, PODS, each)
 
 
-async def _serve(pods: list[Object], directory: Path) -> None:
+def _create(server: ApiServer, resource: Resource, item: Object) -> None:
+    kind, meta = _KINDS[resource.plural], item.get("metadata", {"name": NODE})
+    full = {"apiVersion": resource.api_version, "kind": kind, **item, "metadata": meta}
+    server.objects.create(resource.collection(), full)
+
+
+async def _serve(pods: list[Object], directory: Path, node_slo: Object) -> None:
     authority = Authority(directory)
-    kubelet, server = make_kubelet(authority), Metered()
-    kubelet.pods = pods
-    await kubelet.start()
-    await server.start()
-    _fill(server, kubelet.status, pods)
-    print(json.dumps({"server": server.url, "kubelet_ca": str(authority.certificate)}), flush=True)
+    kubelet, read_only, server = make_kubelet(authority), Kubelet(), Metered()
+    kubelet.pods = read_only.pods = pods
+    servers = kubelet, read_only, server
+    for each in servers:
+        await each.start()
+    _fill(server, kubelet.status, pods, node_slo)
+    addresses = {
+        "server": server.url,
+        "kubelet_ca": str(authority.certificate),
+        "kubelet_read_only_port": read_only.port,
+    }
+    print(json.dumps(addresses), flush=True)
     await asyncio.to_thread(sys.stdin.read)
-    await server.stop()
-    await kubelet.stop()
+    for each in servers:
+        await each.stop()
+
+
+def main() -> None:
+    count, directory, *node_slo = sys.argv[1:]
+    pods = [pod(number) for number in range(int(count))]
+    asyncio.run(_serve(pods, Path(directory), json.loads(node_slo[0]) if node_slo else {}))
 
 
 if __name__ == "__main__":
-    asyncio.run(_serve([pod(number) for number in range(int(sys.argv[1]))], Path(sys.argv[2])))
+    main()

@@ -1,6 +1,5 @@
 """Text for people: printable text, suggestions for mistyped names, snake_case names."""
 
-import difflib
 import json
 import re
 from collections.abc import Callable, Iterable
@@ -40,6 +39,8 @@ def _escaped_in_json(found: re.Match[str]) -> str:
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return the known name most like the given one, upper or lower case; "" when none is known."""
+    import difflib  # only mistakes need it
+
     names = {candidate.lower(): candidate for candidate in known}
     found = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.0)
     return names[found[0]] if found else ""

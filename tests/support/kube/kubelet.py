@@ -42,7 +42,7 @@ class Kubelet(ApiServer):
     async def answer(self, request: web.Request) -> web.StreamResponse:
         if self.token and request.headers.get("Authorization") != f"Bearer {self.token}":
             return web.Response(status=401, text="Unauthorized")
-        if request.path == "/pods":
+        if request.path.rstrip("/") == "/pods":
             head = {"kind": "PodList", "apiVersion": "v1", "metadata": {}}
             return web.json_response({**head, "items": self.pods})
         if request.path == "/configz":
