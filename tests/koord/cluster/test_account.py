@@ -87,17 +87,22 @@ PODS = st.builds(
 EVENTS = st.lists(st.one_of(PODS, st.sampled_from(["default/p", "default/q", "default/z"])))
 
 
+def happen(account: Account, pods: dict[str, ClusterPod], event: ClusterPod | str) -> None:
+    """Let a pod come or change, or the one of a key go."""
+    if isinstance(event, str):
+        account.remove(event)
+        pods.pop(event, None)
+    else:
+        account.put(event)
+        pods[event.key] = event
+
+
 @given(EVENTS, st.integers(1, 4))
 def test_after_any_events_the_sums_are_those_of_the_pods_that_are_left(events, every):
     account, pods = Account([TEAM, CARDS]), {}
     last = account.freeze()
     for number, event in enumerate(events):
-        if isinstance(event, str):
-            account.remove(event)
-            pods.pop(event, None)
-        else:
-            account.put(event)
-            pods[event.key] = event
+        happen(account, pods, event)
         if number % every == 0:
             found = account.freeze()
             for kind in (TEAM, CARDS):
@@ -122,12 +127,7 @@ def test_an_account_is_that_of_its_moment_whenever_somebody_looks_into_it(
         account, pods = Account([TEAM, CARDS]), dict[str, ClusterPod]()
         kept = [(account.freeze(), dict(pods))]
         for event in events:
-            if isinstance(event, str):
-                account.remove(event)
-                pods.pop(event, None)
-            else:
-                account.put(event)
-                pods[event.key] = event
+            happen(account, pods, event)
             kept.append((account.freeze(), dict(pods)))
             if data.draw(st.booleans(), "look at one"):
                 found, then = kept.pop(data.draw(st.integers(0, len(kept) - 1)))
