@@ -201,28 +201,31 @@ class PodCounts:
             return
         changes: dict[_PodGroup, int] = {}
         added, removed = _difference(before, pods)
-        for pod in added:
-            for group in self._groups(pod):
-                changes[group] = changes.get(group, 0) + 1
-        for pod in removed:
-            for group in self._groups(pod):
-                changes[group] = changes.get(group, 0) - 1
+        self._note_changes(changes, added, 1)
+        self._note_changes(changes, removed, -1)
         for group, change in changes.items():
             if change:
                 group.change(row, change)
                 if not group.rows:
                     self._drop(group)
 
-    def _groups(self, pod: ClusterPod) -> "Iterator[_PodGroup]":
-        """The groups of a pod, which are made if there are none."""
-        if pod.finished:
-            return
-        label_set, spec, deleting = pod.label_set, pod.spec, pod.deleting
-        yield self._groups_by_labels.get((label_set, deleting)) or self._new_labels(
-            label_set, deleting
-        )
-        if spec.has_affinity_terms:
-            yield self._specs_with_terms.get(spec) or self._new_spec(spec)
+    def _note_changes(
+        self, changes: dict["_PodGroup", int], pods: Iterable[ClusterPod], times: int
+    ) -> None:
+        """Note so many more pods of the groups of each, which are made if there are none.
+
+        It goes through all pods of the cluster at the start: so it calls little.
+        """
+        of_labels, of_specs = self._groups_by_labels, self._specs_with_terms
+        for pod in pods:
+            if pod.finished:
+                continue
+            label_set, spec, deleting = pod.label_set, pod.spec, pod.deleting
+            group = of_labels.get((label_set, deleting)) or self._new_labels(label_set, deleting)
+            changes[group] = changes.get(group, 0) + times
+            if spec.has_affinity_terms:
+                group = of_specs.get(spec) or self._new_spec(spec)
+                changes[group] = changes.get(group, 0) + times
 
     def _new_labels(self, label_set: LabelSet, deleting: bool) -> "_PodGroup":
         group = self._groups_by_labels[label_set, deleting] = _PodGroup(label_set, deleting)
