@@ -132,6 +132,8 @@ class Rounds:
         self._representatives: dict[str, str] = {}  # namespace/name of a pod by gang group
         self._lacking: set[str] = set()  # groups whose representative waits for further pods
         self._waiting: dict[str, dict[str, str]] = {}  # uid by namespace/name, by gang
+        self._rejected: dict[str, dict[str, str]] = {}
+        """Those that wait no more and are to give up their nodes: the API server may take long."""
         self._admitted_members: dict[str, frozenset[str]] = {}  # uids by gang group
         self._ended = 0  # gangs that have gone since what is kept of groups was looked through
 
@@ -260,15 +262,19 @@ class Rounds:
 
     def unreserve(self, pod: ClusterPod) -> None:
         """A member gives up its node: in mode Strict those that wait do so, too."""
-        gang = self.gang(pod)
+        gang, name = self.gang(pod), gang_id(pod)
         if gang is None:
+            self._stop_waiting(name, pod)
             return
         there = self._cluster.pod(pod.key)
         gone = there is None or there.uid != pod.uid
-        if not gone and pod.key not in self._waiting.get(gang.id, ()):
+        held_back = pod.key in self._waiting.get(name, ()) or pod.key in self._rejected.get(
+            name, ()
+        )
+        if not gone and not held_back:
             gang = replace(gang, placed=max(gang.placed - 1, 0))  # it is on its node still
         others_bound = self.once_satisfied(gang, self._gangs.group(gang))
-        self._stop_waiting(gang.id, pod.key)
+        self._stop_waiting(name, pod)
         if gang.strict and not others_bound:
             text = f'Gang "{gang.id}" gets rejected due to Pod "{pod.name}" in Unreserve'
             others = [uid for one in gang.group for uid in self.waiting(one).values()]
@@ -470,7 +476,7 @@ class Rounds:
             own = [one for one in pending if gang_id(one) == gang.id]
             own.sort(key=lambda one: one.key != first.key)
             waiting = len(self._waiting.get(gang.id, ()))
-            placed = waiting if gang.policy is MatchPolicy.ONLY_WAITING else gang.placed
+            placed = waiting if gang.policy is MatchPolicy.ONLY_WAITING else self._placed(gang)
             wanted = max(gang.spec.min_members - placed, 0)
             if len(own) < wanted:
                 self._lacking.add(gang.spec.group_id)
@@ -501,16 +507,21 @@ class Rounds:
         waiting = len(self._waiting.get(gang.id, ()))
         if gang.policy is MatchPolicy.ONLY_WAITING:
             return waiting >= gang.spec.min_members
-        if gang.policy is MatchPolicy.ONCE_SATISFIED and gang.placed > waiting:
+        placed = self._placed(gang)
+        if gang.policy is MatchPolicy.ONCE_SATISFIED and placed > waiting:
             return True
-        return gang.placed >= gang.spec.min_members
+        return placed >= gang.spec.min_members
+
+    def _placed(self, gang: Gang) -> int:
+        """How many members are on nodes, those that wait too, without those that leave them."""
+        return gang.placed - len(self._rejected.get(gang.id, ()))
 
     def once_satisfied(self, gang: Gang, group: Mapping[str, Gang | None]) -> bool:
         """Whether members are ordinary pods, as one of the group has been let through already."""
         if gang.policy is not MatchPolicy.ONCE_SATISFIED:
             return False
         return any(
-            one is not None and one.placed > len(self._waiting.get(one.id, ()))
+            one is not None and self._placed(one) > len(self._waiting.get(one.id, ()))
             for one in group.values()
         )
 
@@ -563,15 +574,19 @@ class Rounds:
 
     def _reject_waiting(self, group: Iterable[str], text: str, plugin: str = PLUGIN) -> None:
         for gang in group:
-            for uid in self._waiting.pop(gang, {}).values():
+            for key, uid in self._waiting.pop(gang, {}).items():
                 waiting = self._handle.services.waiting.get(uid)
                 if waiting is not None:
+                    self._rejected.setdefault(gang, {})[key] = uid
                     waiting.reject(plugin, text)
 
-    def _stop_waiting(self, gang: str, key: str) -> None:
-        waiting = self._waiting.get(gang)
-        if waiting is not None and waiting.pop(key, None) is not None and not waiting:
-            del self._waiting[gang]
+    def _stop_waiting(self, gang: str, pod: ClusterPod) -> None:
+        for members in (self._waiting, self._rejected):
+            found = members.get(gang)
+            if found is not None and found.get(pod.key) == pod.uid:
+                del found[pod.key]
+                if not found:
+                    del members[gang]
 
     def _activate(self, group: Mapping[str, Gang | None]) -> None:
         """Activate the members that are pending: one of them, or all of them."""
@@ -594,8 +609,8 @@ class Rounds:
         """
         pod = old if new is None else new
         assert pod is not None  # noqa: S101 - one of them is there
-        if new is None:
-            self._stop_waiting(name, pod.key)
+        if old is not None and (new is None or new.uid != old.uid):
+            self._stop_waiting(name, old)
         gang = self._gangs.gang(name)
         if gang is None:
             self._forget_groups()

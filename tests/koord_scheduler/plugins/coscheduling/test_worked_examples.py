@@ -166,6 +166,44 @@ async def test_31_and_33_a_member_that_fails_after_two_have_got_nodes(mode: str,
     await world.end()
 
 
+class FailsAfterOthers(FilterPlugin):
+    """Rejects a member that is not the first with a node: a plan holds, and then it does not."""
+
+    def __init__(self, world: World, member: str) -> None:
+        self.world, self.member = world, member
+
+    def filter(self, state: CycleState, pod: ClusterPod, node: NodeInfo) -> Status | None:
+        late = self.world.state.assumed_count > 0 and pod.name == self.member
+        return Status.unschedulable("late") if late else None
+
+
+@pytest.mark.parametrize("policy", ["once-satisfied", "waiting-and-running"])
+async def test_33_a_member_that_was_rejected_lets_nobody_through_while_it_leaves(
+    policy: str,
+) -> None:
+    """It is on its node until the API server has answered, but it is not one that is placed."""
+    world = World()
+    world.more = {"filter": {"FailsAfterOthers": FailsAfterOthers(world, "a")}}
+    await world.begin(8)
+    world.pod_group("g", 2, **{MATCH_POLICY: policy})
+    for name in "ab":
+        world.add_of_group(name)
+    world.api.hang = True
+    await world.settle()
+    assert world.state.assumed_count == 1
+    world.add_of_group("c")
+    await world.settle()
+    assert world.state.assumed_count == 1
+    world.api.hang = False
+    for each in world.api.hanging:
+        each.set()
+    await world.settle()
+
+    assert (world.bound, world.state.assumed_count) == ([], 0)
+    assert "gets rejected due to member Pod" in world.message("b")
+    await world.end()
+
+
 @pytest.mark.parametrize("gang", ["", "g"], ids=["no gang", "once satisfied"])
 async def test_31_a_pod_that_is_nobodys_member_fails_alone(gang: str) -> None:
     """No gang, or one that was satisfied once: who waits goes on waiting, and nothing is said."""
