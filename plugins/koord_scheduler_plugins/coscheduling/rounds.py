@@ -514,7 +514,11 @@ class Rounds:
 
     def _placed(self, gang: Gang) -> int:
         """How many members are on nodes, those that wait too, without those that leave them."""
-        return gang.placed - len(self._rejected.get(gang.id, ()))
+        leaving = self._rejected.get(gang.id)
+        if leaving is None:
+            return gang.placed
+        is_assumed = self._handle.scheduler().is_assumed  # one may be bound none the less
+        return gang.placed - sum(map(is_assumed, leaving.values()))
 
     def once_satisfied(self, gang: Gang, group: Mapping[str, Gang | None]) -> bool:
         """Whether members are ordinary pods, as one of the group has been let through already."""

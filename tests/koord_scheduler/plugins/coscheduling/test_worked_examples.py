@@ -177,11 +177,8 @@ class FailsAfterOthers(FilterPlugin):
         return Status.unschedulable("late") if late else None
 
 
-@pytest.mark.parametrize("policy", ["once-satisfied", "waiting-and-running"])
-async def test_33_a_member_that_was_rejected_lets_nobody_through_while_it_leaves(
-    policy: str,
-) -> None:
-    """It is on its node until the API server has answered, but it is not one that is placed."""
+async def with_leaving_member(policy: str) -> World:
+    """A world in which b was rejected, as a failed, and waits for the API server to leave."""
     world = World()
     world.more = {"filter": {"FailsAfterOthers": FailsAfterOthers(world, "a")}}
     await world.begin(8)
@@ -191,16 +188,41 @@ async def test_33_a_member_that_was_rejected_lets_nobody_through_while_it_leaves
     world.api.hang = True
     await world.settle()
     assert world.state.assumed_count == 1
-    world.add_of_group("c")
-    await world.settle()
-    assert world.state.assumed_count == 1
+    return world
+
+
+async def answer_all(world: World) -> None:
     world.api.hang = False
     for each in world.api.hanging:
         each.set()
     await world.settle()
 
+
+@pytest.mark.parametrize("policy", ["once-satisfied", "waiting-and-running"])
+async def test_33_a_member_that_was_rejected_lets_nobody_through_while_it_leaves(
+    policy: str,
+) -> None:
+    """It is on its node until the API server has answered, but it is not one that is placed."""
+    world = await with_leaving_member(policy)
+    world.add_of_group("c")
+    await world.settle()
+    assert world.state.assumed_count == 1
+    await answer_all(world)
+
     assert (world.bound, world.state.assumed_count) == ([], 0)
     assert "gets rejected due to member Pod" in world.message("b")
+    await world.end()
+
+
+async def test_33_a_member_that_was_rejected_and_bound_none_the_less_is_placed() -> None:
+    """As by another scheduler: its gang is satisfied once, so later members are ordinary pods."""
+    world = await with_leaving_member("once-satisfied")
+    world.api.change("default/b", spec={"nodeName": "n0"})
+    await answer_all(world)
+    world.add_of_group("c")
+    await world.settle()
+
+    assert world.bound == ["a", "c"]
     await world.end()
 
 
