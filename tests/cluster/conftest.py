@@ -76,6 +76,8 @@ def pristine(cluster: Cluster, checkout: Path) -> Traces:
         each["metadata"]["namespace"] = RESIDENTS
     cluster.apply(*residents)
     cluster.kubectl("-n", RESIDENTS, "wait", "--for=condition=Ready", "pods", "--all")
+    untainted = "the node has no taint any more of a node that has just come"
+    cluster.until(lambda: not cluster.find("node", NODE)["spec"].get("taints"), untainted)
     return traces(cluster)
 
 
