@@ -103,12 +103,17 @@ def control_plane(
         process.communicate()  # the end of its input ends it
 
 
-def cluster_flags(directory: Path, plane: dict[str, Any]) -> list[str]:
-    """Flags by which the daemon finds that control plane."""
+def write_kubeconfig(directory: Path, plane: dict[str, Any]) -> Path:
+    """Write how a daemon reaches that control plane, and return where."""
     config = directory / "kubeconfig"
     config.write_text(kubeconfig(plane["server"], TOKEN))
+    return config
+
+
+def cluster_flags(directory: Path, plane: dict[str, Any]) -> list[str]:
+    """Flags by which the daemon finds that control plane."""
     return [
-        f"--kubeconfig={config}",
+        f"--kubeconfig={write_kubeconfig(directory, plane)}",
         f"--node-name={NODE}",
         f"--kubelet-ca-file={plane['kubelet_ca']}",
         "--kubelet-preferred-address-type=InternalIP",

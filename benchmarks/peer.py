@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.acting_cost import node_slo
-from benchmarks.cluster import cluster_flags, control_plane
+from benchmarks.cluster import cluster_flags, control_plane, write_kubeconfig
 from benchmarks.process import Daemon, Enter, free_port, own_group, running_daemon, started
 from benchmarks.standin import NODE
 from benchmarks.table import Row
@@ -134,13 +134,12 @@ def _theirs(
     state = directory / "theirs"
     for name in ("hooks", "checkpoints"):
         (state / name).mkdir(parents=True)
-    cluster_flags(directory, plane)
     address = f"127.0.0.1:{free_port()}"
     gates = ",".join(f"{theirs}=true" for _, theirs in variant.gates)
     command = [
         str(PROGRAM),
         f"-addr={address}",
-        f"-kubeconfig={directory / 'kubeconfig'}",
+        f"-kubeconfig={write_kubeconfig(directory, plane)}",
         "-cgroup-root-dir=/sys/fs/cgroup/",
         "-sys-root-dir=/sys/",
         "-sys-fs-root-dir=/sys/fs/",

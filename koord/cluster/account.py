@@ -198,14 +198,14 @@ class Account:
         if not self._kinds:
             return False
         key = key or pod.key
+        old = self._held.get(key)
         if (
-            self._labels is not None
+            old is None
+            and self._labels is not None
             and not (pod.annotations or pod.workload_group or self._has_unread)
             and self._labels.isdisjoint(pod.label_set.labels)
-            and key not in self._held
         ):
             return False  # no kind is asked, which twice a pod costs as much as a Filter
-        old = self._held.get(key)
         if old is not None and self._holds_alike(old[0], pod):
             self._held[key] = pod, old[1]
             return self._move(old[0].node, pod, old[1])

@@ -268,10 +268,8 @@ class Rounds:
             return
         there = self._cluster.pod(pod.key)
         gone = there is None or there.uid != pod.uid
-        held_back = pod.key in self._waiting.get(name, ()) or pod.key in self._rejected.get(
-            name, ()
-        )
-        if not gone and not held_back:
+        known = self._waiting.get(name, {}), self._rejected.get(name, {})  # not placed already
+        if not gone and not any(pod.key in members for members in known):
             gang = replace(gang, placed=max(gang.placed - 1, 0))  # it is on its node still
         others_bound = self.once_satisfied(gang, self._gangs.group(gang))
         self._stop_waiting(name, pod)
